@@ -71,12 +71,6 @@ def check_fused_options(arguments: CompileArguments, is_fused: bool) -> None:
         raise CompileError(f"--layout fused is one graph for a pass: it takes no --split {arguments.split}")
 
 
-def pass_shapes(arguments: CompileArguments) -> tuple[StepShape, ...]:
-    """The shapes of all graphs, fewest rows first."""
-    spec = fused_spec(arguments)
-    return tuple(StepShape(shape.rows, spec.past) for shape in fused_shapes(spec))
-
-
 def whole_part(network: Network) -> PartPlan:
     """The network as one graph. CompileError for a model that denoises blocks: a decode has one row."""
     if network.details.diffusion is not None:
@@ -355,7 +349,8 @@ def longest_sequence(shapes: tuple[StepShape, ...]) -> int:
 def fixed_shapes(arguments: CompileArguments) -> tuple[StepShape, ...]:
     """The fixed variants asked for, smallest first; empty means free shapes. CompileError when none is possible."""
     if layout_of(arguments) is Layout.FUSED:
-        return pass_shapes(arguments)
+        spec = fused_spec(arguments)
+        return tuple(StepShape(shape.rows, spec.past) for shape in fused_shapes(spec))
     if arguments.whole_context:
         return tuple(StepShape(length, 0) for length in sorted(set(arguments.whole_context)))
     shapes = {StepShape(rows, past) for rows in arguments.rows for past in arguments.same_past}

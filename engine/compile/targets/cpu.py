@@ -65,11 +65,6 @@ class CacheMemory:
         return bool(self.machine) and self.caches + self.weights > MEMORY_SHARE * self.machine
 
 
-def float_cache_bytes(model: ModelSpec, tokens: int) -> int:
-    """Of keys and values of all layers."""
-    return tokens * model.cache_numbers * FLOAT_BYTES
-
-
 def settled_kv(weights_loss: float, memory: CacheMemory) -> str:
     """Why caches stay float32 whatever int8 ones would lose; '' where that has to be measured."""
     if weights_loss >= LEAST_LOSS or memory.is_short:
@@ -121,7 +116,7 @@ def measured_scales(work: Compilation, draft: Manifest) -> Float32:
         reach.add(layer, keys, values)
         work.progress.advance(1)
 
-    record_caches(work.folder, draft, texts, float_attention(work.network), record)
+    record_caches(work.folder, draft, texts, attention_over(work.network, FLOAT), record)
     return reach.scales(reading.margin)
 
 
@@ -154,15 +149,9 @@ class KvReach:
         return np.where(scales < LEAST, np.float32(1.0), scales).astype(np.float32)
 
 
-def float_attention(network: Network) -> AttentionGraphs:
-    """Attention over float caches."""
-    return AttentionGraphs(_opened(attention_graphs(network, FLOAT)), FLOAT, network.spec.layer_forms)
-
-
-def int8_attention(network: Network, scales: Float32) -> AttentionGraphs:
-    """Attention over int8 caches of such scales [L, 2, K, D]."""
-    graphs = attention_graphs(network, ROUNDED)
-    return AttentionGraphs(_opened(graphs), ROUNDED, network.spec.layer_forms, scales)
+def attention_over(network: Network, kv_dtype: str, scales: Float32 | None = None) -> AttentionGraphs:
+    """Attention over caches of floats, or over int8 ones of such scales [L, 2, K, D]."""
+    return AttentionGraphs(_opened(attention_graphs(network, kv_dtype)), kv_dtype, network.spec.layer_forms, scales)
 
 
 def _opened(graphs: Mapping[str, GraphBuilder]) -> dict[str, tuple[GraphSpec, Session]]:
@@ -182,7 +171,7 @@ def segment_losses_stage(work: Compilation) -> None:
     count, tries = sum(map(len, texts)), tries_int8(work.arguments)
     work.progress.stage("parity", 2 * count, "tokens")
     expected = float_logits(work, texts)
-    floats = segment_logits(work.folder, draft, texts, CHUNK_ROWS, float_attention(work.network))
+    floats = segment_logits(work.folder, draft, texts, CHUNK_ROWS, attention_over(work.network, FLOAT))
     work.progress.advance(count)
     over_floats = compare_logits(expected, floats)
     check_exact(work.arguments, over_floats)
@@ -203,7 +192,7 @@ def _try_int8(
     bundle over caches of floats."""
     expected, floats = logits
     scales = measured_scales(work, draft)
-    rounded = segment_logits(work.folder, draft, texts, CHUNK_ROWS, int8_attention(work.network, scales))
+    rounded = segment_logits(work.folder, draft, texts, CHUNK_ROWS, attention_over(work.network, ROUNDED, scales))
     lost = compare_logits(floats, rounded)
     if work.arguments.kv is None:
         kv, reason = choose_kv(CacheLoss(over_floats.kl.value, lost.kl.value), _memory(work, draft))
@@ -223,7 +212,7 @@ def _keep_int8(work: Compilation, scales: Float32, whole: Parity, lost: Parity) 
 
 def _memory(work: Compilation, draft: Manifest) -> CacheMemory:
     weights = sum(entry.bytes for entry in draft.files.values())
-    caches = float_cache_bytes(work.network.spec, draft.max_context)
+    caches = draft.max_context * work.network.spec.cache_numbers * FLOAT_BYTES
     return CacheMemory(caches, weights, usable_memory())
 
 

@@ -19,7 +19,7 @@ from engine.compile.progress import SilentProgress
 from engine.compile.sources.named import named_source
 from engine.compile.targets import cpu as kv_caches
 from engine.compile.targets import cpu as losses
-from engine.compile.targets.cpu import KvReach, float_attention
+from engine.compile.targets.cpu import KvReach, attention_over
 from engine.errors import CompileError
 from engine.models.family import read_network
 from tests.engine.compile.graphs.segments.test_graphs import shapes
@@ -184,7 +184,7 @@ def test_float_caches_over_the_same_graphs_are_the_float_bundle(tiny_checkpoint:
     rounded, floats = (build(tiny_checkpoint, kv=kv, **options) for kv in (KvType.INT8, KvType.FLOAT32))
     network = read_network(json.loads((tiny_checkpoint / "config.json").read_text()), 0)
     text = [list(range(5, 45))]
-    mine = segment_logits(*rounded, text, 7, float_attention(network))
+    mine = segment_logits(*rounded, text, 7, attention_over(network, "float32"))
     assert np.array_equal(mine, segment_logits(*floats, text, 7))
 
 
