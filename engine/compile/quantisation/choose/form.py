@@ -12,13 +12,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from engine.compile.arguments import CompileArguments
-from engine.compile.quantisation.methods.blocks import INT4_MIDDLE
 from engine.compile.quantisation.methods.integer_graphs import int4_columns
 from engine.compile.quantisation.methods.method import Method
 from engine.compile.quantisation.rounding.codes import (
     TINY,
     BlockCodes,
-    BlockScales,
     Coding,
     Floats,
     extreme_scales,
@@ -206,15 +204,9 @@ def compensated_codes(weight: Float32, factor: Factor, form: CodeForm) -> BlockC
 def nearest(weight: Float32, form: CodeForm) -> BlockCodes:
     """[outputs, inputs] as it is stored where nothing is chosen. CompileError when LPBQ blocks do not come out even."""
     if form.has_multiples:
-        return _as_columns(weight, form.block)
+        return int4_columns(weight, form.block)
     grid = extreme_scales(weight, form.block, form.coding)
     return rounded(weight, replace(grid, scales=_halves(grid.scales)) if form.in_half else grid)
-
-
-def _as_columns(weight: Float32, block: int) -> BlockCodes:
-    columns = int4_columns(weight, block)
-    codes = (columns.integers + np.int8(INT4_MIDDLE)).astype(np.uint8).reshape(len(weight), -1, block)
-    return BlockCodes(codes, BlockScales(columns.scales, None, block), weight.shape[1])
 
 
 def _scales(target: Float32, factor: Factor, form: CodeForm) -> ChooseScales:

@@ -3,6 +3,8 @@
 The unit is found again as the 16th part of an output's largest scale, so one block of each has 16 units.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -29,11 +31,13 @@ def units_of(wanted: Float32) -> Float32:
     return usable(wanted.max(axis=1) / np.float32(MULTIPLES))
 
 
-def searched_multiples(weight: Floats, block: int, importance: Floats) -> BlockScales:
+def searched_multiples(
+    weight: Floats, block: int, importance: Floats, shares: Sequence[float] = UNIT_SHARES
+) -> BlockScales:
     """Of [outputs, inputs]: for each output the unit, and for each block the multiple, with the least weighted error.
 
-    importance [inputs]: the Hessian's diagonal. Every multiple is tried for every unit: exact on this grid. The block
-    with the largest weight has 16 units.
+    importance [inputs]: the Hessian's diagonal. shares: of the unit that reaches the largest weight, whose block gets
+    16. Every multiple is tried for every unit: exact on this grid.
     """
     columns = np.ascontiguousarray(in_blocks(weight, block).transpose(1, 2, 0))
     weights = in_blocks(importance[None].astype(weight.dtype), block)[0]
@@ -41,7 +45,7 @@ def searched_multiples(weight: Floats, block: int, importance: Floats) -> BlockS
     reaching, tops = units_of(wanted), wanted.argmax(axis=1)
     scales = np.empty((len(columns), len(weight)), np.float32)
     least = np.full(len(weight), np.inf)
-    for share in UNIT_SHARES:
+    for share in shares:
         units = reaching * np.float32(share)
         found = [_best_multiples(values, weights[i], units, tops == i) for i, values in enumerate(columns)]
         error = sum((error for _, error in found), np.zeros(len(weight)))

@@ -16,12 +16,12 @@ MATRICES = hnp.arrays(np.float32, (5, 64), elements=st.floats(-4, 4, width=32))
 @given(MATRICES)
 def test_four_bit_scales_are_small_multiples_of_the_outputs_own(weight: np.ndarray) -> None:
     columns = int4_columns(weight, 32)
-    assert columns.scales.shape == (5, 2)
-    units = columns.scales.max(axis=1, keepdims=True) / 16
-    multiples = columns.scales / units
+    assert columns.grid.scales.shape == (5, 2)
+    units = columns.grid.scales.max(axis=1, keepdims=True) / 16
+    multiples = columns.grid.scales / units
     np.testing.assert_allclose(multiples, np.rint(multiples), rtol=1e-5)
     assert multiples.min() >= 0.999
-    assert columns.integers.min() >= -8 and columns.integers.max() <= 7
+    assert columns.integers().min() >= -8 and columns.integers().max() <= 7
 
 
 def test_four_bits_lose_less_with_blocks_than_with_one_scale_for_each_output() -> None:
@@ -30,7 +30,7 @@ def test_four_bits_lose_less_with_blocks_than_with_one_scale_for_each_output() -
     lost = []
     for block in (32, 256):
         columns = int4_columns(weight, block)
-        real = columns.integers * np.repeat(columns.scales, block, axis=1)
+        real = columns.integers() * np.repeat(columns.grid.scales, block, axis=1)
         lost.append(np.square(real - weight).mean())
     assert lost[0] < 0.6 * lost[1]
 
@@ -39,9 +39,9 @@ def test_a_block_of_zeros_leaves_its_row_alone() -> None:
     weight = np.full((1, 64), 0.01, np.float32)
     weight[:, :32] = 0
     columns = int4_columns(weight, 32)
-    real = columns.integers * np.repeat(columns.scales, 32, axis=1)
+    real = columns.integers() * np.repeat(columns.grid.scales, 32, axis=1)
     np.testing.assert_allclose(real, weight, atol=1e-3)
-    assert not int4_columns(np.zeros((1, 64), np.float32), 32).integers.any()
+    assert not int4_columns(np.zeros((1, 64), np.float32), 32).integers().any()
 
 
 def test_blocks_must_come_out_even() -> None:

@@ -12,6 +12,5 @@ MATRICES = hnp.arrays(np.float32, (5, 64), elements=st.floats(-4, 4, width=32))
 
 @given(MATRICES)
 def test_eight_bits_lose_half_a_step_at_most(weight: np.ndarray) -> None:
-    columns = int8_outputs(weight)
-    real = columns.integers * columns.scales[:, None]
-    assert (np.abs(real - weight) <= columns.scales[:, None] * 0.5001).all()
+    integers, scales = int8_outputs(weight)
+    assert (np.abs(integers * scales[:, None] - weight) <= scales[:, None] * 0.5001).all()

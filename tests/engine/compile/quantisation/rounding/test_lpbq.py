@@ -46,9 +46,9 @@ def test_nearest_multiples_are_the_nearest() -> None:
 def test_scales_that_w4a16_stores_today_are_multiples_already() -> None:
     weight, _ = random_case(6, 128, 1)
     today = int4_columns(weight, 32)
-    grid = nearest_multiples(today.scales, 32)
-    np.testing.assert_allclose(grid.scales, today.scales, rtol=1e-6)
-    assert (rounded(weight, grid).integers() == today.integers).mean() > 0.999
+    grid = nearest_multiples(today.grid.scales, 32)
+    np.testing.assert_allclose(grid.scales, today.grid.scales, rtol=1e-6)
+    assert (rounded(weight, grid).integers() == today.integers()).mean() > 0.999
 
 
 @pytest.mark.parametrize("block", [32, 64, 128])
