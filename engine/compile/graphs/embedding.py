@@ -7,9 +7,10 @@ import onnx
 from numpy.typing import NDArray
 
 from engine.bundle.tensors import Encoding
+from engine.compile.calibration.encodings import Range, wide_encoding
 from engine.compile.graphs.graph_builder import CONTRIB, GraphBuilder
-from engine.compile.quantisation.methods.blocks import without_zeros
 from engine.compile.quantisation.methods.integer_blocks import int4_blocks
+from engine.compile.quantisation.methods.integer_graphs import int8_outputs
 from engine.compile.quantisation.packed import PackedTable
 from engine.compile.quantisation.weight_file import WeightFile
 from engine.errors import CompileError
@@ -20,8 +21,6 @@ Dims = tuple[int, int]  # vocab, hidden
 
 NAME = "embedding"
 BLOCK = 32  # of 4-bit tables
-CODES = 65535  # steps of an unsigned 16-bit encoding
-ROW_LIMIT = 127
 
 
 def store_table(file: WeightFile, slices: Iterable[Float32], dims: Dims, bits: int, name: str = NAME) -> PackedTable:
@@ -52,8 +51,8 @@ def _store_bytes(file: WeightFile, slices: Iterable[Float32], dims: Dims, name: 
 
     def integers() -> Iterator[SignedBytes]:
         for piece in slices:
-            rows, row_scales = int8_rows(piece)
-            scales.append(row_scales)
+            rows, row_scales = int8_outputs(piece)
+            scales.append(row_scales[:, None])
             yield rows
 
     weight = file.add_chunks(name, onnx.TensorProto.INT8, dims, integers())
@@ -79,20 +78,12 @@ def _store_nibbles(file: WeightFile, slices: Iterable[Float32], dims: Dims, name
 _STORES = {32: _store_floats, 16: _store_halves, 8: _store_bytes, 4: _store_nibbles}
 
 
-def int8_rows(table: Float32) -> tuple[SignedBytes, Float32]:
-    """One symmetric scale for each row of a table: integers [rows, width] in +-127 and scales [rows, 1]."""
-    peaks = np.maximum(table.max(axis=1, keepdims=True), -table.min(axis=1, keepdims=True))
-    scales = without_zeros(peaks / np.float32(ROW_LIMIT))
-    return np.rint(table / scales).astype(np.int8), scales
-
-
 def table_encoding(slices: Iterable[Float32]) -> Encoding:
     """One 16-bit encoding for an embedding table: exactly its range, for it holds every value there will be."""
     low = high = 0.0
     for piece in slices:
         low, high = min(low, float(piece.min())), max(high, float(piece.max()))
-    scale = float(np.float32((high - low) / CODES or 1.0))
-    return Encoding("uint16", scale, round(-low / scale))
+    return wide_encoding(Range(low, high))
 
 
 def table_codes(slices: Iterable[Float32], encoding: Encoding) -> Iterator[NDArray[np.generic]]:

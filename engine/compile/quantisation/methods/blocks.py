@@ -114,8 +114,3 @@ def pack_nibbles(codes: Bytes) -> Bytes:
 def unpack_nibbles(packed: Bytes) -> Bytes:
     """The inverse of `pack_nibbles`."""
     return np.stack((packed & 15, packed >> 4), axis=-1).reshape(*packed.shape[:-1], -1)
-
-
-def without_zeros(scales: Float32) -> Float32:
-    """A scale of 0 (only zeros were seen) would make NaN; any other value keeps them at zero."""
-    return np.where(scales == 0, np.float32(1.0), scales).astype(np.float32)

@@ -13,7 +13,6 @@ from engine.compile.quantisation.methods.blocks import (
     BlockForm,
     Blocks,
     Bytes,
-    without_zeros,
 )
 from engine.compile.quantisation.methods.method import (
     Activations,
@@ -26,7 +25,7 @@ from engine.compile.quantisation.methods.method import (
     StoredMatrix,
     ahead,
 )
-from engine.compile.quantisation.rounding.codes import Coding, extreme_scales, rounded
+from engine.compile.quantisation.rounding.codes import Coding, extreme_scales, rounded, usable
 from engine.compile.quantisation.weight_file import WeightFile
 
 
@@ -148,7 +147,7 @@ def int8_blocks(piece: Float32 | Blocks, inputs: int) -> Blocks:
         return piece if piece.block == KEPT_BLOCK else piece.spread(KEPT_BLOCK, inputs)
     padded = np.pad(piece, ((0, 0), (0, -piece.shape[1] % KEPT_BLOCK)))
     blocks = padded.reshape(len(piece), -1, KEPT_BLOCK)
-    scales = without_zeros(np.abs(blocks).max(axis=2) / np.float32(INT8_LIMIT))
+    scales = usable(np.abs(blocks).max(axis=2) / np.float32(INT8_LIMIT))
     codes = np.rint(blocks / scales[:, :, None]) + np.float32(INT8_MIDDLE)
     return Blocks(8, codes.astype(np.uint8), scales)
 

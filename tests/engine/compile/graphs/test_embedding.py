@@ -2,16 +2,7 @@
 
 import numpy as np
 
-from engine.compile.graphs.embedding import int8_rows, table_codes, table_encoding
-from tests.engine.compile.quantisation.methods.operators import weights
-
-
-def test_int8_rows() -> None:
-    """A row of a table has its own scale."""
-    matrix = weights()
-    integers, scales = int8_rows(matrix)
-    assert scales.shape == (24, 1)
-    assert (np.abs(integers * scales - matrix) <= 0.501 * scales).all()
+from engine.compile.graphs.embedding import table_codes, table_encoding
 
 
 def test_a_table_fills_its_codes() -> None:
