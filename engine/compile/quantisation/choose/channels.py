@@ -20,7 +20,7 @@ from engine.compile.quantisation.choose.form import CodeForm, compensated_codes
 from engine.compile.quantisation.choose.quality import SCALE_ROWS
 from engine.compile.quantisation.rounding.gptq import Factor, factorised
 from engine.compile.quantisation.rounding.hessian import InputStatistics, damping_of, in_runs, output_errors
-from engine.compile.quantisation.transforms.rotation import Edits, Float64, LinearEdit, NormEdit, readers, value_module
+from engine.compile.quantisation.transforms.rotation import Edits, Float64, LinearEdit, readers, value_module
 from engine.compile.sources.checkpoint import Checkpoint, Float32
 from engine.models.network import Network
 
@@ -45,7 +45,7 @@ class ChannelScales:
         self._network = network
         self._form = form
         self._tokens = tokens
-        self._norms: dict[str, NormEdit] = {}
+        self._norms: dict[str, Float64 | None] = {}
         self._linears: dict[str, LinearEdit] = {}
 
     def edits(self, states: Sequence[Float32], advance: Callable[[int], None]) -> Edits:
@@ -109,7 +109,7 @@ class ChannelScales:
         if self._is_kept(*modules):
             return
         scales = searched_scales(weight, inputs, self._form, self._tokens)
-        self._norms[name] = NormEdit(1 / scales)
+        self._norms[name] = 1 / scales
         for module in modules:
             self._linears[module] = replace(self._linears.get(module, LinearEdit()), input_scale=scales)
 

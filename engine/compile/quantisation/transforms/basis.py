@@ -54,6 +54,6 @@ def _of_layer(changes: list[Edits], network: Network, layer: int) -> tuple[Float
         if (edit := change.linears.get(modules[0 if is_stacked else 2])) is not None:
             values = edit.outputs(values, first_value)
         norm = change.norms.get(names.k_norm.format(layer=layer))
-        if norm is not None and norm.scale is not None:
-            keys = np.tile(norm.scale, width // len(norm.scale))[:, None] * keys
+        if norm is not None:
+            keys = np.tile(norm, width // len(norm))[:, None] * keys
     return np.diagonal(keys).copy(), values

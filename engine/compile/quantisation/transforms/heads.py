@@ -17,7 +17,7 @@ import numpy as np
 
 from engine.compile.calibration.forward import Mix, layer_output, mixing
 from engine.compile.calibration.layer_reader import LayerReader, norm
-from engine.compile.quantisation.transforms.rotation import Edits, Float64, LinearEdit, NormEdit
+from engine.compile.quantisation.transforms.rotation import Edits, Float64, LinearEdit
 from engine.compile.sources.checkpoint import Checkpoint, Float32
 from engine.models.network import Network, QkNorm
 
@@ -107,15 +107,15 @@ LARGEST = 256.0  # factor over the middle one of its layer: text may show little
 
 def balancing_edits(network: Network, statistics: Mapping[int, HeadStatistics]) -> Edits:
     """What balancing does to each norm and projection; the function stays as it is."""
-    norms: dict[str, NormEdit] = {}
+    norms: dict[str, Float64 | None] = {}
     linears: dict[str, LinearEdit] = {}
     names, details = network.details.names, network.details
     for layer, seen in statistics.items():
         keys, values = key_factors(seen, details.has_qk_norm), value_factors(seen)
         queries = np.ones_like(keys)
         if details.qk_norm is QkNorm.HEADS:
-            norms[names.q_norm.format(layer=layer)] = NormEdit(keys[0])
-            norms[names.k_norm.format(layer=layer)] = NormEdit(1 / keys[0])
+            norms[names.q_norm.format(layer=layer)] = keys[0]
+            norms[names.k_norm.format(layer=layer)] = 1 / keys[0]
             keys = np.ones_like(keys)
         else:
             queries = keys

@@ -43,13 +43,6 @@ class Rotation:
 
 
 @dataclass(frozen=True, slots=True)
-class NormEdit:
-    """Of the scale g of a norm: g times `scale` [size], or 1 where it is folded into the matrices that read."""
-
-    scale: Float64 | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class LinearEdit:
     """Of a matrix and its bias, in the order of the fields; None and "" = not.
 
@@ -99,9 +92,12 @@ class LinearEdit:
 
 @dataclass(frozen=True, slots=True)
 class Edits:
-    """Of a whole network: norms and linear layers (the embedding table is one, [vocab, hidden]) by module."""
+    """Of a whole network: norms and linear layers (the embedding table is one, [vocab, hidden]) by module.
 
-    norms: Mapping[str, NormEdit] = field(default_factory=dict)
+    norms: what their scales are multiplied with [size], None = they become 1, folded into the matrices that read.
+    """
+
+    norms: Mapping[str, Float64 | None] = field(default_factory=dict)
     linears: Mapping[str, LinearEdit] = field(default_factory=dict)
 
 
@@ -110,7 +106,7 @@ def rotation_edits(network: Network, seed: int) -> Edits:
     turn = Rotation.seeded(network.spec.hidden, (seed, 0))
     values = dict(_values(network, seed))
     linears = dict(_stream(network, turn, values))
-    return Edits({norm: NormEdit() for norm in _norms(network)}, linears)
+    return Edits(dict.fromkeys(_norms(network)), linears)
 
 
 def readers(network: Network, layer: int) -> tuple[str, ...]:

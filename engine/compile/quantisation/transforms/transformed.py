@@ -54,10 +54,10 @@ class TransformedCheckpoint:
         bias = self._linear(name, BIAS)
         if bias is not None:
             return _single(bias.outputs(values.astype(np.float64), 0))
-        norm = self._edits.norms.get(name.removesuffix(WEIGHT))
-        if norm is None:
+        if (module := name.removesuffix(WEIGHT)) not in self._edits.norms:
             return values
-        scale = np.ones(shape) if norm.scale is None else (values.astype(np.float64) + self._offset) * norm.scale
+        factors = self._edits.norms[module]
+        scale = np.ones(shape) if factors is None else (values.astype(np.float64) + self._offset) * factors
         return _single(scale - self._offset)
 
     def rows(self, name: str, start: int, stop: int) -> Float32:

@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.compile.quantisation.transforms.rotation import Edits, Float64, LinearEdit, NormEdit, readers, value_module
+from engine.compile.quantisation.transforms.rotation import Edits, Float64, LinearEdit, readers, value_module
 from engine.compile.sources.checkpoint import INDEX_FILE
 from engine.compile.sources.source import FolderSource, Source
 from engine.models.family import read_network
@@ -65,11 +65,11 @@ def outlier_edits(network: Network, plan: OutlierPlan, seed: int) -> Edits:
     """What planting does to each tensor."""
     names, spec = network.details.names, network.spec
     stream = _stream_scale(network, plan, seed)
-    norms: dict[str, NormEdit] = {}
+    norms: dict[str, Float64 | None] = {}
     linears: dict[str, LinearEdit] = {}
     for layer in range(spec.layers):
         for norm, modules in ((names.attention_norm, readers(network, layer)), (names.ffn_norm, names.gate_up)):
-            norms[norm.format(layer=layer)] = NormEdit(stream)
+            norms[norm.format(layer=layer)] = stream
             linears |= {module.format(layer=layer): LinearEdit(input_scale=1 / stream) for module in modules}
         generator = np.random.default_rng([seed, 1, layer])
         ffn = _grown(spec.ffn, generator.permutation(spec.ffn)[: plan.ffn], plan.factor)
@@ -81,7 +81,7 @@ def outlier_edits(network: Network, plan: OutlierPlan, seed: int) -> Edits:
             grown = np.concatenate([np.ones(first), values])
             _scale_between(linears, _at(layer, module), _at(layer, names.output), grown, mixed)
     if not spec.tied_head:
-        norms[names.final_norm] = NormEdit(stream)
+        norms[names.final_norm] = stream
         linears[names.head] = LinearEdit(input_scale=1 / stream)
     return Edits(norms, linears)
 
