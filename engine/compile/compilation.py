@@ -27,6 +27,7 @@ from engine.bundle.variant import StepShape
 from engine.bundle.vision import VisionSpec
 from engine.bundle.weight_files import CONV_WEIGHTS, EMBEDDING_FILE, HEAD_BASIS, KV_SCALES
 from engine.compile.arguments import DEFAULT_SPLIT, CompileArguments, Layout
+from engine.compile.calibration.documents import calibration_documents, token_sequences
 from engine.compile.graphs.layers import Lowering, lora_modules
 from engine.compile.graphs.pool import GraphPlan, PartPlan, plan_graphs
 from engine.compile.plan import fused_spec, kv_type, layout_of, plan_fused
@@ -117,6 +118,12 @@ class Compilation:
         if layout_of(self.arguments) is Layout.FUSED:
             return plan_fused(self.parts[0], self.shapes, self.arguments.decode_slots)
         return [plan for part in self.parts for plan in plan_graphs(part, self.shapes)]
+
+    def calibration_texts(self, length: int, count: int) -> list[list[int]]:
+        """At most `count` sequences of exactly `length` tokens of the text to measure on, or of the built-in one."""
+        assert self.text is not None
+        documents = calibration_documents(self.arguments.source, self.arguments.calibration, self.folder, self.text)
+        return token_sequences(documents, self.folder, self.text, self.network.spec.vocab, length, count)
 
 
 def finished(work: Compilation) -> Manifest:

@@ -10,7 +10,6 @@ from onnx import TensorProto, helper, numpy_helper
 from engine.bundle.manifest import TensorSpec
 from engine.bundle.tensors import Encoding
 from engine.compile.arguments import QualityLevel
-from engine.compile.calibration.documents import calibration_documents, token_sequences
 from engine.compile.calibration.encodings import (
     MASK_FLOOR,
     Range,
@@ -150,9 +149,7 @@ def calibration_stage(work: Compilation) -> None:
     folder = work.graph_folder
     shape = calibration_shape(work.network.compiled_context)
     length = shape.context // shape.rows * shape.rows
-    assert work.text is not None
-    documents = calibration_documents(work.arguments.source, work.arguments.calibration, work.folder, work.text)
-    texts = token_sequences(documents, work.folder, work.text, work.network.spec.vocab, length, SEQUENCES)
+    texts = work.calibration_texts(length, SEQUENCES)
     work.progress.stage("calibration", sum(map(len, texts)), "tokens")
     graphs, specs = [], []
     for part in work.parts:

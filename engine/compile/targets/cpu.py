@@ -18,7 +18,6 @@ from engine.bundle.specs import ModelTask
 from engine.bundle.tensors import Array
 from engine.bundle.weight_files import FLOAT_BYTES, KV_SCALES, LEAST, ROUNDED, scales_shape, write_kv_scales
 from engine.compile.arguments import KvType, QualityLevel
-from engine.compile.calibration.documents import calibration_documents, token_sequences
 from engine.compile.check.baseline import baseline_figures
 from engine.compile.check.parity import Parity, Session, compare_logits, open_session
 from engine.compile.check.segment_run import CHUNK_ROWS, AttentionGraphs, record_caches, segment_logits
@@ -104,11 +103,9 @@ QUICK, THOROUGH = CacheReading(32, 1.5), CacheReading(128, 1.2)
 
 def measured_scales(work: Compilation, draft: Manifest) -> Float32:
     """Scales [L, 2, K, D] of int8 caches, from calibration text over float ones, which parity does not use."""
-    text = draft.text
     reading = QUICK if work.arguments.quality is QualityLevel.FAST else THOROUGH
     length = min(reading.tokens, work.network.compiled_context)
-    documents = calibration_documents(work.arguments.source, work.arguments.calibration, work.folder, text)
-    texts = token_sequences(documents, work.folder, text, work.network.spec.vocab, length, TEXTS)
+    texts = work.calibration_texts(length, TEXTS)
     work.progress.stage("cache scales", len(work.network.spec.attention_layers) * len(texts), "texts")
     reach = KvReach(work.network.spec)
 

@@ -9,7 +9,6 @@ import msgspec
 from engine.bundle.specs import ModelTask, QualitySpec, RoundingError
 from engine.bundle.weight_files import HEAD_BASIS
 from engine.compile.arguments import CompileArguments, QualityLevel
-from engine.compile.calibration.documents import calibration_documents, token_sequences
 from engine.compile.compilation import Compilation
 from engine.compile.progress import peak_memory
 from engine.compile.quantisation.choose.channels import ChannelScales
@@ -48,7 +47,8 @@ def balance_stage(work: Compilation) -> None:
     """
     if not balances(work.arguments) or kept_matrices(work.arguments, work.checkpoint, work.network):
         return
-    begin, texts = time.monotonic(), _texts(work)
+    begin, length = time.monotonic(), min(BALANCE_TEXT_TOKENS, work.network.compiled_context)
+    texts = work.calibration_texts(length, HEAD_TOKENS // length)
     work.progress.stage("heads", work.network.spec.layers, "layers")
     # Values are measured before they are turned: afterwards no channel's own factor could be folded in.
     heads, stream = head_statistics(work.checkpoint, work.network, texts, work.progress.advance)
@@ -57,13 +57,7 @@ def balance_stage(work: Compilation) -> None:
     if _wants_rotation(work, stream):
         _rotate(work)
     if method_of(work.arguments).choice is None:  # else the codes are chosen next
-        work.quality = QualitySpec(
-            level=str(work.arguments.quality),
-            methods=methods_of(work.arguments, None, work.is_rotated),
-            tokens=sum(map(len, texts)),
-            seconds=round(time.monotonic() - begin, 1),
-            peak_bytes=peak_memory()[0],
-        )
+        work.quality = _told(work, methods_of(work.arguments, None, work.is_rotated), texts, begin)
 
 
 def _wants_rotation(work: Compilation, stream: StreamStatistics) -> bool:
@@ -81,12 +75,10 @@ def _rotate(work: Compilation) -> None:
     work.progress.note("the stream has outliers: it is rotated, and the head has weights of its own")
 
 
-def _texts(work: Compilation) -> list[list[int]]:
-    arguments, network = work.arguments, work.network
-    assert work.text is not None
-    documents = calibration_documents(arguments.source, arguments.calibration, work.folder, work.text)
-    length = min(BALANCE_TEXT_TOKENS, network.compiled_context)
-    return token_sequences(documents, work.folder, work.text, network.spec.vocab, length, HEAD_TOKENS // length)
+def _told(work: Compilation, methods: tuple[str, ...], texts: list[list[int]], begin: float) -> QualitySpec:
+    """What was done, and what it has cost since then."""
+    seconds, tokens = round(time.monotonic() - begin, 1), sum(map(len, texts))
+    return QualitySpec(str(work.arguments.quality), methods, tokens, seconds, peak_memory()[0])
 
 
 WIDE_TOKENS = 512  # of calibration text that mixtures are measured on
@@ -103,7 +95,8 @@ def choose_codes_stage(work: Compilation) -> None:
     estimate, forms = estimate_of(arguments, network), forms_of(arguments)
     work.progress.note(f"quality {arguments.quality}: {estimate_text(estimate)}")
     begin = time.monotonic()
-    texts = calibration_tokens(work, estimate.tokens)
+    length = min(TEXT_TOKENS, network.compiled_context)
+    texts = work.calibration_texts(length, estimate.tokens // length)
     folder = work.folder / CODES
     folder.mkdir()
     codes, kept = CodesFolder(folder), kept_matrices(arguments, work.checkpoint, network)
@@ -114,15 +107,9 @@ def choose_codes_stage(work: Compilation) -> None:
     chooser = Chooser(work.checkpoint, network, forms, codes, work.progress.advance, kept)
     chooser.run(texts)
     work.checkpoint = ChosenCheckpoint(work.checkpoint, codes)
-    work.quality = QualitySpec(
-        level=str(arguments.quality),
-        methods=methods_of(arguments, forms.layers, work.is_rotated),
-        tokens=sum(map(len, texts)),
-        seconds=round(time.monotonic() - begin, 1),
-        peak_bytes=peak_memory()[0],
-        wide=share,
-        errors={kind: _shares(error) for kind, error in chooser.errors.items()},
-    )
+    told = _told(work, methods_of(arguments, forms.layers, work.is_rotated), texts, begin)
+    errors = {kind: _shares(error) for kind, error in chooser.errors.items()}
+    work.quality = msgspec.structs.replace(told, wide=share, errors=errors)
 
 
 def drop_codes_stage(work: Compilation) -> None:
@@ -169,15 +156,6 @@ def forms_of(arguments: CompileArguments) -> Forms:
     if layers is None:
         raise ValueError(f"{arguments.quant} has no codes to choose")
     return Forms(layers, None if arguments.task is ModelTask.EMBED else head)
-
-
-def calibration_tokens(work: Compilation, most: int) -> list[list[int]]:
-    """Token sequences for choosing codes, of `most` tokens together if there is as much text."""
-    arguments, network = work.arguments, work.network
-    assert work.text is not None
-    length = min(TEXT_TOKENS, network.compiled_context)
-    documents = calibration_documents(arguments.source, arguments.calibration, work.folder, work.text)
-    return token_sequences(documents, work.folder, work.text, network.spec.vocab, length, most // length)
 
 
 def _shares(error: OutputError) -> RoundingError:
