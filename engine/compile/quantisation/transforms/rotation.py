@@ -18,10 +18,11 @@ Float64 = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Rotation:
-    """R = diag(signs) H, [size, size]. signs: [size].
+    """R = diag(signs) (S x H), [size, size]. signs: [size].
 
-    H is the Hartley matrix, cos + sin of 2 pi i j / size over the root of size: orthogonal for every size, no entry
-    larger than the root of 2 / size, and a product with it is a Fourier transform.
+    S is Sylvester's Hadamard matrix of the power of two in size, all of whose entries are equally large. H is Hartley's
+    of the odd rest m: cos + sin of 2 pi i j / m over the root of m, orthogonal for every m, none of whose entries is
+    larger than the root of 2 / m. Neither is built: the products are fast transforms.
     """
 
     signs: Float64
@@ -38,8 +39,13 @@ class Rotation:
 
     def turn(self, x: Float64) -> Float64:
         """x R for x [..., blocks * size], each block by itself."""
-        waves = np.fft.fft(x.reshape(-1, self.size) * self.signs, norm="ortho")
-        return np.asarray(waves.real - waves.imag).reshape(x.shape)
+        power = self.size & -self.size
+        waves = np.fft.fft((x.reshape(-1, self.size) * self.signs).reshape(-1, power, self.size // power), norm="ortho")
+        turned = waves.real - waves.imag
+        for half in (1 << bit for bit in range(power.bit_length() - 1)):
+            pairs = turned.reshape(-1, 2, half, self.size // power)
+            turned = np.stack([pairs[:, 0] + pairs[:, 1], pairs[:, 0] - pairs[:, 1]], axis=1)
+        return np.asarray(turned / np.sqrt(power)).reshape(x.shape)
 
 
 @dataclass(frozen=True, slots=True)

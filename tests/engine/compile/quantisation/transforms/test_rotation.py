@@ -10,9 +10,12 @@ SIZES = (1, 3, 6, 16, 46, 128, 576, 640, 896)
 
 @pytest.mark.parametrize("size", SIZES)
 def test_turning_is_the_product_with_an_orthogonal_matrix(size: int) -> None:
-    rotation, places = Rotation.seeded(size, (7, 0)), np.arange(size)
-    angles = 2 * np.pi * np.outer(places, places) / size
-    dense = rotation.signs[:, None] * (np.cos(angles) + np.sin(angles)) / np.sqrt(size)
+    rotation, odd = Rotation.seeded(size, (7, 0)), size // (size & -size)
+    angles = 2 * np.pi * np.outer(range(odd), range(odd)) / odd
+    dense = np.ones((1, 1))
+    while len(dense) < size // odd:
+        dense = np.kron([[1, 1], [1, -1]], dense)
+    dense = rotation.signs[:, None] * np.kron(dense, np.cos(angles) + np.sin(angles)) / np.sqrt(size)
     assert np.allclose(dense @ dense.T, np.eye(size), atol=1e-9)
     vectors = np.random.default_rng(0).standard_normal((3, 2 * size))
     blocks = vectors.reshape(3, 2, size) @ dense
@@ -23,6 +26,8 @@ def test_turning_is_the_product_with_an_orthogonal_matrix(size: int) -> None:
 def test_a_large_channel_is_spread_over_all(size: int) -> None:
     turned = Rotation.seeded(size, (7, 0)).turn(np.eye(size))
     assert np.abs(turned).max() <= (2 / size) ** 0.5 + 1e-12
+    if size & -size == size:
+        assert np.allclose(np.abs(turned), size**-0.5)
 
 
 def test_a_seed_gives_one_rotation() -> None:
