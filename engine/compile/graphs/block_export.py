@@ -30,12 +30,12 @@ from engine.compile.graphs.layers import (
     Lowering,
     linear,
 )
-from engine.compile.graphs.pool import PartPlan, check_graph, plan_parts
+from engine.compile.graphs.pool import check_graph, plan_parts
 from engine.compile.progress import ProgressSink
 from engine.compile.quantisation.packed import PackedLayer, PackedPart
 from engine.compile.quantisation.packer import WeightPacker
 from engine.compile.quantisation.weight_file import HalfWeightFile, StoredTensor, WeightFile
-from engine.compile.sources.checkpoint import Checkpoint, Float32
+from engine.compile.sources.checkpoint import Float32
 from engine.compile.sources.source import Source, open_source
 from engine.compile.stages import check_all_used, overflow_refused
 from engine.errors import CompileError, UnsupportedModel
@@ -181,9 +181,12 @@ def export_blocks(arguments: ExportArguments, progress: ProgressSink) -> BlockEx
     network = read_network(source.config, arguments.context)
     export = _describe(arguments, quant, source, network)
     _check(arguments, quant, network, export)
+    settings = CompileArguments(arguments.source, arguments.output, Target.CPU, quant)
     with source.tensors() as checkpoint, staged_folder(arguments.output, False) as folder:
         progress.stage(f"weights ({quant})", checkpoint.total_bytes(), "B")
-        _write_graph(arguments, export, network, _Source(checkpoint, progress), folder)
+        packer = WeightPacker(checkpoint, network, settings, progress.advance)
+        _write_graph(arguments, export, packer, network, folder)
+        check_all_used(checkpoint, network)
         (folder / EXPORT_FILE).write_bytes(msgspec.json.format(msgspec.json.encode(export)))
     size = kv_cache_bytes(
         export.layers, export.kv_heads, export.context, export.head_dim, np.dtype(export.dtype).itemsize, export.batch
@@ -193,31 +196,17 @@ def export_blocks(arguments: ExportArguments, progress: ProgressSink) -> BlockEx
     return export
 
 
-@dataclass(frozen=True, slots=True)
-class _Source:
-    checkpoint: Checkpoint
-    progress: ProgressSink
-
-
 def _write_graph(
-    arguments: ExportArguments, export: BlockExport, network: Network, source: _Source, folder: Path
+    arguments: ExportArguments, export: BlockExport, packer: WeightPacker, network: Network, folder: Path
 ) -> None:
-    form = _FORMS[arguments.backend]
-    settings = CompileArguments(arguments.source, arguments.output, Target.CPU, Quant(export.quant))
-    packer = WeightPacker(source.checkpoint, network, settings, source.progress.advance)
-    with form.weight_file(folder, WEIGHTS_FILE) as file, overflow_refused(settings.quant):
-        packed = packer.pack(_whole(network), file, file)
+    form, (part,) = _FORMS[arguments.backend], plan_parts(Split.NONE, [range(network.spec.layers)])
+    with form.weight_file(folder, WEIGHTS_FILE) as file, overflow_refused(Quant(export.quant)):
+        packed = packer.pack(part, file, file)
         tables = RotaryTables(*(file.add(name, table) for name, table in _rotary_tables(network, export.context)))
-    check_all_used(source.checkpoint, network)
     graph = GraphBuilder(form.dtype, StepShape(export.batch * export.block, export.context))
     ExportWriter(graph, LayerWriter(graph, form.lowering, network), network, export).write(packed, tables)
     (folder / GRAPH_FILE).write_bytes(graph.model("block_diffusion").SerializeToString())
     check_graph(folder / GRAPH_FILE)
-
-
-def _whole(network: Network) -> PartPlan:
-    (part,) = plan_parts(Split.NONE, [range(network.spec.layers)])
-    return part
 
 
 def _rotary_tables(network: Network, context: int) -> tuple[tuple[str, Float32], tuple[str, Float32]]:

@@ -152,7 +152,7 @@ class FusedLayerWriter(LayerWriter):
         return graph.moved("Concat", parts, self.mask, axis=3)
 
     def _attend(self, branch: Branch, operands: tuple[str, str, str, str], index: int) -> str:
-        """The row graph's nodes of `LayerWriter._mix`, in their order."""
+        """The row graph's nodes of `LayerWriter.mixed`."""
         graph, spec, dtype = self.fused, self.network.spec, str(self.fused.dtype)
         query, key, value, mask = operands
         names = cache_tensors("past", branch.cache, index)
@@ -160,13 +160,13 @@ class FusedLayerWriter(LayerWriter):
         graph.add_input(names[1], dtype, spec.kv_heads, 1, "past", spec.head_dim)
         for name, side in zip(names, ("key", "value"), strict=True):
             graph.stands_for[name] = f"past_{side}_{index}_in"
-        scores = graph.op("Concat", [graph.op("MatMul", [query, names[0]]), graph.op("MatMul", [query, key])], axis=-1)
-        folded = graph.once(f"folded_mask_{branch.cache}", partial(self._folded_over, branch, mask))
-        weights = graph.op("Softmax", [graph.op("Add", [scores, folded])], axis=-1)
-        columns = graph.integers(self._past, branch.rows)
-        past_weights, fresh_weights = graph.op_many("Split", [weights, columns], 2, axis=-1)
-        past_part = graph.op("MatMul", [past_weights, names[1]])
-        return graph.op("Add", [past_part, graph.op("MatMul", [fresh_weights, value])])
+        return self.mixed(
+            query,
+            (names[0], key),
+            (names[1], value),
+            lambda: graph.once(f"folded_mask_{branch.cache}", partial(self._folded_over, branch, mask)),
+            lambda: graph.integers(self._past, branch.rows),
+        )
 
     def _folded_over(self, branch: Branch, mask: str) -> str:
         """A branch's mask repeated for the group, in the layout of its scores."""

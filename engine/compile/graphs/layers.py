@@ -346,18 +346,35 @@ class LayerWriter:
         return graph.once(f"folded_{mask}", folded)
 
     def _mix(self, query: str, fresh_key: str, fresh_value: str, index: int) -> str:
-        """Softmax over past and fresh columns together; the caches themselves are never joined."""
+        """Attention over the cache's columns and the rows' own."""
         graph, spec, dtype = self.graph, self.network.spec, str(self.graph.dtype)
         past_key = graph.add_input(f"past_key_{index}_in", dtype, spec.kv_heads, 1, spec.head_dim, "past")
         past_value = graph.add_input(f"past_value_{index}_in", dtype, spec.kv_heads, 1, "past", spec.head_dim)
-        seen = graph.op("MatMul", [query, past_key])
-        fresh = graph.op("MatMul", [query, fresh_key])
-        scores = self._capped(graph.op("Concat", [seen, fresh], axis=-1))
-        weights = graph.op("Softmax", [graph.op("Add", [scores, self._folded_mask(index)])], axis=-1)
-        columns = graph.once("column_split", lambda: self._column_split(past_key, fresh_key))
-        past_weights, fresh_weights = graph.op_many("Split", [weights, columns], 2, axis=-1)
-        past_part = graph.op("MatMul", [past_weights, past_value])
-        return graph.op("Add", [past_part, graph.op("MatMul", [fresh_weights, fresh_value])])
+        return self.mixed(
+            query,
+            (past_key, fresh_key),
+            (past_value, fresh_value),
+            lambda: self._folded_mask(index),
+            lambda: graph.once("column_split", lambda: self._column_split(past_key, fresh_key)),
+        )
+
+    def mixed(
+        self,
+        query: str,
+        keys: tuple[str, str],
+        values: tuple[str, str],
+        mask: Callable[[], str],
+        columns: Callable[[], str],
+    ) -> str:
+        """Softmax over past and fresh columns together; the caches themselves are never joined.
+
+        columns: how many of both there are. It and the mask are written where they are used.
+        """
+        graph = self.graph
+        scores = self._capped(graph.op("Concat", [graph.op("MatMul", [query, key]) for key in keys], axis=-1))
+        weights = graph.op("Softmax", [graph.op("Add", [scores, mask()])], axis=-1)
+        shares = graph.op_many("Split", [weights, columns()], 2, axis=-1)
+        return graph.op("Add", [graph.op("MatMul", pair) for pair in zip(shares, values, strict=True)])
 
     def _capped(self, scores: str) -> str:
         graph, cap = self.graph, self.network.details.attention_softcap
