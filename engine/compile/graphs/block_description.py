@@ -7,12 +7,6 @@ from msgspec import Meta
 
 from engine.bundle.specs import Heads, HeadSize, Layers, Name, Rows, TokenId, Tokens, Vocabulary
 
-
-def kv_cache_bytes(layers: int, kv_heads: int, columns: int, head_dim: int, item_bytes: int, batch: int = 1) -> int:
-    """Bytes of a cache [layers, 2, batch, kv_heads, columns, head_dim]: keys and values of every column."""
-    return layers * 2 * batch * kv_heads * columns * head_dim * item_bytes
-
-
 EXPORT_FILE = "export.json"
 EXPORT_VERSION = 1
 INPUTS = ("input_ids", "positions", "kv_cache", "attention_mask", "insert_matrix", "keep_mask")

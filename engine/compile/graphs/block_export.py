@@ -7,16 +7,18 @@ Every dimension is a number and every index a constant: which columns a row sees
 said by the masks alone.
 """
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 import numpy as np
 
+from engine.bundle.model_spec import RopeSpec
 from engine.bundle.variant import StepShape
 from engine.compile.arguments import QUANTS, Backend, CompileArguments, ExportArguments, Quant, Split, Target
-from engine.compile.graphs.block_description import EXPORT_FILE, EXPORT_VERSION, OUTPUTS, BlockExport, kv_cache_bytes
+from engine.compile.graphs.block_description import EXPORT_FILE, EXPORT_VERSION, OUTPUTS, BlockExport
 from engine.compile.graphs.embedding import embed
 from engine.compile.graphs.graph_builder import GraphBuilder
 from engine.compile.graphs.layers import (
@@ -49,14 +51,6 @@ LOGITS, UPDATED = OUTPUTS
 
 
 @dataclass(frozen=True, slots=True)
-class RotaryTables:
-    """cos and sin of every position, [M, rotary_dim / 2] each."""
-
-    cos: StoredTensor
-    sin: StoredTensor
-
-
-@dataclass(frozen=True, slots=True)
 class ExportWriter:
     """Writes the nodes of one exported graph."""
 
@@ -65,8 +59,9 @@ class ExportWriter:
     network: Network
     export: BlockExport
 
-    def write(self, packed: PackedPart, tables: RotaryTables) -> None:
-        """Everything from the token ids to the logits and the updated cache."""
+    def write(self, packed: PackedPart, tables: Sequence[StoredTensor]) -> None:
+        """Everything from the token ids to the logits and the updated cache. tables: cos and sin of every position, [M,
+        rotary_dim / 2] each."""
         graph, export, spec = self.graph, self.export, self.network.spec
         assert packed.table is not None and packed.head is not None and packed.final_norm is not None
         rows = export.batch * export.block
@@ -90,10 +85,10 @@ class ExportWriter:
         for name, shape in self.export.input_shapes().items():
             self.graph.add_input(name, "int32" if name in (IDS, POSITIONS) else self.export.dtype, *shape)
 
-    def _rotation(self, tables: RotaryTables, rows: int) -> None:
+    def _rotation(self, tables: Sequence[StoredTensor], rows: int) -> None:
         """The tables' rows at the positions, under the names that the rotation reads: [1, 1, N, rotary_dim / 2]."""
         half = self.network.spec.rope.rotary_dim // 2
-        for name, table in ((COS_INPUT, tables.cos), (SIN_INPUT, tables.sin)):
+        for name, table in zip((COS_INPUT, SIN_INPUT), tables, strict=True):
             gathered = self.graph.op("Gather", [self.graph.parameter(table), POSITIONS], axis=0)
             self.graph.reshape(gathered, 1, 1, rows, half, name=name)
 
@@ -188,9 +183,7 @@ def export_blocks(arguments: ExportArguments, progress: ProgressSink) -> BlockEx
         _write_graph(arguments, export, packer, network, folder)
         check_all_used(checkpoint, network)
         (folder / EXPORT_FILE).write_bytes(msgspec.json.format(msgspec.json.encode(export)))
-    size = kv_cache_bytes(
-        export.layers, export.kv_heads, export.context, export.head_dim, np.dtype(export.dtype).itemsize, export.batch
-    )
+    size = math.prod(export.cache_shape) * np.dtype(export.dtype).itemsize
     mask = "" if export.mask_token is not None else "; the model names no mask token, so it cannot denoise by itself"
     progress.note(f"{arguments.output}: {export.quant} weights; the cache takes {size / 1e6:.1f} MB{mask}")
     return export
@@ -202,19 +195,18 @@ def _write_graph(
     form, (part,) = _FORMS[arguments.backend], plan_parts(Split.NONE, [range(network.spec.layers)])
     with form.weight_file(folder, WEIGHTS_FILE) as file, overflow_refused(Quant(export.quant)):
         packed = packer.pack(part, file, file)
-        tables = RotaryTables(*(file.add(name, table) for name, table in _rotary_tables(network, export.context)))
+        tables = [file.add(name, table) for name, table in _rotary_tables(network.spec.rope, export.context).items()]
     graph = GraphBuilder(form.dtype, StepShape(export.batch * export.block, export.context))
     ExportWriter(graph, LayerWriter(graph, form.lowering, network), network, export).write(packed, tables)
     (folder / GRAPH_FILE).write_bytes(graph.model("block_diffusion").SerializeToString())
     check_graph(folder / GRAPH_FILE)
 
 
-def _rotary_tables(network: Network, context: int) -> tuple[tuple[str, Float32], tuple[str, Float32]]:
+def _rotary_tables(rope: RopeSpec, context: int) -> dict[str, Float32]:
     """cos and sin of the positions 0 to context, times the rotary factor."""
-    rope = network.spec.rope
     angles = np.outer(np.arange(context), np.array(rope.inverse_frequencies))
-    cos, sin = np.cos(angles) * rope.factor, np.sin(angles) * rope.factor
-    return ("rotary_cos", cos.astype(np.float32)), ("rotary_sin", sin.astype(np.float32))
+    waves = {"rotary_cos": np.cos(angles), "rotary_sin": np.sin(angles)}
+    return {name: (wave * rope.factor).astype(np.float32) for name, wave in waves.items()}
 
 
 def _describe(arguments: ExportArguments, quant: Quant, source: Source, network: Network) -> BlockExport:
