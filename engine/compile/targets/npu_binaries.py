@@ -95,8 +95,8 @@ def write_wrapper(name: str, links: Sequence[Link], part: int, parts: int, folde
     nodes = [link.node for link in links]
     # onnxruntime cannot infer what a context node gives, so what stays inside is declared as well.
     inner = _unique(tensor for link in links for tensor in link.spec.outputs if tensor.name in taken)
-    declared = ([*map(value_info, tensors)] for tensors in (inputs, outputs))
-    graph = helper.make_graph(nodes, name, *declared, value_info=[*map(value_info, inner)])
+    taken_in, given, kept = ([*map(value_info, tensors)] for tensors in (inputs, outputs, inner))
+    graph = helper.make_graph(nodes, name, taken_in, given, value_info=kept)
     (folder / f"{name}.onnx").write_bytes(as_model(graph).SerializeToString())
     layers = [link.spec for link in links if link.spec.first_layer is not None]
     return GraphSpec(

@@ -65,15 +65,15 @@ class Blocks:
 
     def picked(self, places: tuple[Places, ...]) -> "Blocks":
         """Some outputs, and perhaps some blocks of them, in this order."""
-        return Blocks(self.bits, *(None if values is None else values[places] for values in self._arrays))
+        arrays: tuple[Any, ...] = (self.codes, self.scales, self.zero_points, self.offsets)
+        picked: list[Any] = [None if values is None else values[places] for values in arrays]
+        return Blocks(self.bits, *picked)
 
     def spread(self, block: int, inputs: int) -> "Blocks":
         """The same weights in smaller blocks, whose size divides ours."""
         share, count = self.block // block, -(-inputs // block)
-        codes, *others = self._arrays
-        codes = codes.reshape(len(codes), -1, block)[:, :count]
-        repeated = (None if values is None else np.repeat(values, share, axis=1)[:, :count] for values in others)
-        return Blocks(self.bits, codes, *repeated)
+        codes = self.codes.reshape(len(self.codes), -1, block)[:, :count]
+        return replace(self.picked((slice(None), np.arange(count) // share)), codes=codes)
 
     def with_offsets(self) -> "Blocks":
         """The same weights with offsets instead of zero points."""
@@ -100,10 +100,6 @@ class Blocks:
         if points is None or self.bits == 8:
             return points
         return pack_nibbles(np.pad(points, ((0, 0), (0, points.shape[1] % 2)), constant_values=INT4_MIDDLE))
-
-    @property
-    def _arrays(self) -> tuple[Any, ...]:
-        return self.codes, self.scales, self.zero_points, self.offsets
 
 
 def pack_nibbles(codes: Bytes) -> Bytes:
