@@ -1,9 +1,10 @@
-"""Rotations of a network by seeded orthogonal matrices, as edits of its tensors. W [outputs, inputs] is a matrix.
+"""Rotations of a network by seeded Hadamard matrices, as edits of its tensors. W [outputs, inputs] is a matrix.
 
 R1 turns the residual stream, R2 the values of every head (names as in SpinQuant). The scale of each norm is multiplied
 into the matrices that read behind it, for a norm without scale commutes with R1.
 """
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -14,23 +15,54 @@ from engine.bundle.specs import RecurrentKind
 from engine.models.network import Network
 
 Float64 = NDArray[np.float64]
+LARGEST = 1024  # of the matrices that are built for an odd factor
+
+
+def paley(order: int) -> Float64 | None:
+    """[order, order] of 1 and -1 with orthogonal rows, for a prime + 1 where the prime leaves 3 when divided by 4, and
+    for 2 prime + 2 where it leaves 1; None for others."""
+    for prime, rest in ((order - 1, 3), (order // 2 - 1, 1)):
+        if prime % 4 != rest or prime < 2 or not all(prime % divisor for divisor in range(2, math.isqrt(prime) + 1)):
+            continue
+        places, is_square = np.arange(prime), np.full(prime, -1.0)
+        is_square[places**2 % prime] = 1
+        is_square[0] = 0
+        matrix = np.zeros((prime + 1, prime + 1))
+        matrix[0, 1:], matrix[1:, 0] = 1, 1 if rest == 1 else -1
+        matrix[1:, 1:] = is_square[(places[:, None] - places) % prime]
+        if rest == 3:
+            return matrix + np.eye(len(matrix))
+        return np.kron(matrix, [[1, 1], [1, -1]]) + np.kron(np.eye(len(matrix)), [[1, -1], [-1, -1]])
+    return None
+
+
+def flattest(size: int) -> Float64:
+    """[m, m], orthogonal, size / m a power of two: Paley's, all of whose entries are equally large, of the least
+    multiple of 4 times the odd factor; where there is none Hartley's of that factor, cos + sin of 2 pi i j / m."""
+    odd = size // (size & -size)
+    order = 4 * odd
+    while odd > 1 and size % order == 0 and order <= LARGEST:
+        if (matrix := paley(order)) is not None:
+            return matrix / math.sqrt(order)
+        order *= 2
+    angles = 2 * np.pi * np.outer(range(odd), range(odd)) / odd
+    return np.asarray((np.cos(angles) + np.sin(angles)) / math.sqrt(odd))
 
 
 @dataclass(frozen=True, slots=True)
 class Rotation:
-    """R = diag(signs) (S x H), [size, size]. signs: [size].
+    """R = diag(signs) (S x F), [size, size]. signs: [size]. flat: F, of the odd factor.
 
-    S is Sylvester's Hadamard matrix of the power of two in size, all of whose entries are equally large. H is Hartley's
-    of the odd rest m: cos + sin of 2 pi i j / m over the root of m, orthogonal for every m, none of whose entries is
-    larger than the root of 2 / m. Neither is built: the products are fast transforms.
+    S is Sylvester's Hadamard matrix of a power of two. It is not built: the product with it is a fast transform.
     """
 
     signs: Float64
+    flat: Float64
 
     @classmethod
     def seeded(cls, size: int, seed: Sequence[int]) -> "Rotation":
         """The same for the same seed, whatever is made before or after it."""
-        return cls(np.random.default_rng(list(seed)).choice(np.array([-1.0, 1.0]), size))
+        return cls(np.random.default_rng(list(seed)).choice(np.array([-1.0, 1.0]), size), flattest(size))
 
     @property
     def size(self) -> int:
@@ -39,13 +71,13 @@ class Rotation:
 
     def turn(self, x: Float64) -> Float64:
         """x R for x [..., blocks * size], each block by itself."""
-        power = self.size & -self.size
-        waves = np.fft.fft((x.reshape(-1, self.size) * self.signs).reshape(-1, power, self.size // power), norm="ortho")
-        turned = waves.real - waves.imag
+        width = len(self.flat)
+        power = self.size // width
+        turned = (x.reshape(-1, self.size) * self.signs).reshape(-1, width) @ self.flat
         for half in (1 << bit for bit in range(power.bit_length() - 1)):
-            pairs = turned.reshape(-1, 2, half, self.size // power)
+            pairs = turned.reshape(-1, 2, half, width)
             turned = np.stack([pairs[:, 0] + pairs[:, 1], pairs[:, 0] - pairs[:, 1]], axis=1)
-        return np.asarray(turned / np.sqrt(power)).reshape(x.shape)
+        return np.asarray(turned / math.sqrt(power)).reshape(x.shape)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,31 +3,41 @@
 import numpy as np
 import pytest
 
-from engine.compile.quantisation.transforms.rotation import Rotation
+from engine.compile.quantisation.transforms.rotation import Rotation, flattest, paley
 
-SIZES = (1, 3, 6, 16, 46, 128, 576, 640, 896)
+SIZES = (1, 3, 6, 16, 46, 92, 128, 576, 640, 896)
+FLAT = (1, 2, 4, 8, 12, 20, 24, 28, 36, 40, 44, 56, 60, 64, 80, 96, 104, 128, 180, 256, 576, 640, 768, 896, 960)
+
+
+@pytest.mark.parametrize("order", [12, 20, 28, 36, 44])
+def test_rows_are_signs_and_orthogonal(order: int) -> None:
+    matrix = paley(order)
+    assert matrix is not None and set(np.unique(matrix)) == {-1, 1}
+    assert np.array_equal(matrix @ matrix.T, order * np.eye(order))
+
+
+def test_orders_without_a_construction() -> None:
+    assert [paley(order) for order in (3, 16, 92)] == [None] * 3
+    assert [len(flattest(size)) for size in (92, 46, 64, 576)] == [23, 23, 1, 36]
 
 
 @pytest.mark.parametrize("size", SIZES)
 def test_turning_is_the_product_with_an_orthogonal_matrix(size: int) -> None:
-    rotation, odd = Rotation.seeded(size, (7, 0)), size // (size & -size)
-    angles = 2 * np.pi * np.outer(range(odd), range(odd)) / odd
-    dense = np.ones((1, 1))
-    while len(dense) < size // odd:
+    rotation, dense = Rotation.seeded(size, (7, 0)), np.ones((1, 1))
+    while len(dense) < size // len(rotation.flat):
         dense = np.kron([[1, 1], [1, -1]], dense)
-    dense = rotation.signs[:, None] * np.kron(dense, np.cos(angles) + np.sin(angles)) / np.sqrt(size)
+    dense = rotation.signs[:, None] * np.kron(dense, rotation.flat) / len(dense) ** 0.5
     assert np.allclose(dense @ dense.T, np.eye(size), atol=1e-9)
     vectors = np.random.default_rng(0).standard_normal((3, 2 * size))
     blocks = vectors.reshape(3, 2, size) @ dense
     assert np.allclose(rotation.turn(vectors), blocks.reshape(3, -1), atol=1e-9)
 
 
-@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("size", {*SIZES, *FLAT})
 def test_a_large_channel_is_spread_over_all(size: int) -> None:
-    turned = Rotation.seeded(size, (7, 0)).turn(np.eye(size))
-    assert np.abs(turned).max() <= (2 / size) ** 0.5 + 1e-12
-    if size & -size == size:
-        assert np.allclose(np.abs(turned), size**-0.5)
+    turned = np.abs(Rotation.seeded(size, (7, 0)).turn(np.eye(size)))
+    assert turned.max() <= (2 / size) ** 0.5 + 1e-12
+    assert size not in FLAT or np.allclose(turned, size**-0.5)
 
 
 def test_a_seed_gives_one_rotation() -> None:
