@@ -38,7 +38,8 @@ def attention_limits(network: Network, window: int) -> dict[str, int | float | s
     """Attributes of the operator, of what rows see and what scores are kept below; the operator's window includes a
     row's own column."""
     cap = network.details.attention_softcap
-    return ({"local_window_size": window} if window else {}) | ({"softcap": cap} if cap else {})
+    limits = {"local_window_size": window, "softcap": cap}
+    return {name: limit for name, limit in limits.items() if limit}
 
 
 def add_sinks(graph: GraphBuilder, network: Network) -> list[str]:
