@@ -23,6 +23,10 @@ class LayerReader:
         full = name.format(layer=self.layer)
         return self.checkpoint.tensor(full, self.checkpoint.shape(full))
 
+    def optional(self, name: str) -> Float32 | None:
+        """A tensor by its full name, None where the checkpoint has none."""
+        return self.tensor(name) if name.format(layer=self.layer) in self.checkpoint else None
+
     def norm_weight(self, name: str) -> Float32:
         """What a norm multiplies with."""
         return self.tensor(f"{name}.weight") + np.float32(self.network.details.norm_offset)
