@@ -68,12 +68,12 @@ class LinearWriter:
         size = spec.layer_inputs
         if size:
             graph.add_input(LAYER_INPUTS, DTYPE, 1, rows, spec.layers * size)
-        if packed.inputs is not None:
+        if packed.gate is not None and packed.output is not None:
             places = [graph.integers(number) for number in (layer * size, (layer + 1) * size, -1)]
             given = graph.op("Slice", [LAYER_INPUTS, *places])
-            gate = layers.activated(linear(graph, x, packed.inputs.gate))
-            grown = linear(graph, graph.op("Mul", [gate, given]), packed.inputs.output)
-            x = graph.op("Add", [x, layers.normed(grown, packed.inputs.norm)])
+            gate = layers.activated(linear(graph, x, packed.gate))
+            grown = linear(graph, graph.op("Mul", [gate, given]), packed.output)
+            x = graph.op("Add", [x, layers.normed(grown, packed.norm)])
         return graph.op("Mul", [x, graph.parameter(packed.scale)], name=name)
 
     def add_layer_inputs(self, x: str, packed: PackedLayerInputs) -> None:

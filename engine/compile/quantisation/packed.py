@@ -95,20 +95,14 @@ class PackedLatents:
 
 
 @dataclass(frozen=True, slots=True)
-class PackedGivenInputs:
-    """What a layer makes of its own inputs: gate [inputs of a layer, hidden] and output [hidden, inputs of a layer]."""
-
-    gate: PackedLinear
-    output: PackedLinear
-    norm: StoredTensor
-
-
-@dataclass(frozen=True, slots=True)
 class PackedEnding:
-    """Behind the feed-forward. inputs: None = the layer takes none. scale [1]: of the whole stream."""
+    """Behind the feed-forward. scale [1]: of the whole stream. gate [inputs of a layer, hidden], output [hidden, inputs
+    of a layer] and norm: what makes something of the layer's own inputs, None = it has none."""
 
-    inputs: PackedGivenInputs | None
     scale: StoredTensor
+    gate: PackedLinear | None = None
+    output: PackedLinear | None = None
+    norm: StoredTensor | None = None
 
 
 @dataclass(frozen=True, slots=True)

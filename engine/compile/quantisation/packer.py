@@ -20,7 +20,6 @@ from engine.compile.quantisation.packed import (
     PackedDelta,
     PackedEnding,
     PackedExperts,
-    PackedGivenInputs,
     PackedLatents,
     PackedLayer,
     PackedLayerInputs,
@@ -156,14 +155,12 @@ class WeightPacker:
         scale = small.add(f"{at}_scale", self.vector(details.names.layer_scale.format(layer=layer), 1))
         names = details.layer_inputs
         if names is None:
-            return PackedEnding(None, scale)
+            return PackedEnding(scale)
         gate = LinearSource((names.gate.format(layer=layer),), (names.size,), hidden)
         output = LinearSource((names.output.format(layer=layer),), (hidden,), names.size)
         norm = small.add(f"{at}_inputs_norm", self._norm(names.post_norm.format(layer=layer), hidden))
         stored = self.linear(file, small, f"{at}_inputs_gate", gate)
-        return PackedEnding(
-            PackedGivenInputs(stored, self.linear(file, small, f"{at}_inputs_output", output), norm), scale
-        )
+        return PackedEnding(scale, stored, self.linear(file, small, f"{at}_inputs_output", output), norm)
 
     def _layer_inputs(self, file: WeightFile, small: WeightFile) -> PackedLayerInputs:
         names, spec = self._network.details.layer_inputs, self._network.spec
