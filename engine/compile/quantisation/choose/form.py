@@ -45,8 +45,14 @@ class Streams:
 
     def map(self, step: Callable[..., Float32], *others: "Streams") -> "Streams":
         """What a step makes of each text, and of the same text in other streams."""
-        chosen = [step(*texts) for texts in zip(self.chosen, *(other.chosen for other in others), strict=True)]
-        floats = [step(*texts) for texts in zip(self.floats, *(other.floats for other in others), strict=True)]
+        return self.each(step, step, *others)
+
+    def each(
+        self, of_chosen: Callable[..., Float32], of_floats: Callable[..., Float32], *others: "Streams"
+    ) -> "Streams":
+        """The same with a step for each side."""
+        chosen = [of_chosen(*texts) for texts in zip(self.chosen, *(other.chosen for other in others), strict=True)]
+        floats = [of_floats(*texts) for texts in zip(self.floats, *(other.floats for other in others), strict=True)]
         return Streams(chosen, floats)
 
 
@@ -64,10 +70,7 @@ class Linear:
         def with_weight(weight: Float32) -> Callable[..., Float32]:
             return lambda x, *rest: step(x @ weight.T + self.bias, *rest)
 
-        over_chosen, over_floats = with_weight(self.coded), with_weight(self.weight)
-        chosen = [over_chosen(*texts) for texts in zip(inputs.chosen, *(o.chosen for o in others), strict=True)]
-        floats = [over_floats(*texts) for texts in zip(inputs.floats, *(o.floats for o in others), strict=True)]
-        return Streams(chosen, floats)
+        return inputs.each(with_weight(self.coded), with_weight(self.weight), *others)
 
 
 RIDGE = 0.03  # of the mean diagonal of Σ xᵀ x, at least
