@@ -103,7 +103,7 @@ def network_config(
         **{name: fields.number(key, 0.0, 1e6, None) for name, key in architecture.keys.items() if fields.has(key)},
         **architecture.facts,
         **({"norm_topk_prob": fields.flag(NORMALISED, False)} if fields.has(NORMALISED) else {}),
-        "position_embedding_type": "rope" if fields.flag("rope.scaling.finetuned", True) else None,
+        **({} if architecture.is_encoder else _positions(fields)),
         "use_qk_norm": "model.layers.0.self_attn.q_norm.weight" in tensors,
         **_gemma_scale(architecture, geometry, fields),
         "partial_rotary_factor": turned / geometry.head_dim,
@@ -117,6 +117,11 @@ def network_config(
         **(two_heads(fields, geometry, tensors) if fields.has(KEY_LENGTH_OF_WINDOWS) else {}),
         **(_encoder(header, fields, tensors, window, epsilon) if architecture.is_encoder else {}),
     }
+
+
+def _positions(fields: ArchitectureFields) -> dict[str, object]:
+    """Whether anything turns in Granite 4-H."""
+    return {"position_embedding_type": "rope" if fields.flag("rope.scaling.finetuned", True) else None}
 
 
 def _key_heads(fields: ArchitectureFields, geometry: GgufGeometry) -> dict[str, object]:
