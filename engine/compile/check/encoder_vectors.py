@@ -12,8 +12,6 @@ from numpy.typing import NDArray
 
 from engine.bundle.manifest import Manifest
 from engine.bundle.specs import PoolingKind
-from engine.compile.calibration.attention import Kept, mixed_by_attention, rotation_of
-from engine.compile.calibration.forward import gated
 from engine.compile.calibration.forward import reference_hidden as decoder_hidden
 from engine.compile.calibration.layer_reader import LayerReader
 from engine.compile.check.parity_text import parity_tokens
@@ -59,12 +57,23 @@ def _norm(reader: LayerReader, x: Float64, name: str) -> Float64:
 
 
 def _attention(reader: LayerReader, x: Float64, places: NDArray[np.int64]) -> Float64:
-    network, names = reader.network, reader.network.details.names
-    is_turned = network.encoder is not None and network.encoder.positions is None
-    turn, visible = rotation_of(network.spec.rope if is_turned else None, places), np.ones((len(x), len(x)), np.bool_)
-    stacked = reader.project(x.astype(np.float32), names.qkv)
-    mixed = mixed_by_attention(reader, stacked, turn, visible, Kept())
-    return reader.project(mixed, (names.output,)).astype(np.float64)
+    network, spec, names = reader.network, reader.network.spec, reader.network.details.names
+    parts = np.split(_project(reader, x, names.qkv), 3, axis=1)
+    query, key, value = (part.reshape(len(x), spec.heads, spec.head_dim).transpose(1, 0, 2) for part in parts)
+    if network.encoder is not None and network.encoder.positions is None:
+        angles = places[:, None] * np.array(spec.rope.inverse_frequencies)
+        query, key = _rotate(query, angles), _rotate(key, angles)
+    scores = query @ key.transpose(0, 2, 1) / np.sqrt(spec.head_dim)
+    weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    weights /= weights.sum(axis=-1, keepdims=True)
+    return _project(reader, (weights @ value).transpose(1, 0, 2).reshape(len(x), -1), (names.output,))
+
+
+def _rotate(x: Float64, angles: Float64) -> Float64:
+    """x [H, T, D]: each number of the first half of a head turns with its partner in the second."""
+    first, second = np.split(x, 2, axis=-1)
+    cos, sin = np.cos(angles), np.sin(angles)
+    return np.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
 
 
 def _feed_forward(reader: LayerReader, x: Float64, encoder: EncoderDetails) -> Float64:
@@ -82,7 +91,8 @@ def _activate(x: Float64, activation: Activation) -> Float64:
         case Activation.RELU:
             result = np.maximum(x, 0)
         case Activation.GATED_SILU:
-            return gated(x.astype(np.float32)).astype(np.float64)
+            gate, up = np.split(x, 2, axis=1)
+            result = gate / (1 + np.exp(-gate)) * up
     return np.asarray(result)
 
 
