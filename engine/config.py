@@ -27,7 +27,7 @@ class Trait(Enum):
 class EngineConfig:
     """How the worker runs one bundle. A field with a sentence is a setting of the server.
 
-    Of the others: max_rows: most rows of a free-shape step. pools: past-KV pools.
+    Of the others: max_rows: most rows of a free-shape step.
     spin: whether the CPU provider's threads wait without sleeping: auto (where the weights are large), on or off.
     sinks: first tokens that attention sees beside its window. cost_cache: folder of step times, "" = none.
     embed_rows: most rows of a step that texts to embed or to score take while something generates, beside padding.
@@ -50,7 +50,6 @@ class EngineConfig:
     max_rows: int = 256
     max_context: Annotated[int, Ge(0), "Most tokens of a prompt with its answer; 0 = the bundle's."] = 0
     max_running: Annotated[int, Ge(1), "Most sequences that run at once; the others wait."] = 256
-    pools: int = 1
     kv_slots: Annotated[
         int, Interval(ge=0, le=1 << 24), "Tokens of all sequences in the KV cache; 0 = the bundle's."
     ] = 0

@@ -74,7 +74,7 @@ class Counters(msgspec.Struct):
     """What a worker counts since it started; times in seconds. Every counter is declared here and nowhere else.
 
     drafted_rows, accepted_rows: guesses in rows of steps, and those that were right; then the same by their kind.
-    draft_s: in the draft model. run_s: inside the graphs. relayout_s: re-laying pools for variants of another width.
+    draft_s: in the draft model. run_s: inside the graphs. relayout_s: re-laying the pool for variants of another width.
     copy_s: blocks to and from the host KV cache. step_s: whole steps, all of these included. experts_chosen: by rows,
     experts_read: different ones by steps, both over all layers. hand_overs: sequences that went to
     another device; the server counts them.
@@ -199,7 +199,6 @@ class StepRecord(msgspec.Struct, frozen=True, tag=True):
     began_ms: float
     run_ms: float
     step_ms: float
-    pool: int
     rows: int
     context: int
     segments: tuple[StepSegment, ...]

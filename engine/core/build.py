@@ -1,4 +1,4 @@
-"""Building the scheduler of a configuration: pools, rules and mode. The worker and the simulator both do it here."""
+"""Building the scheduler of a configuration: its pool and rules. The worker and the simulator both do it here."""
 
 from dataclasses import dataclass
 
@@ -21,7 +21,7 @@ class ModelLimits:
 
     state_bytes: what recurrent layers carry for a sequence, 0 = there are none. Such a model's host memory for prefixes
     holds snapshots of states instead of blocks. forecast: how it guesses for itself. The columns that takes
-    are the first of every pool. window: the widest of its layers, 0 = keys and values are kept of every token.
+    are the first of the pool. window: the widest of its layers, 0 = keys and values are kept of every token.
     """
 
     max_context: int
@@ -32,9 +32,9 @@ class ModelLimits:
 
 
 def build_scheduler(shapes: ShapeTable, costs: CostTable, limits: ModelLimits, config: EngineConfig) -> Scheduler:
-    """`config.pools` pools as wide as the widest past. BundleError when that is less than a block.
+    """A pool as wide as the widest past. BundleError when that is less than a block.
 
-    `config.max_context` may lower the model's; 0 leaves it. Of fused graphs there is one pool, of whole caches.
+    `config.max_context` may lower the model's; 0 leaves it. Of fused graphs the pool is of whole caches.
     """
     if shapes.slots:
         return _build_for_slots(shapes, costs, limits, config)
@@ -44,11 +44,11 @@ def build_scheduler(shapes: ShapeTable, costs: CostTable, limits: ModelLimits, c
     taken = blocks_for(forecast.columns, BLOCK_SIZE) if forecast is not None else 0
     if shapes.max_past < (taken + 1) * BLOCK_SIZE:
         raise BundleError(f"a pool of {shapes.max_past} columns holds no block beside its forecast prefix")
-    pools = [BlockPool(shapes.max_past, BLOCK_SIZE, taken) for _ in range(config.pools)]
+    blocks = BlockPool(shapes.max_past, BLOCK_SIZE, taken)
     context = min(config.max_context or limits.max_context, limits.max_context)
     host_bytes, is_recurrent = config.kv_offload_mb * 1024**2, limits.state_bytes > 0
     rules = Rules(
-        capacity=Capacity((pools[0].block_count - taken) * BLOCK_SIZE, context),
+        capacity=Capacity((blocks.block_count - taken) * BLOCK_SIZE, context),
         max_running=config.max_running,
         max_gap_ms=config.max_gap_ms,
         prefix_cache=config.prefix_cache,
@@ -63,7 +63,7 @@ def build_scheduler(shapes: ShapeTable, costs: CostTable, limits: ModelLimits, c
         window_blocks=window_budget(limits.window, shapes.max_past, shapes.max_rows, BLOCK_SIZE),
     )
     tree = ForecastShape(forecast.first_id, forecast.branches, forecast.columns) if forecast is not None else None
-    return Scheduler(shapes, costs, pools, rules, tree)
+    return Scheduler(shapes, costs, blocks, rules, tree)
 
 
 def _build_for_slots(shapes: ShapeTable, costs: CostTable, limits: ModelLimits, config: EngineConfig) -> Scheduler:
@@ -84,4 +84,4 @@ def _build_for_slots(shapes: ShapeTable, costs: CostTable, limits: ModelLimits, 
         window=0,
         window_blocks=0,
     )
-    return Scheduler(shapes, costs, [BlockPool(config.kv_slots, columns)], rules)
+    return Scheduler(shapes, costs, BlockPool(config.kv_slots, columns), rules)

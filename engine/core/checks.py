@@ -9,32 +9,25 @@ from engine.core.sequence import Capacity, Sequence, SequenceStatus
 from engine.core.window_blocks import WindowBlocks
 
 
-def pool_violations(
-    pools: Several[BlockPool], sequences: Several[Sequence], reservations: Several[tuple[int, int]]
-) -> Iterator[str]:
-    """reservations: for each pool the blocks that prompts under way will still take, and those that are there."""
-    for index, blocks in enumerate(pools):
-        pool = blocks.snapshot()
-        held = Counter(
-            block
-            for sequence in sequences
-            if sequence.status is not SequenceStatus.WAITING and sequence.pool == index
-            for block in sequence.blocks
-        )
-        for block in range(blocks.reserved, blocks.block_count):
-            references = pool.references[block]
-            if references != held[block]:
-                yield f"pool {index} block {block}: {references} references, {held[block]} holders"
-            states = (references > 0) + (block in pool.free) + (block in pool.cached)
-            if states != 1:
-                yield f"pool {index} block {block} is in {states} states"
-            if block in pool.cached and block not in pool.keys:
-                yield f"pool {index} block {block} is cached without a key"
-        if len(set(pool.keys.values())) != len(pool.keys):
-            yield f"pool {index}: two blocks share a key"
-    for index, (reserved, available) in enumerate(reservations):
-        if reserved > available:
-            yield f"pool {index}: {reserved} blocks reserved, {available} available"
+def pool_violations(blocks: BlockPool, sequences: Several[Sequence], reserved: int, available: int) -> Iterator[str]:
+    """reserved: blocks that prompts under way will still take; available: those that are there."""
+    pool = blocks.snapshot()
+    held = Counter(
+        block for sequence in sequences if sequence.status is not SequenceStatus.WAITING for block in sequence.blocks
+    )
+    for block in range(blocks.reserved, blocks.block_count):
+        references = pool.references[block]
+        if references != held[block]:
+            yield f"block {block}: {references} references, {held[block]} holders"
+        states = (references > 0) + (block in pool.free) + (block in pool.cached)
+        if states != 1:
+            yield f"block {block} is in {states} states"
+        if block in pool.cached and block not in pool.keys:
+            yield f"block {block} is cached without a key"
+    if len(set(pool.keys.values())) != len(pool.keys):
+        yield "two blocks share a key"
+    if reserved > available:
+        yield f"{reserved} blocks reserved, {available} available"
 
 
 def sequence_violations(sequences: Several[Sequence], block_size: int, capacity: Capacity) -> Iterator[str]:
@@ -56,17 +49,16 @@ def sequence_violations(sequences: Several[Sequence], block_size: int, capacity:
             yield f"{sequence.id}: {len(sequence.tokens)} tokens exceed the context"
 
 
-def window_violations(pools: Several[tuple[WindowBlocks, Several[Sequence]]]) -> Iterator[str]:
-    """Of each pool its blocks of layers with a window, and the sequences that run."""
-    for windows, sequences in pools:
-        if not windows.window:
-            continue
-        held = sum(len(sequence.blocks) - sequence.behind for sequence in sequences)
-        if windows.held != held:
-            yield f"{windows.held} blocks count as held under windows, sequences see {held}"
-        if not windows.has_room(0):
-            yield f"{windows.held} blocks are held under windows, more than there are"
-        for sequence in sequences:
-            seen = sequence.blocks[windows.first_seen(sequence.computed) : -(-sequence.computed // windows.block_size)]
-            if any(block not in windows for block in seen):
-                yield f"{sequence.id}: a block that it sees under a window is gone"
+def window_violations(windows: WindowBlocks, sequences: Several[Sequence]) -> Iterator[str]:
+    """Of the blocks of layers with a window, and the sequences that run."""
+    if not windows.window:
+        return
+    held = sum(len(sequence.blocks) - sequence.behind for sequence in sequences)
+    if windows.held != held:
+        yield f"{windows.held} blocks count as held under windows, sequences see {held}"
+    if not windows.has_room(0):
+        yield f"{windows.held} blocks are held under windows, more than there are"
+    for sequence in sequences:
+        seen = sequence.blocks[windows.first_seen(sequence.computed) : -(-sequence.computed // windows.block_size)]
+        if any(block not in windows for block in seen):
+            yield f"{sequence.id}: a block that it sees under a window is gone"

@@ -1,4 +1,4 @@
-"""One pool and the sequences whose keys it holds, and how texts that become vectors take turns with the others.
+"""The pool and the sequences whose keys it holds, and how texts that become vectors take turns with the others.
 
 How much of the steps texts get that become vectors, while somebody waits for tokens.
 
@@ -7,7 +7,7 @@ have waited for some steps they get that many before any prompt does, so that th
 """
 
 from collections import abc
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 from engine.bundle.variant import ShapeTable
 from engine.core.kv_blocks import BlockKey, BlockPool, HostCache
@@ -18,15 +18,13 @@ from engine.core.window_blocks import WindowBlocks
 
 
 class PoolQueues:
-    """One pool: its blocks, queues and width. A step serves one pool.
+    """The pool: its blocks, queues and width.
 
-    host_cache, moves: shared by all pools; moves are appended here and carried out before the next step. window,
-    window_blocks: as `Rules` has them.
+    moves: are appended here and carried out before the next step. window, window_blocks: as `Rules` has them.
     """
 
     def __init__(
         self,
-        index: int,
         blocks: BlockPool,
         shapes: ShapeTable,
         host_cache: HostCache,
@@ -34,13 +32,11 @@ class PoolQueues:
         window: int = 0,
         window_blocks: int = 0,
     ) -> None:
-        self.index = index
         self.blocks = blocks
         self.windows = WindowBlocks(window, blocks.block_size, window_blocks, shapes.max_rows)
         self._shapes = shapes
         self.prefill_queue: dict[str, Sequence] = {}
         self.decode_queue: dict[str, Sequence] = {}
-        self.last_step = -1
         self.width = 0  # past columns of its last step
         self.regret_ms = 0.0  # by staying at that width
         self.prefill_starved = False
@@ -61,9 +57,9 @@ class PoolQueues:
     def available(self, newcomers: int = 0) -> int:
         """Blocks that may be taken now, `newcomers` sequences let in besides those that are here.
 
-        A variant with many rows may span fewer columns than the pool has; what it spans, the sequences of a pool
-        share. While one of them uses a block beyond, every step must be of a variant with fewer rows: until that
-        sequence has ended a newcomer gets no block at all.
+        A variant with many rows may span fewer columns than the pool has; what it spans, the sequences share. While
+        one of them uses a block beyond, every step must be of a variant with fewer rows: until that sequence has ended
+        a newcomer gets no block at all.
         """
         limit = self.block_limit(newcomers)
         if (
@@ -167,7 +163,7 @@ class PoolQueues:
         for key, block in fresh.items():
             assert key in self._host_cache, "making room for copies has cost one of them"
             self.blocks.register(block, key)
-            self._moves.append(BlockMove(MoveKind.LOAD, key, self.index, block))
+            self._moves.append(BlockMove(MoveKind.LOAD, key, block))
         return [fresh[key] if block is None else block for key, block in zip(keys, known, strict=False)]
 
     def set_past(self, past: int, regret_ms: float = 0.0) -> None:
@@ -261,7 +257,7 @@ class PoolQueues:
 
     def hand_over(self, sequence: Sequence, blocks: list[int]) -> None:
         """Give a newcomer the blocks that hold its computed beginning."""
-        sequence.pool, sequence.blocks, sequence.registered = self.index, blocks, len(blocks)
+        sequence.blocks, sequence.registered = blocks, len(blocks)
         sequence.computed = len(blocks) * self.blocks.block_size
         sequence.behind = self.windows.first_seen(sequence.computed)
         self.windows.hold(blocks[sequence.behind :])
@@ -284,7 +280,7 @@ class PoolQueues:
 
     def _offload(self, block: int, key: BlockKey) -> None:
         if key not in self._host_cache:
-            self._moves.append(BlockMove(MoveKind.OFFLOAD, key, self.index, block))
+            self._moves.append(BlockMove(MoveKind.OFFLOAD, key, block))
         self._moves.extend(BlockMove(MoveKind.EVICT, old) for old in self._host_cache.put(key))
 
 
@@ -294,48 +290,37 @@ Rows = list[tuple[Sequence, int]]  # sequences, and how many rows each takes or 
 
 
 class PooledTurns:
-    """rows: that texts may take of a step while a sequence of any pool generates, at most a quarter of the most."""
+    """rows: that texts may take of a step while a sequence generates, at most a quarter of the most."""
 
-    def __init__(self, rows: int, pools: abc.Sequence[PoolQueues], shapes: ShapeTable) -> None:
+    def __init__(self, rows: int, pool: PoolQueues, shapes: ShapeTable) -> None:
         self._rows = min(rows, max(shapes.unit, shapes.max_rows // 4))
-        self._pools = pools
+        self._pool = pool
         self._most_rows = shapes.max_rows // shapes.unit
 
     @property
     def is_contended(self) -> bool:
         """Whether there are both: texts that become vectors, and sequences that generate."""
-        kinds = {sequence.is_pooled for pool in self._pools for sequence in pool.running()}
-        return len(kinds) == 2
+        return len({sequence.is_pooled for sequence in self._pool.running()}) == 2
 
-    def first(self, busy: Iterable[PoolQueues]) -> list[PoolQueues]:
-        """The pools that may have the next step: those that generate, and those whose texts have a turn."""
-        found = list(busy)
-        return [pool for pool in found if _generates(pool) or pool.pooled_waits >= PATIENCE] or found
+    @property
+    def is_due(self) -> bool:
+        """Whether texts have a turn."""
+        return self._pool.pooled_waits >= PATIENCE
 
-    def is_due(self, pool: PoolQueues) -> bool:
-        """Whether its texts have a turn."""
-        return pool.pooled_waits >= PATIENCE
-
-    def order(self, pool: PoolQueues, sequence: Sequence) -> int:
-        """Which pool a newcomer had better go to: the one with most blocks for it, texts that give way not counted."""
-        texts = () if sequence.is_pooled else (len(each.blocks) for each in pool.running() if each.is_pooled)
-        return -(pool.available(1) + sum(texts))
-
-    def newcomers(self, pool: PoolQueues, sequence: Sequence) -> int:
+    def newcomers(self, sequence: Sequence) -> int:
         """For how many sequences more there must be rows when this one comes: a text leaves room for all others."""
-        if not (sequence.is_pooled and any(_generates(each) for each in self._pools)):
+        if not (sequence.is_pooled and any(not each.is_pooled for each in self._pool.running())):
             return 1
-        return max(1, self._most_rows - pool.population)
+        return max(1, self._most_rows - self._pool.population)
 
-    def in_the_way(self) -> list[tuple[PoolQueues, Sequence]]:
+    def in_the_way(self) -> list[Sequence]:
         """Texts in columns that a step of most rows does not span: while they are there, prompts have fewer rows."""
         if not self.is_contended:
             return []
-        limits = {pool.index: pool.block_limit(max(0, self._most_rows - pool.population)) for pool in self._pools}
-        texts = [(pool, sequence) for pool in self._pools for sequence in pool.running() if sequence.is_pooled]
-        return [(pool, text) for pool, text in texts if max(text.blocks, default=-1) >= limits[pool.index]]
+        limit = self._pool.block_limit(max(0, self._most_rows - self._pool.population))
+        return [each for each in self._pool.running() if each.is_pooled and max(each.blocks, default=-1) >= limit]
 
-    def bounded(self, pool: PoolQueues, prefills: Rows) -> Rows:
+    def bounded(self, prefills: Rows) -> Rows:
         """Of the rows that prompts may take those that are allowed now, in the order in which they are to take them."""
         if not self.is_contended:
             return prefills
@@ -345,7 +330,7 @@ class PooledTurns:
                 texts.append((sequence, min(rows, left)))
                 left -= rows
         prompts = [(sequence, rows) for sequence, rows in prefills if not sequence.is_pooled]
-        return texts + prompts if self.is_due(pool) else prompts + texts
+        return texts + prompts if self.is_due else prompts + texts
 
     def filled(self, taken: Rows, prefills: Rows, padding: int) -> Rows:
         """The rows that prompts take, and in place of padding more rows of texts."""
@@ -357,14 +342,9 @@ class PooledTurns:
                 padding -= rows[sequence.id][1] - own
         return list(rows.values())
 
-    def count(self, served: PoolQueues, prefills: Rows) -> None:
-        """A step is planned: whose texts have to wait, and for how long now."""
-        is_contended = self.is_contended
-        for pool in self._pools:
-            waits = is_contended and any(sequence.is_pooled for sequence in pool.prefill_queue.values())
-            has_rows = pool is served and any(sequence.is_pooled for sequence, _ in prefills)
-            pool.pooled_waits = pool.pooled_waits + 1 if waits and not has_rows else 0
-
-
-def _generates(pool: PoolQueues) -> bool:
-    return any(not sequence.is_pooled for sequence in pool.running())
+    def count(self, prefills: Rows) -> None:
+        """A step is planned: whether texts have to wait, and for how long now."""
+        pool = self._pool
+        waits = self.is_contended and any(sequence.is_pooled for sequence in pool.prefill_queue.values())
+        has_rows = any(sequence.is_pooled for sequence, _ in prefills)
+        pool.pooled_waits = pool.pooled_waits + 1 if waits and not has_rows else 0

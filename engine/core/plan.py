@@ -131,20 +131,18 @@ class MoveKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class BlockMove:
-    """One copy between a pool and the host cache. Moves are done before the step, strictly in order."""
+    """One copy between the pool and the host cache. Moves are done before the step, strictly in order."""
 
     kind: MoveKind
     key: bytes
-    pool: int = 0
     block: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class StepPlan:
-    """One step over one pool. Prefill segments come first, single decode rows last; the step is right-aligned."""
+    """One step. Prefill segments come first, single decode rows last; the step is right-aligned."""
 
     shape: StepShape
-    pool: int
     segments: tuple[Segment, ...]
     moves: tuple[BlockMove, ...] = ()
 

@@ -15,15 +15,15 @@ from engine.request import Request
 
 @dataclass(frozen=True, slots=True)
 class Freed:
-    """What the runtime may give back: states of sequences by id, snapshots by key, blocks by pool.
+    """What the runtime may give back: states of sequences by id, snapshots by key, blocks.
 
     behind: blocks of which only the layers with a window give their columns back.
     """
 
     sequences: tuple[str, ...] = ()
     snapshots: tuple[BlockKey, ...] = ()
-    blocks: tuple[tuple[int, frozenset[int]], ...] = ()
-    behind: tuple[tuple[int, frozenset[int]], ...] = ()
+    blocks: frozenset[int] = frozenset()
+    behind: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,7 @@ its last snapshot. One is taken every `STATE_TOKENS` tokens and at the last bord
 its columns back.
 """
 
-from collections import abc
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from engine.core.kv_blocks import BlockKey, StateSnapshots
@@ -136,19 +135,13 @@ class StateBorders:
                 self._dropped.append(old)
 
 
-def pending_keys(pools: abc.Sequence[PoolQueues], states: StateBorders) -> dict[BlockKey, Rank]:
+def pending_keys(prefills: Iterable[Sequence], states: StateBorders) -> dict[BlockKey, Rank]:
     """Blocks that running prefills have yet to compute, and the rank of the sequence that computes them."""
-    prefills = [sequence for pool in pools for sequence in pool.prefill_queue.values()]
     return {key: sequence.rank for sequence in prefills for key in states.in_progress(sequence)}
 
 
 def is_in_progress(
-    keys: list[BlockKey],
-    rank: Rank,
-    pools: abc.Sequence[PoolQueues],
-    pending: Mapping[BlockKey, Rank],
-    states: StateBorders,
+    keys: list[BlockKey], known: int, rank: Rank, pending: Mapping[BlockKey, Rank], states: StateBorders
 ) -> bool:
     """A prefill that goes first will soon have computed the next block of `keys`: waiting saves those rows."""
-    known = max(len(states.known(pool, keys)) for pool in pools)
     return any(pending.get(key, rank) < rank for key in states.awaited(keys, known))

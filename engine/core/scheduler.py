@@ -45,23 +45,22 @@ class Scheduler(Planner):
         self,
         shapes: ShapeTable,
         costs: CostTable,
-        pools: list[BlockPool],
+        blocks: BlockPool,
         rules: Rules,
         forecasts: ForecastShape | None = None,
         lookup: PromptLookup | None = None,
     ) -> None:
-        super().__init__(costs, rules.capacity, pools[0].block_size)
+        super().__init__(costs, rules.capacity, blocks.block_size)
         self.shapes = shapes
         self.rules = rules
         self._guesser = Guesser(lookup or PromptLookup(), shapes, costs, rules, self.counters)
         self._forecasts = forecasts
-        self._output_length = OutputLengthEstimate(rules.reserve_tokens, rules.capacity, pools[0].block_size)
+        self._output_length = OutputLengthEstimate(rules.reserve_tokens, rules.capacity, blocks.block_size)
         self.host_cache = HostCache(rules.offload_blocks)
-        self._moves: list[BlockMove] = []  # due before the next step; the pools append
-        self.states = StateBorders(rules.is_recurrent, rules.state_snapshots, pools[0].block_size)
-        shared = shapes, self.host_cache, self._moves, rules.window, rules.window_blocks
-        self._pools = [PoolQueues(index, blocks, *shared) for index, blocks in enumerate(pools)]
-        self._turns = PooledTurns(rules.pooled_rows, self._pools, shapes)
+        self._moves: list[BlockMove] = []  # due before the next step; the pool appends
+        self.states = StateBorders(rules.is_recurrent, rules.state_snapshots, blocks.block_size)
+        self._pool = PoolQueues(blocks, shapes, self.host_cache, self._moves, rules.window, rules.window_blocks)
+        self._turns = PooledTurns(rules.pooled_rows, self._pool, shapes)
         self._waiting: dict[str, Sequence] = {}
         self._steps = 0
         self._arrivals = 0
@@ -92,24 +91,19 @@ class Scheduler(Planner):
             self._finish(sequence, FinishReason.ABORT)
         return sequence
 
-    def computed_blocks(self, sequence_id: str) -> list[tuple[int, int, BlockKey]]:
-        """Pool, block and key of each full block that is computed of a sequence; none for one that waits."""
-        sequence, size = self.find(sequence_id), self._pools[0].blocks.block_size
+    def computed_blocks(self, sequence_id: str) -> list[tuple[int, BlockKey]]:
+        """Block and key of each full block that is computed of a sequence; none for one that waits."""
+        sequence, size = self.find(sequence_id), self.block_size
         if sequence is None or sequence.status is SequenceStatus.WAITING:
             return []
         sequence.extend_keys(sequence.computed // size * size, size)
         full = min(sequence.computed // size, len(sequence.keys))
-        return [(sequence.pool, sequence.blocks[index], sequence.keys[index]) for index in range(full)]
+        return list(zip(sequence.blocks[:full], sequence.keys[:full], strict=True))
 
     def find(self, sequence_id: str) -> Sequence | None:
         """The unfinished sequence of an id, for callers outside a step; a plan's segments carry theirs."""
-        if sequence_id in self._waiting:
-            return self._waiting[sequence_id]
-        for pool in self._pools:
-            found = pool.prefill_queue.get(sequence_id) or pool.decode_queue.get(sequence_id)
-            if found is not None:
-                return found
-        return None
+        queues = (self._waiting, self._pool.prefill_queue, self._pool.decode_queue)
+        return next((queue[sequence_id] for queue in queues if sequence_id in queue), None)
 
     # -- what is there ------------------------------------------------------------------------------------------
 
@@ -121,50 +115,41 @@ class Scheduler(Planner):
     @property
     def running(self) -> int:
         """Sequences with columns."""
-        return sum(pool.population for pool in self._pools)
+        return self._pool.population
 
     @property
     def has_work(self) -> bool:
         return bool(self._waiting) or self.running > 0
 
     @property
-    def pools(self) -> tuple[BlockPool, ...]:
-        """The block pools, for gauges and checks."""
-        return tuple(pool.blocks for pool in self._pools)
+    def blocks(self) -> BlockPool:
+        """Of the pool, for those who store what it holds, and for checks."""
+        return self._pool.blocks
 
     def gauges(self) -> Gauges:
-        used, total = (
-            sum(count * pool.block_size for pool, count in zip(self.pools, counts, strict=True))
-            for counts in ([pool.referenced for pool in self.pools], [pool.block_count for pool in self.pools])
-        )
-        return Gauges(self.running, self.waiting, used, total)
+        size = self.block_size
+        return Gauges(self.running, self.waiting, self.blocks.referenced * size, self.blocks.block_count * size)
 
     def take_freed(self) -> Freed:
         gone = self.states.take_forgotten()
-        freed = zip(*(pool.take_freed() for pool in self._pools), strict=True)
-        return Freed(gone.sequences, gone.snapshots, *(tuple(enumerate(each)) for each in freed))
-
-    def reservations(self) -> tuple[tuple[int, int], ...]:
-        """For each pool the blocks that prompts under way will still take, and those that are there; for checks."""
-        return tuple((pool.reserved, pool.available()) for pool in self._pools)
+        return Freed(gone.sequences, gone.snapshots, *self._pool.take_freed())
 
     def violations(self) -> Iterator[str]:
-        yield from pool_violations(self.pools, self.sequences(), self.reservations())
+        yield from pool_violations(self.blocks, self.sequences(), self._pool.reserved, self._pool.available())
         yield from sequence_violations(self.sequences(), self.block_size, self.capacity)
-        yield from window_violations([(pool.windows, tuple(pool.running())) for pool in self._pools])
+        yield from window_violations(self._pool.windows, tuple(self._pool.running()))
 
     def sequences(self) -> tuple[Sequence, ...]:
-        return (*self._waiting.values(), *(s for pool in self._pools for s in pool.running()))
+        return (*self._waiting.values(), *self._pool.running())
 
     # -- one step -----------------------------------------------------------------------------------------------
 
     def draft_requests(self, drafter: Drafter, late: Collection[str] = ()) -> list[DraftRequest]:
         """What a draft model shall propose for the next step: nothing while prompts want its time. Changes no queue."""
-        pool = self._next_pool(late) if drafter.most else None
-        ready = without(pool.decode_queue, late) if pool is not None else []
-        if pool is None or not ready or pool.prefill_queue:
+        ready = without(self._pool.decode_queue, late) if drafter.most else []
+        if not ready or self._pool.prefill_queue:
             return []
-        share = self._share(pool, Wants(ready))
+        share = self._share(Wants(ready))
         decodes = guessing(take_turns(ready, share.decodes))
         return self._guesser.requests(decodes, drafter, self._guesser.growth(decodes, share))
 
@@ -177,29 +162,29 @@ class Scheduler(Planner):
         proposals: guesses of a draft model, by sequence id.
         """
         self._admit()
-        pool = self._next_pool(late)
-        if pool is None:
+        pool = self._pool
+        if not pool.prefill_queue and not without(pool.decode_queue, late):
             return None
-        self._reserve_decode_columns(pool)
-        wants = self._wants(pool, late)
+        self._reserve_decode_columns()
+        wants = self._wants(late)
         if not wants.ready and not pool.prefill_queue:  # the decoding sequences gave their columns back
             return None
-        share = self._share(pool, wants)
+        share = self._share(wants)
         pool.set_past(share.shape.past, share.regret_ms)
         is_kv_only = share.shape in self.shapes.prefill
         decodes = take_turns(wants.ready, share.decodes)
         prefills = take_rows(wants.kv_only if is_kv_only else wants.prompts, share.prefill_rows)
         pool.note_prefills(prefills, wants.kv_only if decodes else ())
-        self._turns.count(pool, prefills)
-        shape, guesses = self._guess(pool, guessing(decodes), share, wants, proposals)
+        self._turns.count(prefills)
+        shape, guesses = self._guess(guessing(decodes), share, wants, proposals)
         padding = shape.rows - share.useful - guesses.rows
         fillers = kv_only_rows(wants.texts_too) if is_kv_only else wants.texts_too
         prefills = self._turns.filled(prefills, fillers, padding)
-        self._take_reserved(pool, prefills)
+        self._take_reserved(prefills)
         make = partial(make_segment, block_size=self.block_size, states=self.states)
         segments = [make(sequence, rows, (), None) for sequence, rows in prefills]
         segments += [make(s, rows, guesses.drafts.get(s.id, ()), guesses.trees.get(s.id)) for s, rows in decodes]
-        return StepPlan(shape, pool.index, tuple(segments), self.take_moves())
+        return StepPlan(shape, tuple(segments), self.take_moves())
 
     def take_moves(self) -> tuple[BlockMove, ...]:
         """What is due before blocks are what they are said to be; the caller carries it out."""
@@ -213,7 +198,6 @@ class Scheduler(Planner):
         Sequences that were dropped since the plan was made (aborted, or lost in the step) get no update.
         """
         self._steps += 1
-        self._pools[plan.pool].last_step = self._steps
         updates = []
         rows_used = plan.rows_used
         for segment in plan.segments:
@@ -244,25 +228,27 @@ class Scheduler(Planner):
         self._finish(sequence, FinishReason.ABORT)
 
     def _admit(self) -> None:
-        """Move waiting sequences into pools, in order of rank; stop at the first that must wait for columns.
+        """Move waiting sequences into the pool, in order of rank; stop at the first that must wait for columns.
 
         What generates takes them from what is pooled.
         """
         if self._waiting:
             self._admit_waiting()
-        for pool, sequence in self._turns.in_the_way():
-            self._preempt(pool, sequence)
+        for sequence in self._turns.in_the_way():
+            self._preempt(sequence)
 
     def _admit_waiting(self) -> None:
-        pending = pending_keys(self._pools, self.states)
+        pending = pending_keys(self._pool.prefill_queue.values(), self.states)
         for sequence in sorted(self._waiting.values(), key=lambda s: s.rank):
             if self.running >= self.rules.max_running and not self._make_room(sequence):
                 return
-            block_size, rank = self._pools[0].blocks.block_size, sequence.rank
-            sequence.extend_keys(len(sequence.tokens), block_size)
-            keys = sequence.usable_keys(block_size)
-            if self.rules.prefix_cache and is_in_progress(keys, rank, self._pools, pending, self.states):
-                continue
+            rank = sequence.rank
+            sequence.extend_keys(len(sequence.tokens), self.block_size)
+            if self.rules.prefix_cache:
+                keys = sequence.usable_keys(self.block_size)
+                known = len(self.states.known(self._pool, keys))
+                if is_in_progress(keys, known, rank, pending, self.states):
+                    continue
             while not self._admit_one(sequence):
                 if not self._make_room(sequence):
                     return
@@ -270,65 +256,56 @@ class Scheduler(Planner):
                 pending.setdefault(key, rank)
 
     def _admit_one(self, sequence: Sequence) -> bool:
-        keys = sequence.usable_keys(self._pools[0].blocks.block_size) if self.rules.prefix_cache else []
-        for pool in sorted(
-            self._pools, key=lambda p: (-len(self.states.known(p, keys)), self._turns.order(p, sequence))
-        ):
-            known = pool.shareable(sequence, self.states.known(pool, keys))
-            shared = [block for block in known if block is not None]
-            pool.blocks.acquire(shared)
-            needed = blocks_for(len(sequence.tokens), pool.blocks.block_size) - len(shared)
-            # With fused graphs whoever runs has all the columns it will ever need.
-            growing = () if self.shapes.slots else pool.running()
-            reserved = pool.reserved + self._output_length.reserved(sequence, growing)
-            available = pool.available(self._turns.newcomers(pool, sequence)) if pool.admits(sequence) else 0
-            if not fits_now(needed, available, reserved):
-                pool.blocks.release(shared)
-                continue
-            self._start(sequence, pool, pool.load(keys, known))
-            return True
-        return False
+        pool, keys = self._pool, sequence.usable_keys(self.block_size) if self.rules.prefix_cache else []
+        known = pool.shareable(sequence, self.states.known(pool, keys))
+        shared = [block for block in known if block is not None]
+        pool.blocks.acquire(shared)
+        needed = blocks_for(len(sequence.tokens), self.block_size) - len(shared)
+        # With fused graphs whoever runs has all the columns it will ever need.
+        growing = () if self.shapes.slots else pool.running()
+        reserved = pool.reserved + self._output_length.reserved(sequence, growing)
+        available = pool.available(self._turns.newcomers(sequence)) if pool.admits(sequence) else 0
+        if not fits_now(needed, available, reserved):
+            pool.blocks.release(shared)
+            return False
+        self._start(sequence, pool.load(keys, known))
+        return True
 
     def _make_room(self, newcomer: Sequence) -> bool:
         """Take the columns of the last pooled sequence, if the newcomer is none; False when none has any."""
-        texts = [s for pool in self._pools for s in pool.running() if s.is_pooled and not newcomer.is_pooled]
+        texts = [s for s in self._pool.running() if s.is_pooled and not newcomer.is_pooled]
         if texts:
-            last = max(texts, key=lambda s: s.rank)
-            self._preempt(self._pools[last.pool], last)
+            self._preempt(max(texts, key=lambda s: s.rank))
         return bool(texts)
 
-    def _start(self, sequence: Sequence, pool: PoolQueues, blocks: list[int]) -> None:
+    def _start(self, sequence: Sequence, blocks: list[int]) -> None:
         """Let a sequence in; `blocks` hold what is computed of its beginning."""
         del self._waiting[sequence.id]
-        pool.hand_over(sequence, blocks)
+        self._pool.hand_over(sequence, blocks)
         self.states.start(sequence)
         if not sequence.preemptions:
             sequence.cached_tokens = min(sequence.computed, sequence.prompt_tokens)
             self.counters.prefix_queries += len(sequence.tokens)
             self.counters.prefix_hits += sequence.computed
-        pool.enqueue(sequence)
+        self._pool.enqueue(sequence)
 
     # -- the parts of plan --------------------------------------------------------------------------------------
 
-    def _next_pool(self, late: Collection[str]) -> PoolQueues | None:
-        busy = [pool for pool in self._pools if pool.prefill_queue or without(pool.decode_queue, late)]
-        return min(self._turns.first(busy), key=lambda pool: pool.last_step, default=None)
-
-    def _reserve_decode_columns(self, pool: PoolQueues) -> None:
+    def _reserve_decode_columns(self) -> None:
         """Give every decoding sequence the columns its next rows need; if there are none the greatest rank gives way.
 
         Tokens that are known need a column, those of a block that is denoised do not.
         """
-        for sequence in sorted(pool.decode_queue.values(), key=lambda s: s.rank):
-            while sequence.status is SequenceStatus.DECODE and not self._grow(pool, sequence, sequence.final_tokens):
-                self._preempt(pool, max(pool.running(), key=lambda s: s.rank))
+        for sequence in sorted(self._pool.decode_queue.values(), key=lambda s: s.rank):
+            while sequence.status is SequenceStatus.DECODE and not self._grow(sequence, sequence.final_tokens):
+                self._preempt(max(self._pool.running(), key=lambda s: s.rank))
 
-    def _grow(self, pool: PoolQueues, sequence: Sequence, tokens: int) -> bool:
-        return pool.grow(sequence, blocks_for(min(tokens, self.rules.capacity.columns), pool.blocks.block_size))
+    def _grow(self, sequence: Sequence, tokens: int) -> bool:
+        return self._pool.grow(sequence, blocks_for(min(tokens, self.rules.capacity.columns), self.block_size))
 
-    def _preempt(self, pool: PoolQueues, sequence: Sequence) -> None:
+    def _preempt(self, sequence: Sequence) -> None:
         """Take the columns back; what was computed is prefilled again later, or found in the prefix cache."""
-        pool.leave(sequence)
+        self._pool.leave(sequence)
         self.states.end(sequence)
         sequence.move(SequenceStatus.WAITING)
         sequence.computed = sequence.registered = 0
@@ -336,25 +313,24 @@ class Scheduler(Planner):
         self.counters.preemptions += 1
         self._waiting[sequence.id] = sequence
 
-    def _wants(self, pool: PoolQueues, late: Collection[str]) -> Wants:
-        ready = without(pool.decode_queue, late)
-        every = prefills_of(self.shapes, pool.prefill_queue.values(), late, bool(ready))
-        prompts = self._turns.bounded(pool, every)
+    def _wants(self, late: Collection[str]) -> Wants:
+        ready = without(self._pool.decode_queue, late)
+        every = prefills_of(self.shapes, self._pool.prefill_queue.values(), late, bool(ready))
+        prompts = self._turns.bounded(every)
         return Wants(ready, prompts, kv_only_rows(prompts) if self.shapes.prefill else [], every)
 
-    def _share(self, pool: PoolQueues, wants: Wants) -> Share:
+    def _share(self, wants: Wants) -> Share:
         demand = Demand(
             rows_of(wants.ready),
             sum(rows for _, rows in wants.prompts),
-            pool.prefill_starved or self._turns.is_due(pool),
+            self._pool.prefill_starved or self._turns.is_due,
             sum(max(0, rows) for _, rows in wants.kv_only),
             pieces_of(wants.prompts),
         )
-        return share_rows(self.shapes, self.costs, demand, pool.extent(), self.rules.max_gap_ms)
+        return share_rows(self.shapes, self.costs, demand, self._pool.extent(), self.rules.max_gap_ms)
 
     def _guess(
         self,
-        pool: PoolQueues,
         decodes: list[Sequence],
         share: Share,
         wants: Wants,
@@ -362,42 +338,41 @@ class Scheduler(Planner):
     ) -> tuple[StepShape, Guesses]:
         """The guesses behind decodes, the trees of those that have none, and the shape that the step grows to."""
         growth = self._guesser.growth(decodes, share, sum(rows for _, rows in wants.prompts))
-        drafts = self._draft(pool, decodes, growth, proposals)
+        drafts = self._draft(decodes, growth, proposals)
         rows = sum(map(len, drafts.values()))
         shape, others = growth.shape(rows), [sequence for sequence in decodes if sequence.id not in drafts]
-        padding, grow = shape.rows - share.useful - rows, partial(self._grow, pool)
-        trees = plan_trees(self._forecasts, others, padding, shape.past, self.rules.capacity, grow)
+        padding = shape.rows - share.useful - rows
+        trees = plan_trees(self._forecasts, others, padding, shape.past, self.rules.capacity, self._grow)
         return shape, Guesses(drafts, trees)
 
-    def _take_reserved(self, pool: PoolQueues, prefills: Rows) -> None:
+    def _take_reserved(self, prefills: Rows) -> None:
         """Give prompts the columns of their next rows, which were reserved when they were let in."""
         for sequence, rows in prefills:
-            is_reserved = self._grow(pool, sequence, min(sequence.computed + rows, sequence.final_tokens))
+            is_reserved = self._grow(sequence, min(sequence.computed + rows, sequence.final_tokens))
             assert is_reserved, f"{sequence.id}: the blocks of its prompt were reserved for it"
 
     def _draft(
-        self, pool: PoolQueues, decodes: list[Sequence], growth: Growth, proposals: Mapping[str, tuple[int, ...]]
+        self, decodes: list[Sequence], growth: Growth, proposals: Mapping[str, tuple[int, ...]]
     ) -> dict[str, tuple[int, ...]]:
         """The guesses that are worth their rows, of sequences that get columns for them."""
         taken = self._guesser.take(decodes, proposals, growth)
         return {
             sequence.id: guess
             for sequence in decodes
-            if (guess := taken.get(sequence.id, ())) and self._grow(pool, sequence, sequence.computed + 1 + len(guess))
+            if (guess := taken.get(sequence.id, ())) and self._grow(sequence, sequence.computed + 1 + len(guess))
         }
 
     def _advance(self, segment: Segment, kept_rows: int) -> None:
         """So many more of its tokens are computed; it ends, or goes on in the queue where it belongs now."""
         sequence = segment.sequence
         sequence.computed += kept_rows
-        pool = self._pools[sequence.pool]
-        pool.advance(sequence, self.rules.prefix_cache)
+        self._pool.advance(sequence, self.rules.prefix_cache)
         self.states.commit(segment, kept_rows)
         if sequence.finish is not None:
             self._finish(sequence, sequence.finish)
         elif sequence.status is SequenceStatus.PREFILL and sequence.rows_wanted <= sequence.decode_rows:
-            del pool.prefill_queue[sequence.id]
-            pool.enqueue(sequence)
+            del self._pool.prefill_queue[sequence.id]
+            self._pool.enqueue(sequence)
 
     def _finish(self, sequence: Sequence, reason: FinishReason) -> None:
         sequence.finish = reason
@@ -406,5 +381,5 @@ class Scheduler(Planner):
         if sequence.status is SequenceStatus.WAITING:
             del self._waiting[sequence.id]
         else:
-            self._pools[sequence.pool].leave(sequence)
+            self._pool.leave(sequence)
         sequence.move(SequenceStatus.FINISHED)

@@ -36,7 +36,7 @@ def blocks_for(tokens: int, block_size: int) -> int:
 
 
 def fits_now(needed: int, available: int, reserved: int) -> bool:
-    """Whether `needed` fresh blocks may be taken, leaving those that are reserved for sequences of the pool."""
+    """Whether `needed` fresh blocks may be taken, leaving those that are reserved for others."""
     return needed + reserved <= available
 
 
@@ -77,7 +77,6 @@ class Sequence:
     computed: int = 0
     blocks: list[int] = field(default_factory=list)
     behind: int = 0
-    pool: int = 0
     keys: list[BlockKey] = field(default_factory=list)
     registered: int = 0
     last_served: int = -1

@@ -110,7 +110,7 @@ class SpeechScheduler(Planner):
         else:
             segments = [self._segment(sequence) for sequence in self._running.values()]
         rows = sum(len(segment.tokens) for segment in segments)
-        return StepPlan(StepShape(rows, 0), 0, tuple(segments)) if segments else None
+        return StepPlan(StepShape(rows, 0), tuple(segments)) if segments else None
 
     def commit(self, plan: StepPlan, result: StepResult) -> list[SequenceUpdate]:
         """Take in the tokens; a text that has ended leaves its slot."""

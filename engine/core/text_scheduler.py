@@ -184,7 +184,7 @@ class TextScheduler(Planner):
         rows, names = self._queue.take()
         if not names:
             return None
-        return StepPlan(StepShape(rows, 0), 0, tuple(_whole(self._texts.pop(name)) for name in names))
+        return StepPlan(StepShape(rows, 0), tuple(_whole(self._texts.pop(name)) for name in names))
 
     def commit(self, plan: StepPlan, result: StepResult) -> list[SequenceUpdate]:
         """End every text of the step."""

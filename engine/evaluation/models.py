@@ -106,7 +106,7 @@ class PoolReader:
 
     def __init__(self, folder: Path, manifest: Manifest, shape: StepShape, provider: Provider) -> None:
         self._shape = shape
-        self._runtime = OnnxRuntime(folder, manifest, ShapeTable((shape,), shape.rows, shape.past), 1, provider)
+        self._runtime = OnnxRuntime(folder, manifest, ShapeTable((shape,), shape.rows, shape.past), provider)
 
     def logits(self, tokens: Sequence[int]) -> NDArray[np.float32]:
         """Of every token [tokens, vocab], at most one more than there are columns."""
@@ -117,7 +117,7 @@ class PoolReader:
             found.append(self._runtime.run(batch).decoded().copy())
             kept = min(len(part), self._shape.past - start)  # nothing reads the last token's keys and values
             first = self._shape.rows - len(part)
-            self._runtime.keep(0, first + np.arange(kept), start + np.arange(kept))
+            self._runtime.keep(first + np.arange(kept), start + np.arange(kept))
         return np.concatenate(found)
 
     def close(self) -> None:

@@ -142,7 +142,7 @@ class EncoderRuntime(Runtime):
         """None: a row is seen by its own text alone, whose vector shows it."""
         return rows[:0]
 
-    def keep(self, pool: int, rows: Indices, slots: Indices) -> None:
+    def keep(self, rows: Indices, slots: Indices) -> None:
         """Nothing: there is no cache."""
 
     def close(self) -> None:

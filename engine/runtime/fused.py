@@ -158,7 +158,7 @@ class FusedRuntime(Runtime):
                     cache.is_spoiled = True
         return spoiled
 
-    def keep(self, pool: int, rows: NDArray[np.int64], columns: NDArray[np.int64]) -> None:
+    def keep(self, rows: NDArray[np.int64], columns: NDArray[np.int64]) -> None:
         """Let the keys and values of `rows` [M] count, as what lies in `columns` [M]: cache by cache."""
         last = self._run_before()
         for index, segment in enumerate(last.segments):
@@ -180,7 +180,7 @@ class FusedRuntime(Runtime):
             cache.values[..., at, :] = last.graph.values[..., fresh, :]
         self._caches.name(block, cache if self.update is not CacheUpdate.COPIED else last.updated[index])
 
-    def free(self, pool: int, blocks: Collection[int]) -> None:
+    def free(self, blocks: Collection[int]) -> None:
         """Caches that nobody wants serve other sequences."""
         self._caches.free(blocks)
 

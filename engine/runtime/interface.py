@@ -80,7 +80,6 @@ class PackedBatch:
     """
 
     shape: StepShape
-    pool: int
     input_ids: NDArray[np.int32]
     positions: NDArray[np.int32]
     logit_rows: NDArray[np.int64]
@@ -168,7 +167,6 @@ class RowLayout:
     def batch(
         self,
         block_size: int,
-        pool: int = 0,
         embedded: EmbeddedRows | None = None,
         shown: Sequence[tuple[PromptImage, ...]] = (),
     ) -> PackedBatch:
@@ -177,7 +175,7 @@ class RowLayout:
         rows, segments = np.array(self._logit_rows, np.int64), tuple(self._segments)
         groups = zip((slice(each.start, each.end) for each in segments), shown, strict=False)
         axes = axes_of(self._positions, groups) if any(shown) else None
-        return PackedBatch(self._shape, pool, self._ids, self._positions, rows, segments, block_size, embedded, axes)
+        return PackedBatch(self._shape, self._ids, self._positions, rows, segments, block_size, embedded, axes)
 
 
 def pack(plan: StepPlan, block_size: int) -> PackedBatch:
@@ -211,7 +209,7 @@ def pack(plan: StepPlan, block_size: int) -> PackedBatch:
         if request.images:
             embedded += image_rows(request, row, segment.first_position, len(segment.tokens))
     shown = [segment.sequence.request.images for segment in plan.segments]
-    return layout.batch(block_size, plan.pool, joined(embedded) if embedded else None, shown)
+    return layout.batch(block_size, joined(embedded) if embedded else None, shown)
 
 
 FLOAT32 = Encoding("float32")
@@ -299,10 +297,10 @@ class Runtime(ABC):
         """Seconds inside `run` by part, since the start."""
         return self._parts.seconds
 
-    def lay_out(self, pool: int, shape: StepShape) -> None:  # noqa: B027 - most have no width
-        """Make a pool ready for steps of `shape`: re-lay it if it has another width, which loses columns beyond.
+    def lay_out(self, shape: StepShape) -> None:  # noqa: B027 - most have no width
+        """Make the pool ready for steps of `shape`: re-lay it if it has another width, which loses columns beyond.
 
-        `run` does the same for a pool that is not ready; here it can be timed apart from the graphs.
+        `run` does the same where it is not ready; here it can be timed apart from the graphs.
         """
 
     @abstractmethod
@@ -320,23 +318,23 @@ class Runtime(ABC):
         """
 
     @abstractmethod
-    def keep(self, pool: int, rows: Indices, slots: Indices) -> None:
-        """Write the fresh keys and values of `rows` [M] of the last step into `slots` [M] of `pool`, pair by pair.
+    def keep(self, rows: Indices, slots: Indices) -> None:
+        """Write the fresh keys and values of `rows` [M] of the last step into `slots` [M] of the pool, pair by pair.
 
         A pool that does not reach the highest slot is widened. Writing may go on beside the loop; whatever reads the
         slots later finds them written, or raises what went wrong.
         """
 
-    def offload(self, pool: int, columns: slice, key: bytes) -> None:
-        """Copy the keys and values of `columns`, one block of a pool, to host memory under `key`.
+    def offload(self, columns: slice, key: bytes) -> None:
+        """Copy the keys and values of `columns`, one block of the pool, to host memory under `key`.
 
         The copy is made at once or beside the next step; whatever is asked for later finds it made. StepFailed where
         nothing is ever offloaded.
         """
         raise StepFailed("the caches of this bundle are not offloaded")
 
-    def load(self, pool: int, columns: slice, key: bytes) -> None:
-        """Copy what was offloaded as `key` into `columns`, one block of a pool, widening the pool if need be."""
+    def load(self, columns: slice, key: bytes) -> None:
+        """Copy what was offloaded as `key` into `columns`, one block of the pool, widening it if need be."""
         raise StepFailed("the caches of this bundle are not offloaded")
 
     def offloaded(self, key: bytes) -> bytes:
@@ -351,19 +349,19 @@ class Runtime(ABC):
         """Forget the copy in host memory; unknown keys are ignored."""
 
     def move(self, moves: Iterable[BlockMove]) -> None:
-        """Carry out copies between pools and host memory, in order."""
+        """Carry out copies between the pool and host memory, in order."""
         for move in moves:
             if move.kind is MoveKind.OFFLOAD:
-                self.offload(move.pool, block_slots(move.block), move.key)
+                self.offload(block_slots(move.block), move.key)
             elif move.kind is MoveKind.LOAD:
-                self.load(move.pool, block_slots(move.block), move.key)
+                self.load(block_slots(move.block), move.key)
             else:
                 self.evict(move.key)
 
-    def free(self, pool: int, blocks: Collection[int]) -> None:  # noqa: B027 - pools keep their columns
-        """What lies in `blocks` of `pool` is not wanted any more: memory that holds nothing else may be given back."""
+    def free(self, blocks: Collection[int]) -> None:  # noqa: B027 - a pool keeps its columns
+        """What lies in `blocks` is not wanted any more: memory that holds nothing else may be given back."""
 
-    def free_behind(self, pool: int, blocks: Collection[int]) -> None:  # noqa: B027 - pools keep their columns
+    def free_behind(self, blocks: Collection[int]) -> None:  # noqa: B027 - a pool keeps its columns
         """The same of the layers with a window alone: no row that is still to come sees `blocks` there."""
 
     def forget_states(self, sequences: Collection[str], snapshots: Collection[bytes]) -> None:  # noqa: B027

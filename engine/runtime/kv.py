@@ -54,7 +54,7 @@ class SequenceCaches(Generic[Bound]):
         self._size, self._segments = batch.block_size, batch.segments
         self._before, self._taken = self._taken, []
         for segment in batch.segments:
-            names = [(batch.pool, block) for block in segment.blocks[: -(-segment.past // self._size)]]
+            names = list(segment.blocks[: -(-segment.past // self._size)])
             least = segment.past + max(segment.count, least_rows)
             found = self._own(names, segment.past)
             if found is None:
@@ -74,24 +74,23 @@ class SequenceCaches(Generic[Bound]):
         """The segments of the last step, each with its cache."""
         return list(zip(self._segments, self._taken, strict=True))
 
-    def keep(self, pool: int, rows: Sequence[int], columns: Sequence[int]) -> None:
+    def keep(self, rows: Sequence[int], columns: Sequence[int]) -> None:
         """Let what `rows` of the last step have written count, as what lies in the blocks of `columns`."""
         column_of = dict(zip(rows, columns, strict=True))
         for segment, cache in self.last:
             for row in range(segment.start, segment.end):
                 if row in column_of:
                     index = (segment.past - cache.base_columns + row - segment.start) // self._size
-                    self._house(cache, index, (pool, column_of[row] // self._size))
+                    self._house(cache, index, column_of[row] // self._size)
 
-    def free(self, pool: int, blocks: Collection[int]) -> None:
+    def free(self, blocks: Collection[int]) -> None:
         """Nobody wants these blocks; a cache that is nobody's home is gone."""
         for block in blocks:
-            self._leave((pool, block))
+            self._leave(block)
 
-    def free_behind(self, pool: int, blocks: Collection[int]) -> None:
+    def free_behind(self, blocks: Collection[int]) -> None:
         """Nobody wants these blocks in layers with a window; memory that only they lie in is given back."""
-        for block in blocks:
-            name = pool, block
+        for name in blocks:
             self._pieces.pop(name, None)
             cache, _ = self._home(name)
             if cache is not None:
@@ -99,20 +98,20 @@ class SequenceCaches(Generic[Bound]):
                 if cache.behind_columns and not self._is_taken(cache) and not self._has_window(cache):
                     cache.slide(cache.start, cache.start, 0)
 
-    def offload(self, pool: int, columns: slice, key: bytes) -> None:
+    def offload(self, columns: slice, key: bytes) -> None:
         """Copy the columns of one block to a cache of their own. KeyError when the block was never written."""
         size = columns.stop - columns.start
-        source, index = self._homes[pool, columns.start // size]
+        source, index = self._homes[columns.start // size]
         copy: SequenceCache[Bound] = SequenceCache(self._form, size)
         copy.take_columns(source, slice(size), slice(index * size, (index + 1) * size))
         self._offloaded[key] = copy
 
-    def load(self, pool: int, columns: slice, key: bytes) -> None:
+    def load(self, columns: slice, key: bytes) -> None:
         """Let a block be what was offloaded as `key`."""
         size = columns.stop - columns.start
         copy: SequenceCache[Bound] = SequenceCache(self._form, size)
         copy.take_columns(self._offloaded[key], slice(size), slice(size))
-        self._house(copy, 0, (pool, columns.start // size))
+        self._house(copy, 0, columns.start // size)
 
     def offloaded(self, key: bytes) -> bytes:
         """The copy of a block: keys [L, 1, K, 16, D], then values of the same shape."""

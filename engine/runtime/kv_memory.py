@@ -16,7 +16,7 @@ from engine.runtime.interface import PackedSegment
 COLUMN_STEP = 64
 SLIDE_SHARE = 4  # of a window: columns that come before its memory is used from the front again
 KEPT_PLACES = 4  # rows of a step that a cache stays bound to: decodes mostly stay where they are
-BlockName = tuple[int, int]  # pool and block
+BlockName = int  # its number in the pool
 Bound = TypeVar("Bound")
 
 

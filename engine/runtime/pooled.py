@@ -1,4 +1,4 @@
-"""Runs a bundle's ONNX graphs with onnxruntime, on whatever provider opens them, and owns the pools' bytes."""
+"""Runs a bundle's ONNX graphs with onnxruntime, on whatever provider opens them, and owns the pool's bytes."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,11 +15,11 @@ from engine.bundle.variant import ShapeTable, StepShape
 from engine.bundle.weight_files import ForecastPrefix, read_head_weight, weight_input
 from engine.config import CPU_DEVICE
 from engine.errors import BundleError, StepFailed
-from engine.runtime.buffers import Arena, Fresh, Pool, RotaryTable, RowInputs, layer_graphs, layers_of
+from engine.runtime.buffers import Arena, Fresh, RotaryTable, RowInputs, layer_graphs, layers_of
 from engine.runtime.embedded import EmbeddedRows
 from engine.runtime.head import LmHead
 from engine.runtime.interface import Indices, Logits, PackedBatch, Runtime
-from engine.runtime.pools import KvWrites, PastPools
+from engine.runtime.pools import KvWrites, PastPool
 from engine.runtime.sessions import Binding, Provider, bind, load_sessions
 from engine.runtime.tables import open_tables
 
@@ -30,7 +30,7 @@ NO_ROWS = np.zeros(0, np.int64), np.zeros(0, np.int64)
 
 @dataclass(slots=True)
 class _BoundShape:
-    """Everything a shape needs to run over one pool: row inputs, outputs, and the bound parts with their layers.
+    """Everything a shape needs to run over the pool: row inputs, outputs, and the bound parts with their layers.
 
     output: the last part's, with its encoding; None where keys and values are all that the graphs give. embedding: of
     the first part where that is all it does.
@@ -64,7 +64,6 @@ class OnnxRuntime(Runtime):
         folder: Path,
         manifest: Manifest,
         shapes: ShapeTable,
-        pools: int,
         provider: Provider,
         observe: Callable[[str], None] = lambda event: None,
     ) -> None:
@@ -73,39 +72,39 @@ class OnnxRuntime(Runtime):
         self._tables = open_tables(folder, manifest)
         self._sessions = load_sessions(folder, manifest, provider)
         self._scatter = is_scatter(manifest.graphs)
-        # Sole owner of pools, bound shapes and scratch; `_steps` loses those of a pool that is replaced.
+        # Sole owner of pool, bound shapes and scratch; `_steps` is empty after the pool's columns were replaced.
         start = shapes.past_step if shapes.free else self._width(min(shapes.fixed, key=lambda shape: shape.past))
-        self._pools = PastPools(manifest, shapes, pools, start)
+        self._pool = PastPool(manifest, shapes, start)
         self._observe = observe
-        self._writes = KvWrites(self._pools, observe)
+        self._writes = KvWrites(self._pool, observe)
         # A CPU that computes floats has no time to spare for copies.
         self._writes_beside = provider.device != CPU_DEVICE or np.dtype(manifest.kv_dtype).kind != "f"
         self._arena = Arena()
         self._head_weight = read_head_weight(folder, manifest)
         self._head = LmHead(manifest, self._sessions, self._arena, self._head_weight)
         self._rotary: dict[tuple[bool, Encoding], RotaryTable] = {}
-        self._steps: dict[tuple[int, StepShape], _BoundShape] = {}
+        self._steps: dict[StepShape, _BoundShape] = {}
         self._last: _BoundShape | None = None
 
     @property
     def relayouts(self) -> int:
-        """How often a pool was re-laid for another width."""
-        return self._pools.relayouts
+        """How often the pool was re-laid for another width."""
+        return self._pool.relayouts
 
-    def lay_out(self, pool: int, shape: StepShape) -> None:
+    def lay_out(self, shape: StepShape) -> None:
         """Give the pool the width that the shape's graphs bind, and bind them to it; nothing when that is so."""
-        self._set_width(pool, self._width(shape))
-        self._bind(pool, shape)
+        self._set_width(self._width(shape))
+        self._bind(shape)
 
     def run(self, batch: PackedBatch) -> Logits:
         """Run the parts in order; logits [R, V], valid until the next run. StepFailed when onnxruntime raises."""
-        self._set_width(batch.pool, self._width(batch.shape))
-        bound = self._bind(batch.pool, batch.shape)
+        self._set_width(self._width(batch.shape))
+        bound = self._bind(batch.shape)
         self._parts.begin()
         bound.inputs.fill(batch, self._rotary)
         self._last = bound
         self._parts.mark("inputs")
-        self._writes.begin(batch.pool, *(batch.early_rows() if self._writes_beside else NO_ROWS))
+        self._writes.begin(*(batch.early_rows() if self._writes_beside else NO_ROWS))
         for number, (part, layers) in enumerate(bound.parts, 1):
             self._writes.part_begins(bound.fresh, layers)
             with self._failing(batch.shape):
@@ -129,44 +128,42 @@ class OnnxRuntime(Runtime):
         assert self._last is not None, "non_finite_rows before run"
         return self._last.fresh.non_finite(rows)
 
-    def keep(self, pool: int, rows: Indices, slots: Indices) -> None:
+    def keep(self, rows: Indices, slots: Indices) -> None:
         """Copy the last step's fresh KV of `rows` [M] into `slots` [M], all layers at once."""
         assert self._last is not None, "keep before run"
         rows, slots = self._writes.left(rows, slots)
         if not len(rows):
             return
-        self._widen(pool, int(slots.max()) + 1)
-        self._writes.write(pool, self._last.fresh, rows, slots, self._writes_beside)
+        self._widen(int(slots.max()) + 1)
+        self._writes.write(self._last.fresh, rows, slots, self._writes_beside)
 
     def load_prefix(self, prefix: ForecastPrefix) -> None:
-        """Let the first columns of every pool be those that forecast rows see; nobody else may write there."""
-        for index in range(len(self._pools)):
-            self._pools.widen(index, prefix.columns)
-        self._pools.write_first(prefix.keys, prefix.values)
+        """Let the first columns be those that forecast rows see; nobody else may write there."""
+        self._pool.write_first(prefix.keys, prefix.values)
 
-    def offload(self, pool: int, columns: slice, key: bytes) -> None:
+    def offload(self, columns: slice, key: bytes) -> None:
         """Copy the keys and values of a block's columns to host memory, while the next step runs."""
-        self._writes.move(partial(self._pools.offload, pool, columns, key))
+        self._writes.move(partial(self._pool.offload, columns, key))
 
-    def load(self, pool: int, columns: slice, key: bytes) -> None:
+    def load(self, columns: slice, key: bytes) -> None:
         """Copy an offloaded block into `columns`."""
         self._writes.finish()
-        self._widen(pool, columns.stop)
-        self._pools.load(pool, columns, key)
+        self._widen(columns.stop)
+        self._pool.load(columns, key)
 
     def offloaded(self, key: bytes) -> bytes:
         """A block in host memory as bytes."""
         self._writes.finish()
-        return self._pools.offloaded(key)
+        return self._pool.offloaded(key)
 
     def put_offloaded(self, key: bytes, content: bytes) -> None:
         """Put a block into host memory."""
         self._writes.finish()
-        self._pools.put_offloaded(key, content)
+        self._pool.put_offloaded(key, content)
 
     def evict(self, key: bytes) -> None:
         """Forget the copy in host memory."""
-        self._writes.move(partial(self._pools.evict, key))
+        self._writes.move(partial(self._pool.evict, key))
 
     def close(self) -> None:
         """Drop bindings, then buffers, then sessions: a binding must not outlive what it points to."""
@@ -175,7 +172,7 @@ class OnnxRuntime(Runtime):
         self._last = None
         self._head.clear()
         self._arena.clear()
-        self._pools.clear()
+        self._pool.clear()
         self._sessions.clear()
 
     @contextmanager
@@ -191,37 +188,30 @@ class OnnxRuntime(Runtime):
         """Columns of the past buffers a shape binds: a scatter graph writes its fresh ones into them."""
         return shape.context if self._scatter else shape.past
 
-    def _widen(self, pool: int, columns: int) -> None:
-        if columns > self._pools[pool].width:
-            self._writes.finish()
-            self._pools.widen(pool, columns)
-            self._unbind(pool)
+    def _widen(self, columns: int) -> None:
+        if columns > self._pool.width:
+            self._set_width(self.shapes.round_past(columns))
 
-    def _set_width(self, pool: int, width: int) -> None:
-        if self._pools[pool].width == width:
+    def _set_width(self, width: int) -> None:
+        if self._pool.width == width:
             return
         self._writes.finish()
-        self._pools.set_width(pool, width)
-        self._unbind(pool)
+        self._pool.set_width(width)
+        self._steps.clear()  # bound to columns that were replaced
 
-    def _unbind(self, pool: int) -> None:
-        """The pool was replaced: what is bound to the one before is of no use."""
-        self._steps = {key: value for key, value in self._steps.items() if key[0] != pool}
-
-    def _bind(self, pool: int, shape: StepShape) -> _BoundShape:
-        key = (pool, shape)
-        found = self._steps.get(key)
+    def _bind(self, shape: StepShape) -> _BoundShape:
+        found = self._steps.get(shape)
         if found is None:
             if len(self._steps) >= KEPT_SHAPES:
                 self._steps.pop(next(iter(self._steps)))
-            found = self._steps[key] = self._new_shape(pool, shape)
+            found = self._steps[shape] = self._new_shape(shape)
         return found
 
-    def _new_shape(self, pool: int, shape: StepShape) -> _BoundShape:
+    def _new_shape(self, shape: StepShape) -> _BoundShape:
         graphs = layer_graphs(self._manifest, None if self._manifest.is_free_shape else shape)
         inputs = RowInputs(self._arena, self._manifest, shape, self._tables)
         fresh = Fresh(self._arena, self._manifest, graphs, shape.rows)
-        parts = [(self._bind_part(graph, inputs, fresh, self._pools[pool]), layers_of(graph)) for graph in graphs]
+        parts = [(self._bind_part(graph, inputs, fresh), layers_of(graph)) for graph in graphs]
         embedding = _embedding(graphs[0], fresh)
         if graphs[-1].kind is GraphKind.DECODER_PREFILL:
             return _BoundShape(inputs, fresh, parts, None, embedding)
@@ -229,8 +219,8 @@ class OnnxRuntime(Runtime):
         output = fresh.others[fresh.last.name], _output_encoding(graphs[-1], fresh)
         return _BoundShape(inputs, fresh, parts, output, embedding)
 
-    def _bind_part(self, graph: GraphSpec, inputs: RowInputs, fresh: Fresh, pool: Pool) -> Binding:
-        session = self._sessions[graph.name]
+    def _bind_part(self, graph: GraphSpec, inputs: RowInputs, fresh: Fresh) -> Binding:
+        session, pool = self._sessions[graph.name], self._pool.columns
         bound = Binding(session, session.io_binding(), [])
         for tensor in graph.inputs:
             place = place_of(tensor.name, "_in")

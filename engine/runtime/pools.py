@@ -1,4 +1,4 @@
-"""Pools of keys and values: their widths, what is written to them and when, and copies of blocks in host memory.
+"""The pool of keys and values: its width, what is written to it and when, and copies of blocks in host memory.
 
 A step's keys and values are written part by part, while other parts run: those read the pool's other layers only.
 Those of the last part are written while the first parts of the next step run, so that nobody copies between two steps.
@@ -28,12 +28,12 @@ KEYS_AT_ONCE = 2048
 Cut = list[tuple[slice | Array, slice | Array]]
 
 
-class PastPools:
-    """Sole owner of the pools' bytes. A pool that gets another width is replaced."""
+class PastPool:
+    """Sole owner of the pool's bytes. Its columns are replaced when it gets another width."""
 
-    def __init__(self, manifest: Manifest, shapes: ShapeTable, count: int, width: int) -> None:
+    def __init__(self, manifest: Manifest, shapes: ShapeTable, width: int) -> None:
         self._shapes = shapes
-        self._pools = [Pool(manifest, width, zero_codes(manifest)) for _ in range(count)]
+        self.columns = Pool(manifest, width, zero_codes(manifest))
         self._host_cache: dict[bytes, tuple[Array, Array]] = {}
         self._first: tuple[Array, Array] | None = None  # what the first columns hold for good
         self._helper = ThreadPoolExecutor(
@@ -41,30 +41,26 @@ class PastPools:
         )  # its half of the keys waits for memory elsewhere
         self.relayouts = 0
 
-    def __getitem__(self, index: int) -> Pool:
-        return self._pools[index]
+    @property
+    def width(self) -> int:
+        """Columns that there are."""
+        return self.columns.width
 
-    def __len__(self) -> int:
-        return len(self._pools)
+    def set_width(self, width: int) -> None:
+        """Lay the columns out anew in that width, unless they have it."""
+        if self.width != width:
+            self.columns = self.columns.relaid(width)
+            self._restore_first()
+            self.relayouts += 1
 
-    def set_width(self, index: int, width: int) -> bool:
-        """Give a pool a width; whether it was replaced for that."""
-        if self._pools[index].width == width:
-            return False
-        self._pools[index] = self._pools[index].relaid(width)
-        self._restore_first(self._pools[index])
-        self.relayouts += 1
-        return True
+    def widen(self, columns: int) -> None:
+        """Span so many columns at least."""
+        if columns > self.width:
+            self.set_width(self._shapes.round_past(columns))
 
-    def widen(self, index: int, columns: int) -> bool:
-        """Make a pool span so many columns at least; whether it was replaced for that."""
-        return columns > self._pools[index].width and self.set_width(index, self._shapes.round_past(columns))
-
-    def keep(
-        self, index: int, fresh: Fresh, rows: NDArray[np.int64], columns: NDArray[np.int64], layers: slice = EVERY
-    ) -> None:
+    def keep(self, fresh: Fresh, rows: NDArray[np.int64], columns: NDArray[np.int64], layers: slice = EVERY) -> None:
         """Copy the fresh keys and values of `rows` [M] into `columns` [M], all layers at once. The pool spans them."""
-        target = self._pools[index]
+        target = self.columns
         # A slice beyond the end would be empty, and numpy copies one column into an empty slice without a word.
         assert columns.max(initial=-1) < target.width, f"column {columns.max()} of a pool of {target.width}"
         keys, fresh_keys = (array[layers].reshape(-1, array.shape[-1]) for array in (target.keys, fresh.keys))
@@ -75,16 +71,16 @@ class PastPools:
             target.values[layers][..., column_span, :] = fresh.values[layers][..., row_span, :]
         others.result()
 
-    def offload(self, index: int, columns: slice, key: bytes) -> None:
+    def offload(self, columns: slice, key: bytes) -> None:
         """Copy keys [L, K, 1, D, 16] and values [L, K, 1, 16, D] of a block's columns to host memory."""
-        source = self._pools[index]
+        source = self.columns
         self._host_cache[key] = (source.keys[..., columns].copy(), source.values[..., columns, :].copy())
 
-    def load(self, index: int, columns: slice, key: bytes) -> None:
+    def load(self, columns: slice, key: bytes) -> None:
         """Copy an offloaded block into `columns`, which the pool spans."""
         keys, values = self._host_cache[key]
-        self._pools[index].keys[..., columns] = keys
-        self._pools[index].values[..., columns, :] = values
+        self.columns.keys[..., columns] = keys
+        self.columns.values[..., columns, :] = values
 
     def offloaded(self, key: bytes) -> bytes:
         """A block in host memory: keys [L, K, 1, D, 16], then values [L, K, 1, 16, D]."""
@@ -93,16 +89,16 @@ class PastPools:
 
     def put_offloaded(self, key: bytes, content: bytes) -> None:
         """Put such bytes into host memory."""
-        keys, values = self._pools[0].keys, self._pools[0].values
+        keys, values = self.columns.keys, self.columns.values
         flat = np.frombuffer(content, keys.dtype).reshape(2, -1)
         lead, head_dim = keys.shape[:3], values.shape[-1]
         self._host_cache[key] = (flat[0].reshape(*lead, head_dim, -1), flat[1].reshape(*lead, -1, head_dim))
 
     def write_first(self, keys: Array, values: Array) -> None:
-        """Let keys [L, K, 1, D, n] and values [L, K, 1, n, D] be the first n columns of every pool that has them."""
+        """Let keys [L, K, 1, D, n] and values [L, K, 1, n, D] be the first n columns whenever there are so many."""
         self._first = (keys, values)
-        for pool in self._pools:
-            self._restore_first(pool)
+        self.widen(keys.shape[-1])
+        self._restore_first()
 
     def evict(self, key: bytes) -> None:
         """Forget the copy in host memory; unknown keys are ignored."""
@@ -111,15 +107,15 @@ class PastPools:
     def clear(self) -> None:
         """Let go of the memory."""
         self._helper.shutdown()
-        self._pools.clear()
+        del self.columns
         self._host_cache.clear()
 
-    def _restore_first(self, pool: Pool) -> None:
+    def _restore_first(self) -> None:
         """A pool that was narrower for a while has lost them."""
-        if self._first is not None and self._first[0].shape[-1] <= pool.width:
+        if self._first is not None and self._first[0].shape[-1] <= self.width:
             keys, values = self._first
-            pool.keys[..., : keys.shape[-1]] = keys
-            pool.values[..., : keys.shape[-1], :] = values
+            self.columns.keys[..., : keys.shape[-1]] = keys
+            self.columns.values[..., : keys.shape[-1], :] = values
 
 
 def _write_keys(keys: Array, fresh: Array, cut: Cut) -> None:
@@ -136,9 +132,8 @@ def _none() -> Indices:
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
-    """Rows [M] of one step and the slots [M] of a pool that they go to."""
+    """Rows [M] of one step and the slots [M] of the pool that they go to."""
 
-    pool: int = 0
     rows: Indices = field(default_factory=_none)
     slots: Indices = field(default_factory=_none)
 
@@ -158,14 +153,14 @@ class _Write:
 
 
 class KvWrites:
-    """The one way of keys and values into the pools. `observe` hears what begins and what ends.
+    """The one way of keys and values into the pool. `observe` hears what begins and what ends.
 
-    The owner calls `finish` before anything else touches the pools or their host memory. What goes wrong with a write
+    The owner calls `finish` before anything else touches the pool or its host memory. What goes wrong with a write
     is raised by whatever waits for it: `part_begins`, `write` or `finish`.
     """
 
-    def __init__(self, pools: PastPools, observe: Callable[[str], None]) -> None:
-        self._pools = pools
+    def __init__(self, pool: PastPool, observe: Callable[[str], None]) -> None:
+        self._pool = pool
         self._observe = observe
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="kv-writes")
         self._due: list[_Write] = []  # computed; begun when the next part does
@@ -174,13 +169,13 @@ class KvWrites:
         self._early = _Rows()
         self._written = _none()
 
-    def begin(self, pool: int, rows: Indices, slots: Indices) -> None:
+    def begin(self, rows: Indices, slots: Indices) -> None:
         """A step begins, of which `rows` [M] may be written to `slots` [M] as soon as their part has run.
 
         Slots beyond the pool's present width are left for later. What is due of the step before may go on.
         """
-        inside = slots < self._pools[pool].width
-        self._early, self._written = _Rows(pool, rows[inside], slots[inside]), _none()
+        inside = slots < self._pool.width
+        self._early, self._written = _Rows(rows[inside], slots[inside]), _none()
         self._begin_due()
 
     def part_begins(self, fresh: Fresh, layers: slice) -> None:
@@ -205,14 +200,14 @@ class KvWrites:
         missing = ~np.isin(rows, self._written)
         return rows[missing], slots[missing]
 
-    def write(self, pool: int, fresh: Fresh, rows: Indices, slots: Indices, is_beside: bool) -> None:
+    def write(self, fresh: Fresh, rows: Indices, slots: Indices, is_beside: bool) -> None:
         """Write all layers of `rows` [M] to `slots` [M], which the pool spans: beside the loop, or before returning."""
         if is_beside:
             self._begin_due()
-            self._begin(_Write(_Rows(pool, rows, slots), fresh, slice(0, len(fresh.keys))))
+            self._begin(_Write(_Rows(rows, slots), fresh, slice(0, len(fresh.keys))))
         else:
             self.finish()
-            self._pools.keep(pool, fresh, rows, slots)
+            self._pool.keep(fresh, rows, slots)
 
     def move(self, action: Callable[[], None]) -> None:
         """Copy a block to host memory, or forget a copy, behind everything that was asked for before."""
@@ -244,7 +239,7 @@ class KvWrites:
         self._observe(f"writing {name}")
         sound = ~np.isin(kept.rows, fresh.non_finite(kept.rows, layers))
         if sound.any():
-            self._pools.keep(kept.pool, fresh, kept.rows[sound], kept.slots[sound], layers)
+            self._pool.keep(fresh, kept.rows[sound], kept.slots[sound], layers)
         self._observe(f"wrote {name}")
 
 

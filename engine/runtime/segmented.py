@@ -250,19 +250,19 @@ class SegmentRuntime(Runtime):
                 spoiled += (segment.start + np.flatnonzero(~np.isfinite(sums))).tolist()
         return rows[np.isin(rows, spoiled)]
 
-    def keep(self, pool: int, rows: NDArray[np.int64], columns: NDArray[np.int64]) -> None:
+    def keep(self, rows: NDArray[np.int64], columns: NDArray[np.int64]) -> None:
         """Let the keys and values of `rows` [M] count, as what lies in the blocks of `columns` [M]."""
-        self._caches.keep(pool, rows.tolist(), columns.tolist())
+        self._caches.keep(rows.tolist(), columns.tolist())
         if self._recurrent:
             self._recurrent.states.keep(frozenset(rows.tolist()))
 
-    def offload(self, pool: int, columns: slice, key: bytes) -> None:
+    def offload(self, columns: slice, key: bytes) -> None:
         """Copy the keys and values of a block to memory of its own."""
-        self._caches.offload(pool, columns, key)
+        self._caches.offload(columns, key)
 
-    def load(self, pool: int, columns: slice, key: bytes) -> None:
+    def load(self, columns: slice, key: bytes) -> None:
         """Let a block be what was offloaded as `key`."""
-        self._caches.load(pool, columns, key)
+        self._caches.load(columns, key)
 
     def offloaded(self, key: bytes) -> bytes:
         """The copy of a block as bytes."""
@@ -276,13 +276,13 @@ class SegmentRuntime(Runtime):
         """Forget the copy."""
         self._caches.evict(key)
 
-    def free(self, pool: int, blocks: Collection[int]) -> None:
+    def free(self, blocks: Collection[int]) -> None:
         """Give back the memory of sequences of which no block is wanted any more."""
-        self._caches.free(pool, blocks)
+        self._caches.free(blocks)
 
-    def free_behind(self, pool: int, blocks: Collection[int]) -> None:
+    def free_behind(self, blocks: Collection[int]) -> None:
         """The same of what lies behind windows."""
-        self._caches.free_behind(pool, blocks)
+        self._caches.free_behind(blocks)
 
     def forget_states(self, sequences: Collection[str], snapshots: Collection[bytes]) -> None:
         """Give back what the recurrent layers carried for sequences that have ended, and snapshots of it."""

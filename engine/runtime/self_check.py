@@ -63,7 +63,7 @@ class SelfCheck:
 def self_check(manifest: Manifest, runtime: Runtime) -> SelfCheck | None:
     """Read the sample prompt at once and token by token; None where there is none, or no way to do so.
 
-    Uses the first columns of pool 0 before anybody else does. Raises StepFailed.
+    Uses the first columns of the pool before anybody else does. Raises StepFailed.
     """
     sample = manifest.sample
     if (
@@ -116,5 +116,5 @@ def _read(runtime: Runtime, shape: StepShape, ids: tuple[int, ...], first: int, 
     row = layout.add(ids, first, (0,), first, logits=wanted, owner=OWNER)
     logits = runtime.run(layout.batch(max(1, shape.past))).decoded().copy()
     if len(ids) == 1:
-        runtime.keep(0, np.array([row]), np.array([first]))
+        runtime.keep(np.array([row]), np.array([first]))
     return logits

@@ -147,7 +147,7 @@ class SerialRuntime(Runtime):
         """Those of `rows` [M] whose runs gave keys, values or states with infinity or NaN."""
         return rows[np.isin(rows, list(self._spoiled))]
 
-    def keep(self, pool: int, rows: NDArray[np.int64], columns: NDArray[np.int64]) -> None:
+    def keep(self, rows: NDArray[np.int64], columns: NDArray[np.int64]) -> None:
         """Nothing: what a run gives is carried on at once, as all rows of a sequence count or none."""
 
     def forget_states(self, sequences: Collection[str], snapshots: Collection[bytes]) -> None:

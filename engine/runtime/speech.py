@@ -88,7 +88,7 @@ class SpeechRuntime(Runtime):
         sound = np.isfinite(np.stack(sums)).all(axis=0)  # [B, N]
         return np.array([row for row in rows.tolist() if row in self._rows and not sound[self._rows[row]]], np.int64)
 
-    def keep(self, pool: int, rows: Indices, slots: Indices) -> None:
+    def keep(self, rows: Indices, slots: Indices) -> None:
         """Write the keys and values of `rows` into the places that `slots` number, those of all slots in turn."""
         if self._last is None:
             return

@@ -51,7 +51,7 @@ class WholeContextRuntime(Runtime):
         """None: tokens are what is kept."""
         return rows[:0]
 
-    def keep(self, pool: int, rows: Indices, columns: Indices) -> None:
+    def keep(self, rows: Indices, columns: Indices) -> None:
         """Remember the tokens of `rows` [M] in `columns` [M]."""
         self._columns[columns] = self._last[rows]
 

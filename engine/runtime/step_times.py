@@ -68,7 +68,7 @@ def measure(
         batch = _empty_batch(runtime.shapes, shape)
         runtime.run(batch)
         _time_shape(runtime, batch, read, cores, measured, ATTEMPTS if seconds < DISTURBED_S else 1)
-        runtime.free(0, range(len(batch.segments)))
+        runtime.free(range(len(batch.segments)))
     return measured
 
 

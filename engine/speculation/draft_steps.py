@@ -160,7 +160,7 @@ class DraftRows:
 
 
 class DraftSteps:
-    """Owns a runtime with one pool and the blocks of its cache. clock: seconds."""
+    """Owns a runtime and the blocks of its cache. clock: seconds."""
 
     def __init__(self, runtime: Runtime, costs: CostTable, clock: Callable[[], float]) -> None:
         self._runtime = runtime
@@ -221,7 +221,7 @@ class DraftSteps:
             columns += self.sequences.columns(part.drafted, part.kept)
             part.drafted.tokens += part.tokens[: part.kept]
         if rows:
-            self._runtime.keep(0, np.array(rows, np.int64), np.array(columns, np.int64))
+            self._runtime.keep(np.array(rows, np.int64), np.array(columns, np.int64))
         return logits
 
     def retain(self, sequence_ids: Collection[str]) -> None:
@@ -232,7 +232,7 @@ class DraftSteps:
     def free(self) -> None:
         """Give memory of blocks back that nobody wants."""
         if emptied := self.sequences.pool.take_emptied():
-            self._runtime.free(0, emptied)
+            self._runtime.free(emptied)
 
     def close(self) -> None:
         """Close the runtime."""

@@ -129,7 +129,7 @@ def _open_generator(
         return open_whole_context(folder, manifest, shapes, provider)
     if manifest.is_serial:
         return SerialRuntime(folder, manifest, shapes, provider)
-    runtime = OnnxRuntime(folder, manifest, shapes, config.pools, provider)
+    runtime = OnnxRuntime(folder, manifest, shapes, provider)
     if manifest.forecast is not None and config.forecast:
         runtime.load_prefix(read_forecast_prefix(folder, manifest.forecast, manifest.model, manifest.kv_dtype))
     return runtime
@@ -140,7 +140,7 @@ def open_whole_context(folder: Path, manifest: Manifest, shapes: ShapeTable, pro
     found = sorted({shape for graph in manifest.graphs if (shape := shape_of(graph)) is not None})
     table = ShapeTable(tuple(found), found[-1].rows, 0)
     lengths = [shape.rows for shape in found]
-    return WholeContextRuntime(OnnxRuntime(folder, manifest, table, 1, provider), lengths, shapes)
+    return WholeContextRuntime(OnnxRuntime(folder, manifest, table, provider), lengths, shapes)
 
 
 def assemble(config: EngineConfig, open_runtime: OpenRuntime = open_onnx) -> Assembled:
@@ -155,7 +155,7 @@ def assemble(config: EngineConfig, open_runtime: OpenRuntime = open_onnx) -> Ass
         config = settings_for(manifest, config)
         shapes = choose_shapes(manifest, config)
         _tell_memory(plan_memory(manifest, shapes, config), usable_memory())
-    with stages.stage("graphs and pools"):
+    with stages.stage("graphs and pool"):
         runtime = open_runtime(folder, manifest, shapes, config)
         _tell_self_check(manifest, runtime)
         salts = read_salts(named_adapters(config.lora))
@@ -245,7 +245,6 @@ def _open_draft(
     wanted = replace(
         config,
         bundle=config.draft,
-        pools=1,
         kv_slots=0,
         kv_offload_mb=0,
         lora="",
@@ -306,26 +305,23 @@ def settings_for(manifest: Manifest, config: EngineConfig) -> EngineConfig:
     if manifest.fused is not None:
         return fused_settings(manifest, config, POOL_BUDGET_BYTES)
     if manifest.reads_whole_context:
-        return replace(config, pools=1, prefix_cache=False, kv_offload_mb=0)
+        return replace(config, prefix_cache=False, kv_offload_mb=0)
     if manifest.is_serial:
         config = replace(recurrent_settings(manifest, config), prefix_cache=False, kv_offload_mb=0)
-        return replace(config, pools=1, kv_slots=config.kv_slots or config.max_running * manifest.max_context)
+        return replace(config, kv_slots=config.kv_slots or config.max_running * manifest.max_context)
     return _segmented_settings(manifest, config) if manifest.is_segmented else config
 
 
 def _segmented_settings(manifest: Manifest, config: EngineConfig) -> EngineConfig:
-    """Sequences have caches of their own: all run in one step, so there is one pool.
-
-    Caches lie in main memory, so nothing has to be offloaded to it: what was meant for that makes the pool larger.
-    """
+    """Caches lie in main memory, so nothing is offloaded to it: what was meant for that makes the pool larger."""
     is_recurrent = manifest.model.recurrent is not None
     if is_recurrent:
         config = recurrent_settings(manifest, config)
-    columns = config.pools * (config.kv_slots or _default_columns(manifest, config))
+    columns = config.kv_slots or _default_columns(manifest, config)
     if is_recurrent:
-        return replace(config, pools=1, kv_slots=columns)
+        return replace(config, kv_slots=columns)
     offload = config.kv_offload_mb * 1024**2 // column_bytes(manifest, config)
-    return replace(config, pools=1, kv_slots=columns + offload, kv_offload_mb=0)
+    return replace(config, kv_slots=columns + offload, kv_offload_mb=0)
 
 
 def choose_shapes(manifest: Manifest, config: EngineConfig) -> ShapeTable:
@@ -349,7 +345,7 @@ def choose_shapes(manifest: Manifest, config: EngineConfig) -> ShapeTable:
 
 
 def _default_columns(manifest: Manifest, config: EngineConfig) -> int:
-    """Room for one sequence of full length, at least 4,096 columns, at most 4 GiB over all pools."""
+    """Room for one sequence of full length, at least 4,096 columns, at most 4 GiB."""
     longest = min(config.max_context or manifest.max_context, manifest.max_context)
-    affordable = POOL_BUDGET_BYTES // (column_bytes(manifest, config) * config.pools)
+    affordable = POOL_BUDGET_BYTES // column_bytes(manifest, config)
     return max(BLOCK_SIZE, min(max(longest, DEFAULT_COLUMNS), affordable))

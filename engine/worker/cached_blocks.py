@@ -1,4 +1,4 @@
-"""Blocks of known contents as bytes: out of the pools and the host memory of a worker, and in."""
+"""Blocks of known contents as bytes: out of the pool and the host memory of a worker, and in."""
 
 from dataclasses import dataclass
 
@@ -14,11 +14,11 @@ class CachedBlocks:
     scheduler: Scheduler
     runtime: Runtime
 
-    def content(self, pool: int, block: int, key: BlockKey) -> bytes:
-        """What lies in a block of a pool, or in host memory under its key."""
+    def content(self, block: int, key: BlockKey) -> bytes:
+        """What lies in a block of the pool, or in host memory under its key."""
         is_there = key in self.scheduler.host_cache
         if not is_there:
-            self.runtime.offload(pool, block_slots(block), key)
+            self.runtime.offload(block_slots(block), key)
         content = self.runtime.offloaded(key)
         if not is_there:
             self.runtime.evict(key)
@@ -32,10 +32,10 @@ class CachedBlocks:
             for evicted in host.put(key):
                 self.runtime.evict(evicted)
             return True
-        blocks = self.scheduler.pools[0]
+        blocks = self.scheduler.blocks
         fresh = blocks.allocate(1)
         if fresh is not None:
-            self.runtime.load(0, block_slots(fresh[0]), key)
+            self.runtime.load(block_slots(fresh[0]), key)
             blocks.register(fresh[0], key)
             blocks.release(fresh)
         self.runtime.evict(key)
@@ -43,4 +43,4 @@ class CachedBlocks:
 
     def is_known(self, key: BlockKey) -> bool:
         """Whether its contents are there already."""
-        return key in self.scheduler.host_cache or any(pool.lookup((key,)) for pool in self.scheduler.pools)
+        return key in self.scheduler.host_cache or bool(self.scheduler.blocks.lookup((key,)))

@@ -35,11 +35,11 @@ class SequenceMover:
         if not found:
             return 0
         self._runtime.move(self._scheduler.take_moves())
-        contents = (self._blocks.content(pool, block, key) for pool, block, key in found)
+        contents = (self._blocks.content(block, key) for block, key in found)
         values = np.stack([self._values.read(content).astype(self._values.dtype) for content in contents])
         try:
             with path.open("wb") as stream:
-                np.save(stream, np.frombuffer(b"".join(key for _, _, key in found), np.uint8).reshape(-1, KEY_BYTES))
+                np.save(stream, np.frombuffer(b"".join(key for _, key in found), np.uint8).reshape(-1, KEY_BYTES))
                 np.save(stream, values)
         except OSError as error:
             log.warning("what was computed cannot be handed over: %s", error)

@@ -1,4 +1,4 @@
-"""Cached blocks over a restart: out of the pools into a file when the worker ends, and back when the next one starts.
+"""Cached blocks over a restart: out of the pool into a file when the worker ends, and back when the next one starts.
 
 The file of blocks: a head that says whose they are, then records of one size, each with a digest of its own.
 
@@ -177,7 +177,7 @@ class KvRestart:
         host = self.scheduler.host_cache
         count = 0
         try:
-            for key, content in self.file.read(host.limit or self.scheduler.pools[0].block_count):
+            for key, content in self.file.read(host.limit or self.scheduler.blocks.block_count):
                 if not _is_sound(content, self.file.facts.cache):
                     raise FileRefused(f"block {count} holds numbers that no cache has")
                 count += self._cached.put(key, content)
@@ -201,15 +201,13 @@ class KvRestart:
         return count
 
     def _blocks(self) -> Iterator[Page]:
-        """Blocks of known contents, those used last at the end: first what has left the pools, then what is in them."""
-        host = self.scheduler.host_cache
-        places: dict[bytes, tuple[int, int] | None] = dict.fromkeys(host.keys())
-        for index, blocks in enumerate(self.scheduler.pools):
-            for block, key in blocks.keyed():
-                places.pop(key, None)
-                places[key] = (index, block)
+        """Blocks of known contents, those used last at the end: first what has left the pool, then what is in it."""
+        places = dict.fromkeys(self.scheduler.host_cache.keys(), 0)
+        for block, key in self.scheduler.blocks.keyed():
+            places.pop(key, None)
+            places[key] = block
         for key in list(places)[max(0, len(places) - self.file.most_blocks) :]:
-            yield key, self._cached.content(*(places[key] or (0, 0)), key)
+            yield key, self._cached.content(places[key], key)
 
 
 def open_kv_file(

@@ -151,7 +151,7 @@ def main(arguments: list[str], open_runtime: OpenRuntime = open_onnx) -> int:
         reports.send(Fatal(str(error), permanent=True))
         return 3
     except MemoryError as error:
-        reports.send(Fatal(f"not enough memory for the pools and graphs: {error}", permanent=True))
+        reports.send(Fatal(f"not enough memory for the pool and graphs: {error}", permanent=True))
         return 3
     except StepFailed as error:  # while the shapes are timed; an NPU that is being restarted may run them later
         reports.send(Fatal("; ".join(filter(None, (str(error), explain(str(error))))), permanent=False))

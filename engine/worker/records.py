@@ -60,7 +60,6 @@ class StepBook:
             _ms(began_s - self._watched_s),
             _ms(run_s),
             _ms(self._clock() - began_s),
-            plan.pool,
             plan.shape.rows,
             plan.shape.context,
             tuple(map(_segment, updates)),
@@ -111,7 +110,7 @@ def mark_started(plan: StepPlan, now_s: float) -> None:
 def trace(plan: StepPlan, updates: list[SequenceUpdate], number: float, planner: Planner) -> Iterator[str]:
     """One line for the step, one for each sequence in it, one more for each that ended. Ids and no text."""
     limit = planner.capacity.tokens_per_sequence
-    yield f"step {number}: {plan.shape} pool {plan.pool}, {plan.rows_used} of {plan.shape.rows} rows used"
+    yield f"step {number}: {plan.shape}, {plan.rows_used} of {plan.shape.rows} rows used"
     for update in updates:
         sequence, segment = update.sequence, update.segment
         yield (

@@ -23,7 +23,7 @@ def encoder_settings(manifest: Manifest, config: EngineConfig) -> EngineConfig:
     for name in FOREIGN:
         if getattr(config, name):
             raise BundleError(f"{name} is for models that generate; {manifest.name} turns texts into vectors or scores")
-    return replace(config, pools=0, kv_slots=0, kv_offload_mb=0, prefix_cache=False)
+    return replace(config, kv_slots=0, kv_offload_mb=0, prefix_cache=False)
 
 
 SPEECH_BUDGET_BYTES = 4 * 1024**3
@@ -38,7 +38,7 @@ def speech_settings(manifest: Manifest, config: EngineConfig) -> EngineConfig:
     each = cross_bytes(manifest) + manifest.max_context * manifest.kv_bytes_per_token
     slots = max(1, min(config.max_running, MOST_SPEECH_SLOTS, SPEECH_BUDGET_BYTES // each))
     columns = slots * manifest.max_context
-    settled = replace(config, pools=1, kv_slots=columns, max_running=slots, kv_offload_mb=0)
+    settled = replace(config, kv_slots=columns, max_running=slots, kv_offload_mb=0)
     return replace(settled, prefix_cache=False, prediction_rows=0)
 
 
@@ -62,7 +62,7 @@ def fused_settings(manifest: Manifest, config: EngineConfig, budget_bytes: int) 
     else:
         affordable = budget_bytes // (spec.past * manifest.kv_bytes_per_token)
         caches = max(at_once, min(config.max_running, affordable))
-    settled = replace(config, pools=1, kv_slots=caches * spec.columns)
+    settled = replace(config, kv_slots=caches * spec.columns)
     return replace(settled, kv_offload_mb=0, prefix_cache=False, reserve_tokens=0, prediction_rows=0)
 
 
@@ -208,7 +208,7 @@ class MemoryPlan:
 def plan_memory(manifest: Manifest, shapes: ShapeTable, config: EngineConfig) -> MemoryPlan:
     """For the graphs of the manifest that are to be loaded. What onnxruntime itself needs is not in it."""
     # With fused graphs a pool is so many whole caches, and a step spans one of them.
-    columns = config.kv_slots if shapes.slots or manifest.speech is not None else config.pools * shapes.max_past
+    columns = config.kv_slots if shapes.slots or manifest.speech is not None else shapes.max_past
     state = manifest.state_bytes_per_sequence
     window = sliding_window(manifest, config)
     seen = BLOCK_SIZE * window_budget(window, columns, shapes.max_rows, BLOCK_SIZE) if window else columns

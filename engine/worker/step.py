@@ -167,7 +167,7 @@ class EngineLoop:
         began = self._clock()
         self.runtime.move(plan.moves)
         moved = self._clock()
-        self.runtime.lay_out(plan.pool, plan.shape)
+        self.runtime.lay_out(plan.shape)
         entered = self._clock()
         self._book.counters.copy_s += moved - began
         self._book.counters.relayout_s += entered - moved
@@ -202,7 +202,7 @@ class EngineLoop:
         self.stages.mark("commit")
         rows, slots = _kept(plan, batch, updates)
         if len(rows):
-            self.runtime.keep(plan.pool, rows, slots)
+            self.runtime.keep(rows, slots)
         self._free()
         self.stages.mark("keep")
         return updates
@@ -247,10 +247,8 @@ class EngineLoop:
         freed = self.scheduler.take_freed()
         if freed.sequences or freed.snapshots:
             self.runtime.forget_states(freed.sequences, freed.snapshots)
-        for pool, blocks in freed.blocks:
-            self.runtime.free(pool, blocks)
-        for pool, blocks in freed.behind:
-            self.runtime.free_behind(pool, blocks)
+        self.runtime.free(freed.blocks)
+        self.runtime.free_behind(freed.behind)
 
     def _expected_ms(self, plan: StepPlan) -> float:
         costs = self.scheduler.costs

@@ -42,7 +42,6 @@ class WatchedStep(Answer):
     began_ms: float
     run_ms: float
     step_ms: float
-    pool: int
     rows: int
     context: int
     running: int

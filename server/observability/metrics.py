@@ -159,7 +159,7 @@ class _ModelFamilies:
             ("hexserve:experts_read", "Different experts that steps read, over all layers.", stats.experts_read),
             ("hexserve:draft_seconds", "Time in the draft model.", stats.draft_s),
             ("hexserve:run_seconds", "Time inside the graphs.", stats.run_s),
-            ("hexserve:relayout_seconds", "Time re-laying pools for variants of another width.", stats.relayout_s),
+            ("hexserve:relayout_seconds", "Time re-laying the pool for variants of another width.", stats.relayout_s),
             ("hexserve:copy_seconds", "Time copying KV blocks to and from the host KV cache.", stats.copy_s),
             ("hexserve:step_seconds", "Time of whole engine steps.", stats.step_s),
             ("hexserve:worker_restarts", "Workers that died and were replaced.", self._engine.restarts),
@@ -172,10 +172,10 @@ class _ModelFamilies:
         return (
             ("vllm:num_requests_running", "Sequences that run.", stats.running),
             ("vllm:num_requests_waiting", "Sequences that wait.", stats.waiting),
-            ("vllm:kv_cache_usage_perc", "Share of the pools' KV slots in use, 0 to 1.", used),
+            ("vllm:kv_cache_usage_perc", "Share of the pool's KV slots in use, 0 to 1.", used),
             ("hexserve:batch_occupancy", "Useful rows over rows run since the start, 0 to 1.", occupancy),
             ("hexserve:kv_slots_used", "KV slots in use.", stats.kv_slots_used),
-            ("hexserve:kv_slots", "KV slots of all pools.", stats.kv_slots_total),
+            ("hexserve:kv_slots", "KV slots of the pool.", stats.kv_slots_total),
             ("hexserve:requests_unfinished", "Sequences the server has not finished.", self._engine.unfinished),
         )
 

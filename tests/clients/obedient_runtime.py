@@ -38,7 +38,7 @@ class ObedientRuntime(Runtime):
     def __init__(self, folder: Path, manifest: Manifest, shapes: ShapeTable, config: EngineConfig) -> None:
         super().__init__(shapes, "obedient")
         # A column holds position << 32 | token id, -1 when it was never written.
-        self._places = np.full((config.pools, shapes.max_past), -1, np.int64)
+        self._places = np.full(shapes.max_past, -1, np.int64)
         self._fresh: NDArray[np.int64] = np.empty(0, np.int64)
         self._host_cache: dict[bytes, NDArray[np.int64]] = {}
         self._mind = Mind(Tokenizer.load(folder, manifest.text), manifest)
@@ -46,7 +46,7 @@ class ObedientRuntime(Runtime):
     def run(self, batch: PackedBatch) -> Logits:
         """Logits [R, vocab]."""
         self._fresh = batch.positions.astype(np.int64) << 32 | batch.input_ids
-        past = self._places[batch.pool][: batch.shape.past]
+        past = self._places[: batch.shape.past]
         everything = np.concatenate([past, self._fresh])
         found = np.empty((len(batch.logit_rows), self._mind.vocabulary), np.float32)
         for index, row in enumerate(batch.logit_rows):
@@ -58,17 +58,17 @@ class ObedientRuntime(Runtime):
         """None."""
         return np.empty(0, np.int64)
 
-    def keep(self, pool: int, rows: NDArray[np.int64], columns: NDArray[np.int64]) -> None:
+    def keep(self, rows: NDArray[np.int64], columns: NDArray[np.int64]) -> None:
         """Remember the tokens of `rows`."""
-        self._places[pool][columns] = self._fresh[rows]
+        self._places[columns] = self._fresh[rows]
 
-    def offload(self, pool: int, columns: slice, key: bytes) -> None:
+    def offload(self, columns: slice, key: bytes) -> None:
         """Remember a page."""
-        self._host_cache[key] = self._places[pool][columns].copy()
+        self._host_cache[key] = self._places[columns].copy()
 
-    def load(self, pool: int, columns: slice, key: bytes) -> None:
+    def load(self, columns: slice, key: bytes) -> None:
         """Put a page back."""
-        self._places[pool][columns] = self._host_cache[key]
+        self._places[columns] = self._host_cache[key]
 
     def evict(self, key: bytes) -> None:
         """Forget a page."""

@@ -45,12 +45,12 @@ class FakeRuntime(Runtime):
 
     stores_blocks = True
 
-    def __init__(self, shapes: ShapeTable, pools: int, columns: int, vocab: int = 50) -> None:
+    def __init__(self, shapes: ShapeTable, columns: int, vocab: int = 50) -> None:
         super().__init__(shapes, "fake")
         self._columns = columns
         self.vocab = vocab
         # Columns never written hold POISON: reading one through a wrong mask changes the next token.
-        self._pools = np.full((pools, columns, 2), POISON, np.int64)
+        self._pool = np.full((columns, 2), POISON, np.int64)
         self._fresh: NDArray[np.int64] = np.empty((0, 2), np.int64)
         self._host_cache: dict[bytes, NDArray[np.int64]] = {}
         self.steps: list[PackedBatch] = []
@@ -78,7 +78,7 @@ class FakeRuntime(Runtime):
 
     def seen(self, batch: PackedBatch) -> Callable[[int], NDArray[np.int64]]:
         """What a row may see: (position, token) pairs [M, 2]."""
-        past = self._pools[batch.pool][: batch.shape.past]
+        past = self._pool[: batch.shape.past]
         if len(past) < batch.shape.past:
             past = np.concatenate([past, np.full((batch.shape.past - len(past), 2), POISON)])
         everything, shown = np.concatenate([past, self._fresh]), visible(batch)
@@ -90,18 +90,18 @@ class FakeRuntime(Runtime):
         self.damage = frozenset()
         return found
 
-    def keep(self, pool: int, rows: NDArray[np.int64], columns: NDArray[np.int64]) -> None:
+    def keep(self, rows: NDArray[np.int64], columns: NDArray[np.int64]) -> None:
         """Remember the tokens of `rows` [M] in `columns` [M]."""
-        self._pools[pool][columns] = self._fresh[rows]
+        self._pool[columns] = self._fresh[rows]
 
-    def offload(self, pool: int, columns: slice, key: bytes) -> None:
+    def offload(self, columns: slice, key: bytes) -> None:
         """Remember the tokens of `columns`, and spoil them where they were."""
-        self._host_cache[key] = self._pools[pool][columns].copy()
-        self._pools[pool][columns] = POISON
+        self._host_cache[key] = self._pool[columns].copy()
+        self._pool[columns] = POISON
 
-    def load(self, pool: int, columns: slice, key: bytes) -> None:
+    def load(self, columns: slice, key: bytes) -> None:
         """Put remembered tokens into `columns`."""
-        self._pools[pool][columns] = self._host_cache[key]
+        self._pool[columns] = self._host_cache[key]
 
     def offloaded(self, key: bytes) -> bytes:
         """Remembered tokens as bytes."""
@@ -115,10 +115,10 @@ class FakeRuntime(Runtime):
         """Forget them."""
         self._host_cache.pop(key, None)
 
-    def free(self, pool: int, blocks: Collection[int]) -> None:
+    def free(self, blocks: Collection[int]) -> None:
         """Spoil the columns."""
         for block in blocks:
-            self._pools[pool][block * BLOCK_SIZE : (block + 1) * BLOCK_SIZE] = POISON
+            self._pool[block * BLOCK_SIZE : (block + 1) * BLOCK_SIZE] = POISON
 
     def close(self) -> None:
         """Nothing to release."""

@@ -118,7 +118,7 @@ def test_every_step_adds_its_tokens_to_the_cache_and_stops_at_its_end() -> None:
         added = world.runtime.steps[-1].shape.rows - world.runtime.steps[-1].starts[0]
         assert sequence.computed == before + added <= world.scheduler.rules.capacity.columns
         columns = [blocks[index // 16] * 16 + index % 16 for index in range(sequence.computed)]
-        cached = world.runtime._pools[0][columns].tolist()
+        cached = world.runtime._pool[0][columns].tolist()
         assert cached == [[index, token] for index, token in enumerate(sequence.tokens[: sequence.computed])]
     assert (sequence.computed, sequence.finish) == (64, FinishReason.LENGTH)
 
@@ -139,7 +139,7 @@ def test_columns_are_filled_in_order_and_never_moved() -> None:
 def test_counts_without_columns_are_refused() -> None:
     segment = Segment(sequence_of("a"), (1,), 40, (0, 1), 40, (40,), 1)
     with pytest.raises(AssertionError, match="8 cached columns have no block"):
-        pack(StepPlan(StepShape(1, 64), 0, (segment,)), 16)
+        pack(StepPlan(StepShape(1, 64), (segment,)), 16)
 
 
 def test_debug_log_tells_every_step(caplog: pytest.LogCaptureFixture) -> None:
@@ -167,23 +167,23 @@ def test_many_requests_leave_nothing_behind() -> None:
         world.step()
     world.run()
     assert not world.scheduler.sequences()
-    assert world.scheduler.pools[0].referenced == 0
+    assert world.scheduler.blocks.referenced == 0
     assert len(world.runtime._host_cache) <= 4
 
 
 def real(bundles: Bundles, layout: str) -> OnnxRuntime:
     manifest = load_manifest(bundles(layout))
-    return OnnxRuntime(bundles(layout), manifest, shape_table(manifest, 32), 1, cpu_provider(1))
+    return OnnxRuntime(bundles(layout), manifest, shape_table(manifest, 32), cpu_provider(1))
 
 
 def test_keep_writes_every_layer_and_no_other_column(bundles: Bundles) -> None:
     runtime = real(bundles, "fixed")
     segment = Segment(sequence_of("a"), (3, 4, 5), 0, (), 0, (20, 21, 22), 1)
-    batch = pack(StepPlan(StepShape(8, 56), 0, (segment,)), 16)
+    batch = pack(StepPlan(StepShape(8, 56), (segment,)), 16)
     runtime.run(batch)
-    pool = runtime._pools[0]
+    pool = runtime._pool[0]
     pool.keys[...], pool.values[...] = 5.0, 6.0
-    runtime.keep(0, np.array([5, 6, 7]), np.array([20, 21, 22]))
+    runtime.keep(np.array([5, 6, 7]), np.array([20, 21, 22]))
     written = np.zeros(pool.width, bool)
     written[20:23] = True
     assert ((pool.keys != 5.0).all(axis=(1, 2, 3)) == written).all()  # [L, P]: the same columns in every layer
@@ -194,25 +194,25 @@ def test_keep_writes_every_layer_and_no_other_column(bundles: Bundles) -> None:
 def test_a_column_the_pool_does_not_have_is_refused(bundles: Bundles) -> None:
     runtime = real(bundles, "fixed")
     segment = Segment(sequence_of("a"), (3, 4, 5), 0, (), 0, (0, 1, 2), 1)
-    runtime.run(pack(StepPlan(StepShape(8, 56), 0, (segment,)), 16))
+    runtime.run(pack(StepPlan(StepShape(8, 56), (segment,)), 16))
     with pytest.raises(AssertionError, match="column 128 of a pool of 127"):
-        runtime.keep(0, np.array([5]), np.array([128]))
+        runtime.keep(np.array([5]), np.array([128]))
 
 
 def test_a_run_changes_no_file_and_no_byte_of_the_pool(bundles: Bundles) -> None:
     runtime = real(bundles, "fixed")
     segment = Segment(sequence_of("a"), (3, 4, 5), 0, (), 0, (0, 1, 2), 1)
-    batch = pack(StepPlan(StepShape(8, 56), 0, (segment,)), 16)
+    batch = pack(StepPlan(StepShape(8, 56), (segment,)), 16)
     runtime.run(batch)
-    before = (runtime._pools[0].keys.copy(), runtime._pools[0].values.copy())
+    before = (runtime._pool[0].keys.copy(), runtime._pools[0].values.copy())
     runtime.run(batch)
-    assert (runtime._pools[0].keys == before[0]).all() and (runtime._pools[0].values == before[1]).all()
+    assert (runtime._pool[0].keys == before[0]).all() and (runtime._pools[0].values == before[1]).all()
     assert verify_hashes(bundles("fixed"), load_manifest(bundles("fixed"))) == []
 
 
 def test_two_models_coexist(bundles: Bundles) -> None:
     segment = Segment(sequence_of("a"), (3, 4, 5), 0, (), 0, (0, 1, 2), 1)
-    batch = pack(StepPlan(StepShape(8, 56), 0, (segment,)), 16)
+    batch = pack(StepPlan(StepShape(8, 56), (segment,)), 16)
     first, second = real(bundles, "fixed"), real(bundles, "free int8")
     alone = first.run(batch).decoded().copy()
     second.run(batch)

@@ -34,7 +34,7 @@ def folder_of(checkpoint: Path, tmp_path: Path, recipe: Recipe) -> Path:
 
 def start(folder: Path, observe: Callable[[str], None] = lambda event: None) -> Assembled:
     def open_observed(folder: Path, manifest: Manifest, shapes: ShapeTable, config: EngineConfig) -> Runtime:
-        return OnnxRuntime(folder, manifest, shapes, config.pools, cpu_provider(1), observe)
+        return OnnxRuntime(folder, manifest, shapes, cpu_provider(1), observe)
 
     return assemble(EngineConfig(bundle=str(folder)), open_observed)
 
@@ -133,10 +133,10 @@ def hold_part_3(runtime: Runtime, timeline: Timeline, fails: bool = False) -> No
 
 def lay_out(made: Assembled) -> None:
     for shape in made.runtime.shapes.fixed:
-        made.runtime.lay_out(0, shape)
+        made.runtime.lay_out(shape)
         for other in made.runtime.shapes.fixed:
             if other.past == shape.past:
-                made.runtime.lay_out(0, other)
+                made.runtime.lay_out(other)
 
 
 def test_caches_are_written_while_later_parts_run(checkpoint: Path, tmp_path: Path) -> None:

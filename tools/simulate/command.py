@@ -52,7 +52,6 @@ def simulate(
     slots: Annotated[str, typer.Option(help="Also fused graphs of so many decode slots, such as 1,4,8.")] = "",
     slot_ms: Annotated[float, typer.Option(help="What each further cache of a fused graph costs a step.")] = 0.0,
     max_gap_ms: Annotated[float, typer.Option(help="The server's setting of that name.")] = 250.0,
-    pools: Annotated[int, typer.Option(help="The server's setting of that name.")] = 1,
     reserve_tokens: Annotated[int, typer.Option(help="The server's setting of that name.")] = 128,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write all figures to this file.")] = None,
     svg_file: Annotated[Path | None, typer.Option("--svg", help="Draw the rates into this file.")] = None,
@@ -73,7 +72,7 @@ def simulate(
         _within("--host-ms", host_ms or 0.0, 0, 1_000_000)
         _within("--slot-ms", slot_ms, 0, 1_000_000)
         host = MEASURED if host_ms is None else HostTimes.constant(host_ms)
-        own = (host, max_gap_ms, pools, reserve_tokens)
+        own = (host, max_gap_ms, reserve_tokens)
         listed_slots = whole_numbers(slots, "--slots") if slots else ()
         scenario = _checked(Scenario(levels, requests, prompt, output, rate, seed, *own, slots=listed_slots))
         if costs is None:
@@ -111,7 +110,6 @@ def _checked(scenario: Scenario) -> Scenario:
     _within("--output", scenario.output, 1, 2**20)
     _within("--rate", scenario.rate, 0, 1_000_000)
     _within("--max-gap-ms", scenario.max_gap_ms, 1, 1_000_000)
-    _within("--pools", scenario.pools, 1, 64)
     _within("--reserve-tokens", scenario.reserve_tokens, 0, 2**20)
     return scenario
 

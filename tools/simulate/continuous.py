@@ -20,7 +20,7 @@ class Continuous:
         self._column_ms = prices.kv_bytes / COPY_BYTES_PER_MS
         # What steps cost, as against what the scheduler's own table has learnt from them.
         self._true_costs = CostTable(prices.milliseconds, self._column_ms)
-        self._widths = [0] * config.pools
+        self._width = 0
         limits = ModelLimits(prices.tokens_per_request, prices.kv_bytes)
         learnt_costs = CostTable(prices.milliseconds, self._column_ms)
         # Guesses need texts, and there are none.
@@ -56,8 +56,8 @@ class Continuous:
     def _move(self, plan: StepPlan) -> float:
         """Milliseconds of re-laying the pool and of copying pages to and from the host cache."""
         copies = sum(move.kind is not MoveKind.EVICT for move in plan.moves)
-        relaid_ms = self._true_costs.switch_ms(self._widths[plan.pool], plan.shape)
-        self._widths[plan.pool] = plan.shape.past
+        relaid_ms = self._true_costs.switch_ms(self._width, plan.shape)
+        self._width = plan.shape.past
         return relaid_ms + copies * BLOCK_SIZE * self._column_ms
 
     def _sample(self, plan: StepPlan) -> dict[str, tuple[int, ...]]:

@@ -40,7 +40,6 @@ class Scenario:
     seed: int
     host: HostTimes
     max_gap_ms: float
-    pools: int
     reserve_tokens: int
     slots: tuple[int, ...] = ()
 
@@ -101,9 +100,7 @@ def check_lengths(scenario: Scenario, devices: list[Device]) -> None:
 
 def play(scenario: Scenario, device: Device, clients: int, on_tokens: Callable[[int], None]) -> list[Figures]:
     """Every policy under the same load; the first is what the others are compared with."""
-    config = EngineConfig(
-        "", pools=scenario.pools, max_gap_ms=scenario.max_gap_ms, reserve_tokens=scenario.reserve_tokens
-    )
+    config = EngineConfig("", max_gap_ms=scenario.max_gap_ms, reserve_tokens=scenario.reserve_tokens)
     policies: dict[str, Policy] = {
         SERIAL: Serial(device.prices),
         FUSION: Fusion(device.prices),

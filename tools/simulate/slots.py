@@ -37,4 +37,4 @@ def slot_policy(prices: Prices, slots: int, config: EngineConfig) -> Continuous:
     """One prompt and up to `slots` decodes a step, in turns. Every running request has a cache of all KV slots."""
     priced = slot_prices(prices, slots)
     cache = priced.shapes.max_past - SPARE_COLUMNS
-    return Continuous(priced, replace(config, pools=1, kv_slots=config.max_running * cache))
+    return Continuous(priced, replace(config, kv_slots=config.max_running * cache))

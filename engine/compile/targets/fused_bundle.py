@@ -89,7 +89,7 @@ def _pass(
     columns = batch.block_size
     for (text, count), segment, row in zip(pairs, batch.segments, logits, strict=True):
         at = text * columns + computed[text] + np.arange(count)
-        runtime.keep(0, np.arange(segment.start, segment.end), at)
+        runtime.keep(np.arange(segment.start, segment.end), at)
         computed[text] += count
         yield (text, computed[text] - 1), row.copy()
 

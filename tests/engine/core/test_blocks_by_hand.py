@@ -140,13 +140,13 @@ def test_nothing_of_a_block_is_kept_until_it_is_settled() -> None:
     world.submit("a", prompt_of(8), 20, denoising=RULES["sequential"])
     kept: list[int] = []
     while world.scheduler.has_work:
-        before = world.runtime._pools.copy()
+        before = world.runtime._pool.copy()
         world.step()
         for sequence in world.scheduler.sequences():
             columns = [sequence.blocks[i // 16] * 16 + i % 16 for i in range(sequence.computed)]
-            held = world.runtime._pools[0][columns]
+            held = world.runtime._pool[0][columns]
             assert held.tolist() == [list(pair) for pair in enumerate(sequence.tokens[: sequence.computed])]
-            changed = (before != world.runtime._pools).any(axis=(0, 2)).sum()
+            changed = (before != world.runtime._pool).any(axis=(0, 2)).sum()
             assert changed == sequence.computed - (kept[-1] if kept else 0)
             kept.append(sequence.computed)
     # One step for the prompt, four for each block; the last of them ends the sequence.
@@ -268,7 +268,7 @@ def test_of_a_block_that_was_forgotten_in_part_nothing_is_shared() -> None:
         world.submit(f"s{number}", prompt_of(150), 40, denoising=settings)
         world.run()
         assert world.outputs[f"s{number}"] == expected(prompt_of(150), settings, 40).tokens
-        world.scheduler.pools[0].trim(7 * 16)
+        world.scheduler.blocks.trim(7 * 16)
     assert world.cached == {"s0": 0, "s1": 6 * 16}
 
 
@@ -287,7 +287,7 @@ def test_random_arrivals_aborts_and_preemptions(seed: int) -> None:
     random = Random(seed)
     block_length = random.choice((2, 4, 8))
     shapes = random.choice([fixed((8, 88), (32, 64)), free(48, 160), segmented(48, 160), fixed((16, 96), (64, 80))])
-    world = world_of(shapes, block_length, pools=random.choice((1, 2)) if not shapes.segmented else 1)
+    world = world_of(shapes, block_length)
     wanted: dict[str, tuple[tuple[int, ...], Denoising | None, int]] = {}
     for number in range(14):
         settings = Denoising(

@@ -27,7 +27,6 @@ CONFIG = EngineConfig(
     kv_offload_mb=2,
     lookup_rows=3,
     prediction_rows=5,
-    pools=2,
     embed_rows=9,
 )
 
@@ -49,7 +48,7 @@ def test_every_setting_arrives() -> None:
         window=0,
         window_blocks=0,
     )
-    assert [(pool.block_count, pool.block_size) for pool in scheduler.pools] == [(7, 16), (7, 16)]
+    assert (scheduler.blocks.block_count, scheduler.blocks.block_size) == (7, 16)
     plain = build_scheduler(fixed((8, 120)), CostTable({}), LIMITS, EngineConfig(""))
     assert plain.rules.capacity.max_context == 100
 

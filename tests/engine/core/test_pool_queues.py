@@ -12,7 +12,7 @@ KEYS = [bytes([number]) * 16 for number in range(6)]
 
 def pool_of(blocks: int, host_cache: HostCache) -> tuple[PoolQueues, list[BlockMove]]:
     moves: list[BlockMove] = []
-    return PoolQueues(0, BlockPool(16 * blocks, 16), ShapeTable((), 16, 16 * blocks), host_cache, moves), moves
+    return PoolQueues(BlockPool(16 * blocks, 16), ShapeTable((), 16, 16 * blocks), host_cache, moves), moves
 
 
 def keep(pool: PoolQueues, *keys: bytes) -> tuple[int, ...]:
@@ -77,7 +77,7 @@ def test_decodes_do_not_get_what_is_reserved_for_prompts() -> None:
 def test_those_inside_count_for_the_columns_that_they_share() -> None:
     """One row spans 15 blocks, two need the shape of 64 rows, which spans 12."""
     shapes = ShapeTable((StepShape(1, 255), StepShape(64, 192)), 64, 255)
-    pool = PoolQueues(0, BlockPool(240, 16), shapes, HostCache(0), [])
+    pool = PoolQueues(BlockPool(240, 16), shapes, HostCache(0), [])
     assert (pool.available(), pool.available(newcomers=1), pool.available(newcomers=2)) == (15, 15, 12)
     pool.prefill_queue["a"] = prefill("a", 5)
     assert (pool.available(), pool.available(newcomers=1)) == (15, 12)
@@ -87,7 +87,7 @@ def test_those_inside_count_for_the_columns_that_they_share() -> None:
 
 def test_a_cached_block_beyond_what_is_shared_keeps_nobody_out() -> None:
     shapes = ShapeTable((StepShape(1, 255), StepShape(64, 192)), 64, 255)
-    pool = PoolQueues(0, BlockPool(240, 16), shapes, HostCache(0), [])
+    pool = PoolQueues(BlockPool(240, 16), shapes, HostCache(0), [])
     pool.prefill_queue["a"] = prefill("a", 5)
     blocks = keep(pool, *(bytes([number]) for number in range(15)))
     assert pool.available(newcomers=1) == 12

@@ -2,7 +2,6 @@
 
 import random
 from dataclasses import dataclass, field
-from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -165,20 +164,6 @@ def test_texts_leave_the_columns_that_only_few_rows_span() -> None:
     assert world.vectors["text"].tolist() == vector_by_hand(prompt(200, 1))
 
 
-def test_an_idle_pool_of_texts_waits_for_the_pool_that_generates() -> None:
-    world = simulate(fixed((8, WIDE)), pools=2)
-    world.submit("chat", prompt(4, 1), 40)
-    for number in range(30):
-        world.embed(f"text {number}", prompt(40, number + 10))
-    served_pools = []
-    for _ in range(30):
-        world.step()
-        served_pools.append(world.runtime.steps[-1].pool)
-    home = next(sequence.pool for sequence in world.scheduler.sequences() if sequence.id == "chat")
-    others = [index for index, pool in enumerate(served_pools) if pool != home]
-    assert others and all(after - before > PATIENCE for before, after in pairwise(others))
-
-
 def test_priority_orders_texts_among_themselves() -> None:
     world = simulate(fixed((8, WIDE)))
     for name, priority in (("later", 5), ("first", -5), ("middle", 0)):
@@ -192,6 +177,6 @@ def test_a_text_that_leaves_gives_its_columns_back() -> None:
     world.embed("text", prompt(60, 1))
     world.step()
     world.loop.abort("text")
-    assert not world.scheduler.has_work and world.scheduler.pools[0].referenced == 0
+    assert not world.scheduler.has_work and world.scheduler.blocks.referenced == 0
     world.step()
     assert not world.vectors

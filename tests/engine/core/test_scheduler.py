@@ -435,11 +435,11 @@ def test_abort_frees_rows_and_columns_before_the_next_step() -> None:
     world.step()
     assert world.scheduler.reservations() == ((2 + 1, 7),)
     world.scheduler.abort("gone")
-    assert world.scheduler.pools[0].referenced == 0
+    assert world.scheduler.blocks.referenced == 0
     assert world.scheduler.reservations() == ((1, 8),)
     world.run()
     assert world.outputs["stays"] == by_hand(prompt(5, 2), 6)
-    assert world.scheduler.pools[0].referenced == 0
+    assert world.scheduler.blocks.referenced == 0
 
 
 def test_failed_step_loses_only_its_own_sequences() -> None:
@@ -488,7 +488,6 @@ WORLDS = {
     "foreign": lambda: simulate(fixed((1, 127), (32, 96)), columns=127),
     "buckets": lambda: simulate(SAME_PAST),
     "prefill without logits": lambda: simulate(fixed((1, 127), (4, 124), prefill=((8, 120), (32, 96))), max_running=5),
-    "two pools": lambda: simulate(fixed((8, 112)), pools=2),
     "free": lambda: simulate(free(24, 256)),
     "segmented": lambda: simulate(segmented(24, 256)),
     "segmented, one shape": lambda: simulate(pin(segmented(64, 256), 32)),
@@ -580,7 +579,7 @@ def test_without_a_prefix_cache_no_block_outlives_its_sequence() -> None:
     world = simulate(fixed((32, 480)), prefix_cache=False)
     world.submit("a", prompt(100), 4)
     world.run()
-    assert world.scheduler.pools[0].high_water(with_cached=True) == 0
+    assert world.scheduler.blocks.high_water(with_cached=True) == 0
     assert world.scheduler.counters.prefix_queries == 104 - 4
 
 

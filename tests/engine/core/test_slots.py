@@ -175,7 +175,7 @@ def test_prompt_logprobs_take_a_step_for_every_token() -> None:
 def test_what_is_built_shares_guesses_and_offloads_nothing() -> None:
     config = EngineConfig("", kv_slots=4 * CACHE, lookup_rows=4, kv_offload_mb=100)
     scheduler = build_scheduler(fused(2, 8, past=CACHE + 1), CostTable({}), ModelLimits(1000, 64), config)
-    rules, (pool,) = scheduler.rules, scheduler.pools
+    rules, pool = scheduler.rules, scheduler.blocks
     assert (pool.block_count, pool.block_size) == (4, CACHE)
     assert (rules.prefix_cache, rules.lookup_rows, rules.prediction_rows) == (False, 0, 0)
     assert (rules.offload_blocks, rules.reserve_tokens) == (0, 0)

@@ -18,7 +18,7 @@ def segment(name: str, tokens: tuple[int, ...], position: int, blocks: tuple[int
 
 
 def test_prefill_right_aligned_before_decodes() -> None:
-    plan = StepPlan(StepShape(8, 64), 0, (segment("p", (5, 6, 7), 0, ()), segment("d", (9,), 20, (2, 0))))
+    plan = StepPlan(StepShape(8, 64), (segment("p", (5, 6, 7), 0, ()), segment("d", (9,), 20, (2, 0))))
     batch = pack(plan, 16)
     assert batch.input_ids.tolist() == [0, 0, 0, 0, 5, 6, 7, 9]
     assert batch.positions.tolist() == [0, 0, 0, 0, 0, 1, 2, 20]
@@ -27,7 +27,7 @@ def test_prefill_right_aligned_before_decodes() -> None:
 
 
 def test_mask_is_own_columns_and_own_earlier_rows() -> None:
-    plan = StepPlan(StepShape(4, 64), 0, (segment("p", (5, 6), 16, (3,)), segment("d", (9,), 20, (2, 0))))
+    plan = StepPlan(StepShape(4, 64), (segment("p", (5, 6), 16, (3,)), segment("d", (9,), 20, (2, 0))))
     shown = visible(pack(plan, 16))
     expected = np.zeros((4, 68), bool)
     expected[0, 64] = True  # padding sees itself
@@ -52,7 +52,7 @@ def test_mask_and_positions_say_what_is_active_and_how_long_it_is(
     if decode is not None:
         segments.append(segment("d", (9,), decode, (5, 0)))
         expected.append((decode, 1, decode))
-    batch = pack(StepPlan(StepShape(8, 96), 0, tuple(segments)), 16)
+    batch = pack(StepPlan(StepShape(8, 96), tuple(segments)), 16)
     seen = zip(visible(batch)[:, :96].sum(axis=1), visible(batch)[:, 96:].sum(axis=1), batch.positions, strict=True)
     idle = [(0, 1, 0)] * (8 - len(expected))  # such a row sees itself alone
     assert [tuple(map(int, row)) for row in seen] == idle + expected
@@ -61,13 +61,13 @@ def test_mask_and_positions_say_what_is_active_and_how_long_it_is(
 
 
 def test_adjacent_blocks_are_one_run() -> None:
-    plan = StepPlan(StepShape(1, 64), 0, (segment("d", (9,), 40, (0, 1, 2)),))
+    plan = StepPlan(StepShape(1, 64), (segment("d", (9,), 40, (0, 1, 2)),))
     shown = visible(pack(plan, 16))[0]
     assert shown[:40].all() and not shown[40:64].any() and shown[64]
 
 
 def test_a_block_that_sees_both_ways_sees_its_later_rows() -> None:
-    plan = StepPlan(StepShape(4, 64), 0, (segment("d", (9,), 20, (2, 0)), segment("b", (5, 6, 7), 16, (3,))))
+    plan = StepPlan(StepShape(4, 64), (segment("d", (9,), 20, (2, 0)), segment("b", (5, 6, 7), 16, (3,))))
     batch = pack(plan, 16)
     first, block = batch.segments
     shown = visible(replace(batch, segments=(first, replace(block, block_rows=3))))
@@ -81,7 +81,7 @@ def test_single_rows_over_scattered_blocks_see_what_their_blocks_hold_of_them(co
     blocks = [tuple(map(int, part)) for part in np.split(source.permutation(5), [2, 3])]
     pasts = (32, 3, 17)
     segments = tuple(segment(name, (9,), past, held) for name, past, held in zip("abc", pasts, blocks, strict=True))
-    shown = visible(pack(StepPlan(StepShape(4, context - 4), 0, segments), 16))
+    shown = visible(pack(StepPlan(StepShape(4, context - 4), segments), 16))
     expected = np.zeros((4, context), bool)
     expected[np.arange(4), context - 4 + np.arange(4)] = True
     for row, (held, past) in enumerate(zip(blocks, pasts, strict=True), 1):
@@ -93,7 +93,6 @@ def test_rows_with_slots_of_their_own_may_be_written_early() -> None:
     """Guesses and what a grammar may refuse too: nothing sees their slots before they are kept."""
     plan = StepPlan(
         StepShape(16, 64),
-        1,
         tuple(
             Segment(sequence_of(name), (7,) * rows, 0, (), 0, tuple(range(first, first + rows)), sampled)
             for name, rows, sampled, first in (("prompt", 4, 0, 32), ("guessing", 3, 3, 8), ("plain", 1, 1, 50))

@@ -8,7 +8,7 @@ import pytest
 from engine.bundle.manifest import Manifest, load_manifest
 from engine.bundle.variant import ShapeTable, StepShape
 from engine.runtime.buffers import Arena, Fresh, layer_graphs
-from engine.runtime.pools import KvWrites, PastPools
+from engine.runtime.pools import KvWrites, PastPool
 from tests.bundles import Bundles
 
 SHAPE = StepShape(8, 56)
@@ -26,16 +26,16 @@ class Stand:
     def __init__(self, manifest: Manifest) -> None:
         shapes = ShapeTable((SHAPE,), 8, 56)
         self.layers = manifest.model.layers
-        self.pools = PastPools(manifest, shapes, 1, 56)
+        self.pool = PastPool(manifest, shapes, 56)
         self.fresh = Fresh(Arena(), manifest, layer_graphs(manifest, StepShape(8, 56)), 8)
         self.fresh.keys[...] = np.arange(1, 9)
         self.fresh.values[...] = np.arange(1, 9)[:, None]
         self.events: list[str] = []
-        self.writes = KvWrites(self.pools, self.events.append)
+        self.writes = KvWrites(self.pool, self.events.append)
 
     def step_over(self, rows: np.ndarray = NONE, slots: np.ndarray = NONE, cut: int = 1) -> None:
         """A step whose first part has `cut` layers."""
-        self.writes.begin(0, rows, slots)
+        self.writes.begin(rows, slots)
         self.writes.part_done(self.fresh, slice(0, 0))
         self.writes.part_done(self.fresh, slice(0, cut))
         self.writes.part_done(self.fresh, slice(cut, self.layers))
@@ -44,7 +44,7 @@ class Stand:
 
     def columns(self, layer: int) -> dict[int, float]:
         """What stands in the columns that are not empty, in keys and values alike."""
-        keys, values = self.pools[0].keys[layer, 0, 0, 0], self.pools[0].values[layer, 0, 0, :, 0]
+        keys, values = self.pool.columns.keys[layer, 0, 0, 0], self.pool.columns.values[layer, 0, 0, :, 0]
         assert keys.tolist() == values.tolist()
         return {index: float(value) for index, value in enumerate(keys) if value}
 
@@ -79,7 +79,7 @@ def test_the_next_step_writes_nothing_that_was_not_announced_for_it(stand: Stand
 
 
 def test_a_step_that_broke_off_has_written_nothing_for_good(stand: Stand) -> None:
-    stand.writes.begin(0, ROWS, COLUMNS)
+    stand.writes.begin(ROWS, COLUMNS)
     stand.writes.part_done(stand.fresh, slice(0, 1))
     assert stand.writes.left(ROWS, COLUMNS)[0].tolist() == ROWS.tolist()
 
@@ -97,14 +97,14 @@ def test_a_row_that_is_not_finite_reaches_no_pool_with_that_part(stand: Stand) -
     assert stand.columns(0) == {20: 3.0, 21: 4.0, 5: 8.0}
     for layer in range(1, stand.layers):
         assert stand.columns(layer) == {20: 3.0}
-    assert np.isfinite(stand.pools[0].keys).all() and np.isfinite(stand.pools[0].values).all()
+    assert np.isfinite(stand.pool.columns.keys).all() and np.isfinite(stand.pool.columns.values).all()
 
 
 def test_what_goes_wrong_beside_is_raised(stand: Stand) -> None:
-    stand.writes.begin(0, ROWS, COLUMNS)
+    stand.writes.begin(ROWS, COLUMNS)
     stand.writes.part_done(stand.fresh, slice(0, 1))
     stand.writes.finish()
-    stand.writes._pools = None  # type: ignore[assignment]
+    stand.writes._pool = None  # type: ignore[assignment]
     stand.writes.part_done(stand.fresh, slice(1, 2))
     with pytest.raises(AttributeError):
         stand.writes.finish()
@@ -113,14 +113,14 @@ def test_what_goes_wrong_beside_is_raised(stand: Stand) -> None:
 
 def test_the_last_part_is_written_when_the_next_step_has_begun_and_before_its_own_part_runs(stand: Stand) -> None:
     last = slice(1, stand.layers)
-    stand.writes.begin(0, ROWS, COLUMNS)
+    stand.writes.begin(ROWS, COLUMNS)
     stand.writes.part_begins(stand.fresh, slice(0, 1))
     stand.writes.part_done(stand.fresh, slice(0, 1))
     stand.writes.part_begins(stand.fresh, last)
     stand.writes.part_done(stand.fresh, last)
     stand.writes.end()
     assert len(stand.writes.left(ROWS, COLUMNS)[0]) == 0 and not stand.columns(1)
-    stand.writes.begin(0, NONE, NONE)
+    stand.writes.begin(NONE, NONE)
     stand.writes.part_begins(stand.fresh, slice(0, 1))
     assert stand.columns(0) == {20: 3.0, 21: 4.0, 5: 8.0}
     stand.writes.part_begins(stand.fresh, last)
@@ -130,10 +130,10 @@ def test_the_last_part_is_written_when_the_next_step_has_begun_and_before_its_ow
 
 
 def test_outputs_of_another_size_wait_for_all_that_is_not_written(stand: Stand, folder: Path) -> None:
-    stand.writes.begin(0, ROWS, COLUMNS)
+    stand.writes.begin(ROWS, COLUMNS)
     stand.writes.part_done(stand.fresh, slice(1, 2))
     stand.writes.end()
-    stand.writes.begin(0, NONE, NONE)
+    stand.writes.begin(NONE, NONE)
     manifest = load_manifest(folder)
     other = Fresh(Arena(), manifest, layer_graphs(manifest, SHAPE), 1)
     stand.writes.part_begins(other, slice(0, 1))
@@ -142,7 +142,7 @@ def test_outputs_of_another_size_wait_for_all_that_is_not_written(stand: Stand, 
 
 
 def test_a_block_is_moved_after_what_the_step_before_writes_in_it(stand: Stand) -> None:
-    stand.writes.begin(0, ROWS, COLUMNS)
+    stand.writes.begin(ROWS, COLUMNS)
     stand.writes.part_done(stand.fresh, slice(0, 1))
     stand.writes.end()
     seen: list[dict[int, float]] = []
@@ -155,8 +155,8 @@ def test_a_block_is_moved_after_what_the_step_before_writes_in_it(stand: Stand) 
 def test_what_is_kept_later_is_written_beside_and_before_its_own_part_runs(stand: Stand) -> None:
     """What sampling has accepted: all layers, behind what was due; a slot of a part is there when that part runs."""
     stand.step_over()
-    stand.writes.write(0, stand.fresh, ROWS, COLUMNS, is_beside=True)
-    stand.writes.begin(0, NONE, NONE)
+    stand.writes.write(stand.fresh, ROWS, COLUMNS, is_beside=True)
+    stand.writes.begin(NONE, NONE)
     stand.writes.part_begins(stand.fresh, slice(0, 1))
     for layer in range(stand.layers):
         assert stand.columns(layer) == {20: 3.0, 21: 4.0, 5: 8.0}
@@ -165,6 +165,6 @@ def test_what_is_kept_later_is_written_beside_and_before_its_own_part_runs(stand
 
 def test_a_cpu_writes_before_it_goes_on(stand: Stand) -> None:
     stand.step_over()
-    stand.writes.write(0, stand.fresh, ROWS, COLUMNS, is_beside=False)
+    stand.writes.write(stand.fresh, ROWS, COLUMNS, is_beside=False)
     assert stand.columns(0) == {20: 3.0, 21: 4.0, 5: 8.0}
     stand.writes.close()

@@ -82,7 +82,7 @@ def test_rows_without_a_state_fail_the_step(runtime: SegmentRuntime) -> None:
 
 
 def test_rows_that_see_both_ways_are_refused(runtime: SegmentRuntime) -> None:
-    batch = pack(StepPlan(StepShape(4, 64), 0, (rows_of("a", 0, 4),)), 16)
+    batch = pack(StepPlan(StepShape(4, 64), (rows_of("a", 0, 4),)), 16)
     wide = replace(batch, segments=tuple(replace(item, block_rows=2) for item in batch.segments))
     with pytest.raises(StepFailed, match="no graph for rows that see both ways"):
         runtime.run(wide)

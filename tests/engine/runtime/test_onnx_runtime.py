@@ -26,14 +26,14 @@ VOCAB_PROMPT = (5, 17, 99, 123, 77, 42, 7, 11, 200, 31, 8)
 OTHER = (9, 9, 140, 3, 250, 61, 12)
 
 
-def open_runtime(folder: Path, pools: int = 1, pinned: StepShape | None = None) -> OnnxRuntime:
+def open_runtime(folder: Path, pinned: StepShape | None = None) -> OnnxRuntime:
     manifest = load_manifest(folder)
     shapes = shape_table(manifest, 64)
     if shapes.free:
         shapes = ShapeTable((), 64, 256)
     if pinned is not None:
         shapes = ShapeTable((pinned,), pinned.rows, pinned.past)
-    return OnnxRuntime(folder, manifest, shapes, pools, cpu_provider(1))
+    return OnnxRuntime(folder, manifest, shapes, cpu_provider(1))
 
 
 def segment(name: str, tokens: tuple[int, ...], position: int, blocks: tuple[int, ...], logit_rows: int = 1) -> Segment:
@@ -45,11 +45,11 @@ def segment(name: str, tokens: tuple[int, ...], position: int, blocks: tuple[int
 def keep(runtime: OnnxRuntime, batch: PackedBatch, plan: StepPlan) -> None:
     rows = np.concatenate([np.arange(s, s + len(g.tokens)) for s, g in zip(batch.starts, plan.segments, strict=True)])
     columns = np.concatenate([np.array(g.targets) for g in plan.segments])
-    runtime.keep(plan.pool, rows.astype(np.int64), columns.astype(np.int64))
+    runtime.keep(rows.astype(np.int64), columns.astype(np.int64))
 
 
-def run(runtime: OnnxRuntime, shape: StepShape, *segments: Segment, pool: int = 0) -> np.ndarray:
-    plan = StepPlan(shape, pool, segments)
+def run(runtime: OnnxRuntime, shape: StepShape, *segments: Segment) -> np.ndarray:
+    plan = StepPlan(shape, segments)
     batch = pack(plan, 16)
     logits = runtime.run(batch).decoded().copy()
     keep(runtime, batch, plan)
@@ -115,10 +115,10 @@ def test_stale_columns_and_unused_rows_change_nothing(bundles: Bundles, layout: 
     runtime = open_runtime(bundles(layout))
     shape = StepShape(32, 96) if layout == "fixed" else StepShape(32, 64)
     run(runtime, shape, segment("a", VOCAB_PROMPT, 0, (1,)))
-    plan = StepPlan(shape, 0, (segment("a", (33,), 11, (1,)),))
+    plan = StepPlan(shape, (segment("a", (33,), 11, (1,)),))
     batch = pack(plan, 16)
     clean = runtime.run(batch).decoded().copy()
-    pool = runtime._pools[0]
+    pool = runtime._pool.columns
     stale = np.setdiff1d(np.arange(shape.past), np.arange(16, 16 + 11))
     pool.keys[..., stale] = 3e4
     pool.values[..., stale, :] = -3e4
@@ -131,11 +131,11 @@ def test_a_failed_step_leaves_the_pool_untouched(bundles: Bundles) -> None:
     runtime = open_runtime(bundles("free"))
     shape = StepShape(8, 64)
     run(runtime, shape, segment("a", VOCAB_PROMPT[:8], 0, (0,)))
-    before = runtime._pools[0].keys.copy()
-    batch = pack(StepPlan(shape, 0, (segment("a", (10**6,), 8, (0,)),)), 16)  # an id beyond the vocabulary
+    before = runtime._pool.columns.keys.copy()
+    batch = pack(StepPlan(shape, (segment("a", (10**6,), 8, (0,)),)), 16)  # an id beyond the vocabulary
     with pytest.raises(StepFailed, match="ar8_cl72"):
         runtime.run(batch)
-    assert (runtime._pools[0].keys == before).all()
+    assert (runtime._pool.columns.keys == before).all()
     clean = run(runtime, shape, segment("a", (3,), 8, (0,)))
     assert np.isfinite(clean).all()
 
@@ -182,7 +182,7 @@ def test_the_head_runs_in_fixed_memory(bundles: Bundles) -> None:
     """Logits are the runtime's own until the next run; more rows than any head has go through it in turns."""
     runtime = open_runtime(bundles("free"))
     shape, tokens = shape_for(runtime, 12), segment("p", VOCAB_PROMPT, 0, (0,))
-    batch = pack(StepPlan(shape, 0, (tokens,)), 16)
+    batch = pack(StepPlan(shape, (tokens,)), 16)
     first, kept = runtime.run(batch).decoded(), runtime.run(batch).decoded().copy()
     assert np.shares_memory(first, runtime.run(batch).decoded())
     np.testing.assert_array_equal(first, kept)
@@ -218,52 +218,41 @@ def test_an_embedding_graph_feeds_a_decoder_that_takes_no_ids(bundles: Bundles) 
 def test_widths_change_without_moving_a_column(bundles: Bundles) -> None:
     runtime = open_runtime(bundles("free"))
     run(runtime, StepShape(11, 64), segment("a", VOCAB_PROMPT, 0, (2,)))
-    column = runtime._pools[0].keys[..., 35].copy()
+    column = runtime._pool.columns.keys[..., 35].copy()
     expected = run(runtime, StepShape(1, 64), segment("a", (33,), 11, (2,)))
     for past in (128, 256, 64):
         again = run(runtime, StepShape(1, past), segment("a", (33,), 11, (2,)))
         np.testing.assert_allclose(again, expected, rtol=1e-5, atol=1e-5)
-        assert (runtime._pools[0].keys[..., 35] == column).all()
+        assert (runtime._pool.columns.keys[..., 35] == column).all()
     assert runtime.relayouts == 3
 
 
 def test_the_columns_of_a_forecast_prefix_outlast_a_narrower_step(bundles: Bundles) -> None:
     """A variant without a past gives the pool no columns for a while."""
     runtime = open_runtime(bundles("free"))
-    lead = runtime._pools[0].keys.shape[:-1]
+    lead = runtime._pool.columns.keys.shape[:-1]
     keys = np.arange(math.prod(lead) * 80, dtype=np.float32).reshape(*lead, 80)
     values = np.ascontiguousarray(np.swapaxes(keys, -1, -2))
     runtime.load_prefix(ForecastPrefix(keys, values))
     for past in (128, 64, 128, 256):
-        runtime.lay_out(0, StepShape(8, past))
-        held = runtime._pools[0]
+        runtime.lay_out(StepShape(8, past))
+        held = runtime._pool.columns
         assert held.width == past
         if past >= 80:
             assert (held.keys[..., :80] == keys).all()
             assert (held.values[..., :80, :] == values).all()
 
 
-def test_pools_are_apart(bundles: Bundles) -> None:
-    runtime = open_runtime(bundles("free"), pools=2)
-    shape = StepShape(8, 64)
-    first = run(runtime, shape, segment("a", VOCAB_PROMPT[:8], 0, (0,)), pool=0)
-    run(runtime, shape, segment("b", OTHER, 0, (0,)), pool=1)
-    again = run(runtime, shape, segment("a", (5,), 8, (0,)), pool=0)
-    alone = open_runtime(bundles("free"))
-    assert (run(alone, shape, segment("a", VOCAB_PROMPT[:8], 0, (0,))) == first).all()
-    assert (run(alone, shape, segment("a", (5,), 8, (0,))) == again).all()
-
-
 def test_the_loop_allocates_no_cache(bundles: Bundles) -> None:
     runtime = open_runtime(bundles("fixed"))
     shape = StepShape(8, 56)
     run(runtime, shape, segment("a", VOCAB_PROMPT[:8], 0, (0,)))
-    pool, bound = runtime._pools[0], runtime._last
+    pool, bound = runtime._pool.columns, runtime._last
     addresses = (pool.keys.ctypes.data, pool.values.ctypes.data)
     for step in range(5):
         run(runtime, shape, segment("a", (step,), 8 + step, (0,)))
         assert runtime._last is bound
-        assert (runtime._pools[0].keys.ctypes.data, runtime._pools[0].values.ctypes.data) == addresses
+        assert (runtime._pool.columns.keys.ctypes.data, runtime._pool.columns.values.ctypes.data) == addresses
 
 
 def test_the_host_cache_brings_back_the_same_bytes_elsewhere(bundles: Bundles) -> None:
@@ -271,15 +260,15 @@ def test_the_host_cache_brings_back_the_same_bytes_elsewhere(bundles: Bundles) -
     prompt = tuple((i * 31 + 7) % 256 for i in range(16))
     run(runtime, StepShape(16, 64), segment("a", prompt, 0, (3,)))
     expected = run(runtime, StepShape(1, 64), segment("a", (33,), 16, (3, 2)))
-    runtime.offload(0, slice(48, 64), b"k")
+    runtime.offload(slice(48, 64), b"k")
     assert runtime.offloaded(b"k")  # copied by now
-    runtime._pools[0].keys[...] = 9.0
-    runtime.load(0, slice(96, 112), b"k")
+    runtime._pool.columns.keys[...] = 9.0
+    runtime.load(slice(96, 112), b"k")
     restored = run(runtime, StepShape(1, 128), segment("a", (33,), 16, (6, 2)))
     np.testing.assert_allclose(restored, expected, rtol=1e-5, atol=1e-5)
     runtime.evict(b"k")
     with pytest.raises(KeyError):
-        runtime.load(0, slice(0, 16), b"k")
+        runtime.load(slice(0, 16), b"k")
 
 
 def test_a_manifest_that_lies_about_a_tensor_is_refused(bundles: Bundles, tmp_path: Path) -> None:
@@ -304,7 +293,12 @@ def test_open_close_and_open_again(bundles: Bundles) -> None:
         logits.append(run(runtime, StepShape(1, 63), segment("a", (3,), 8, (0,))))
         results.append(np.concatenate(logits))
         assert runtime._last is not None and runtime._last.output is not None
-        buffers = (runtime._pools[0].keys, runtime._pools[0].values, runtime._last.fresh.keys, runtime._last.output[0])
+        buffers = (
+            runtime._pool.columns.keys,
+            runtime._pool.columns.values,
+            runtime._last.fresh.keys,
+            runtime._last.output[0],
+        )
         held = [weakref.ref(array) for array in buffers]
         held += [weakref.ref(session) for session in runtime._sessions.values()]
         del buffers
@@ -319,7 +313,7 @@ def test_close_is_clean_and_final(bundles: Bundles) -> None:
     runtime = open_runtime(bundles("free"))
     run(runtime, StepShape(1, 64), segment("a", (1,), 0, (0,)))
     runtime.close()
-    assert not runtime._pools
+    assert not hasattr(runtime._pool, "columns")
 
 
 @pytest.mark.parametrize("layout", ["free", "fixed"])
@@ -327,11 +321,11 @@ def test_a_pool_that_is_laid_out_is_not_re_laid_by_the_step(bundles: Bundles, la
     """So that the time of `run` is that of the graphs alone."""
     runtime = open_runtime(bundles(layout))
     for shape in (StepShape(1, 64), StepShape(8, 128)) if layout == "free" else (StepShape(1, 63), StepShape(8, 56)):
-        runtime.lay_out(0, shape)
-        pool, bound, relayouts = runtime._pools[0], runtime._steps[0, shape], runtime.relayouts
+        runtime.lay_out(shape)
+        pool, bound, relayouts = runtime._pool.columns, runtime._steps[shape], runtime.relayouts
         assert pool.width == runtime._width(shape)
         run(runtime, shape, segment("a", (1,), 0, (0,)))
-        assert (runtime._pools[0], runtime._steps[0, shape], runtime.relayouts) == (pool, bound, relayouts)
+        assert (runtime._pool.columns, runtime._steps[shape], runtime.relayouts) == (pool, bound, relayouts)
     assert runtime.relayouts
     runtime.close()
 
@@ -340,7 +334,7 @@ def test_a_pool_that_is_laid_out_is_not_re_laid_by_the_step(bundles: Bundles, la
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 def test_rows_that_are_not_finite_are_named_and_no_others(bundles: Bundles, side: str, value: float) -> None:
     runtime = open_runtime(bundles("free"))
-    runtime.run(pack(StepPlan(StepShape(8, 64), 0, (segment("a", VOCAB_PROMPT[:6], 0, (0,)),)), 16))
+    runtime.run(pack(StepPlan(StepShape(8, 64), (segment("a", VOCAB_PROMPT[:6], 0, (0,)),)), 16))
     asked = np.arange(2, 8)
     assert runtime.non_finite_rows(asked).tolist() == []
     assert runtime._last is not None
@@ -379,7 +373,7 @@ def test_unfinished_business_is_an_error_of_ours(bundles: Bundles) -> None:
     with pytest.raises(AssertionError, match="before run"):
         runtime.non_finite_rows(np.arange(1))
     with pytest.raises(AssertionError, match="before run"):
-        runtime.keep(0, np.arange(1), np.arange(1))
+        runtime.keep(np.arange(1), np.arange(1))
 
 
 @pytest.mark.parametrize("side", ["inputs", "outputs"])

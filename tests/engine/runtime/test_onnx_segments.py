@@ -35,20 +35,20 @@ def open_segments(folder: Path, rows: int = 64, pinned: int = 0) -> SegmentRunti
 def run(runtime: SegmentRuntime, *segments: Segment, keep: bool = True) -> np.ndarray:
     rows = sum(len(item.tokens) for item in segments)
     shape = runtime.shapes.fixed[0] if runtime.shapes.fixed else StepShape(rows, 64)
-    plan = StepPlan(shape, 0, segments)
+    plan = StepPlan(shape, segments)
     batch = pack(plan, 16)
     logits = runtime.run(batch).decoded().copy()
     if keep:
         kept = [np.arange(start, start + len(item.tokens)) for start, item in zip(batch.starts, segments, strict=True)]
         columns = [column for item in segments for column in item.targets]
-        runtime.keep(0, np.concatenate(kept), np.array(columns, np.int64))
+        runtime.keep(np.concatenate(kept), np.array(columns, np.int64))
     return logits
 
 
 def in_pool(folder: Path, tokens: tuple[int, ...]) -> np.ndarray:
     """Logits of every token by the pool graph of the same weights."""
-    runtime = OnnxRuntime(folder, load_manifest(folder), ShapeTable((), 64, 256), 1, cpu_provider(1))
-    plan = StepPlan(StepShape(len(tokens), 64), 0, (segment("a", tokens, 0, (0, 1, 2), len(tokens)),))
+    runtime = OnnxRuntime(folder, load_manifest(folder), ShapeTable((), 64, 256), cpu_provider(1))
+    plan = StepPlan(StepShape(len(tokens), 64), (segment("a", tokens, 0, (0, 1, 2), len(tokens)),))
     return runtime.run(pack(plan, 16)).decoded().copy()
 
 
@@ -219,8 +219,8 @@ def test_a_shared_prefix_of_int8_caches_is_a_copy(bundles: Bundles) -> None:
     owner, sharer = runtime._caches.caches()
     assert (owner.keys[..., :32, :] == sharer.keys[..., :32, :]).all()
     assert (owner.values[..., :32, :] == sharer.values[..., :32, :]).all()
-    runtime.offload(0, slice(64, 80), b"block")
-    runtime.load(0, slice(160, 176), b"block")
+    runtime.offload(slice(64, 80), b"block")
+    runtime.load(slice(160, 176), b"block")
     both = run(runtime, segment("a", (3,), 40, (4, 2, 9)), segment("b", (3,), 40, (4, 2, 7)))
     np.testing.assert_allclose(both[1], both[0], atol=5e-3 * np.abs(both[0]).max())
 

@@ -133,16 +133,16 @@ def test_sixteen_over_a_thousand_tokens_take_less_than_three_times_the_memory_of
 
 def both_ways(runtime: Runtime, shape: StepShape, *segments: Segment) -> np.ndarray:
     """Logits of a step whose last segment sees both ways; nothing is kept."""
-    batch = pack(StepPlan(shape, 0, segments), 16)
+    batch = pack(StepPlan(shape, segments), 16)
     last = replace(batch.segments[-1], block_rows=batch.segments[-1].count)
     return runtime.run(replace(batch, segments=(*batch.segments[:-1], last))).decoded().copy()
 
 
 def in_pool(folder: Path, segments: Sequence[Segment], past: Segment) -> np.ndarray:
-    runtime = OnnxRuntime(folder, load_manifest(folder), ShapeTable((), 256, 512), 1, cpu_provider(1))
-    batch = pack(StepPlan(StepShape(len(past.tokens), 512), 0, (past,)), 16)
+    runtime = OnnxRuntime(folder, load_manifest(folder), ShapeTable((), 256, 512), cpu_provider(1))
+    batch = pack(StepPlan(StepShape(len(past.tokens), 512), (past,)), 16)
     runtime.run(batch)
-    runtime.keep(0, np.arange(len(past.tokens)), np.array(past.targets, np.int64))
+    runtime.keep(np.arange(len(past.tokens)), np.array(past.targets, np.int64))
     return both_ways(runtime, StepShape(sum(len(item.tokens) for item in segments), 512), *segments)
 
 

@@ -121,8 +121,7 @@ def test_another_worker_goes_on_with_it(bundles: Bundles) -> None:
     made = assemble(EngineConfig(bundle=str(folder), deterministic=True))
     embedded = request("a", (0,) * len(IDS), embeds_of(folder, IDS))
     whole = answers(made, embedded)["a"][0]
-    for pool in made.loop.scheduler.pools:
-        pool.trim(0)
+    made.loop.scheduler.blocks.trim(0)
     made.loop.add(embedded, tuple(whole[:4]), 1, 0.0)
     tokens: list[int] = []
     while made.loop.scheduler.has_work:

@@ -24,7 +24,7 @@ def batch_of(*items: Rows, key: bytes = b"", snapshots: tuple[tuple[int, bytes],
         segments.append(PackedSegment(start, count, (0,), past, 99, False, "", owner, key, snapshots))
         start += count
     zeros = np.zeros(start, np.int32)
-    return PackedBatch(StepShape(start, 64), 0, zeros, zeros, np.zeros(0, np.int64), tuple(segments), 16)
+    return PackedBatch(StepShape(start, 64), zeros, zeros, np.zeros(0, np.int64), tuple(segments), 16)
 
 
 def run(states: RecurrentStates, batch: PackedBatch, kept: int | None = None) -> list[RecurrentState]:

@@ -20,7 +20,7 @@ def batch_of(counts: list[int], padding: int = 0) -> PackedBatch:
         segments.append(PackedSegment(rows, count, (index,), 0, count))
         rows += count
     numbers = np.arange(rows, dtype=np.int32)
-    return PackedBatch(StepShape(rows, 0), 0, numbers, 10 * numbers, np.arange(padding, rows), tuple(segments), 16)
+    return PackedBatch(StepShape(rows, 0), numbers, 10 * numbers, np.arange(padding, rows), tuple(segments), 16)
 
 
 def starts(found: ArrangedBatch) -> list[int]:

@@ -32,11 +32,11 @@ def run(caches: Caches, *sequences: Rows, room: int = 0, kept: int | None = None
             columns.append(blocks[place // SIZE] * SIZE + place % SIZE)
         start += len(tokens)
     zeros = np.zeros(start, np.int32)
-    caches.place(PackedBatch(StepShape(start, 0), 0, zeros, zeros, zeros[:0].astype(np.int64), tuple(segments), SIZE))
+    caches.place(PackedBatch(StepShape(start, 0), zeros, zeros, zeros[:0].astype(np.int64), tuple(segments), SIZE))
     for (_, _, tokens), (segment, cache) in zip(sequences, caches.last, strict=True):
         cache.keys[0, 0, 0, cache.new_columns(segment), 0] = tokens
         cache.values[0, 0, 0, cache.new_columns(segment), 0] = tokens
-    caches.keep(0, rows, columns)
+    caches.keep(rows, columns)
     return [cache for _, cache in caches.last]
 
 
@@ -66,7 +66,7 @@ def test_a_shared_block_is_copied_while_its_owner_goes_on(caches: Caches) -> Non
 
 def test_a_cache_that_ends_with_the_shared_blocks_is_gone_on_with(caches: Caches) -> None:
     (first,) = run(caches, ((3, 1), 0, (1, 2, 3, 4, 5)))
-    caches.free(0, (1,))  # its sequence has ended; only the full block is worth keeping
+    caches.free((1,))  # its sequence has ended; only the full block is worth keeping
     heir, second = run(caches, ((3, 8), 4, (6,)), ((3, 9), 4, (7,)))
     assert heir is first and second is not first
     assert (tokens_of(heir, 5), tokens_of(second, 5)) == ([1, 2, 3, 4, 6], [1, 2, 3, 4, 7])
@@ -101,11 +101,11 @@ def test_a_block_with_a_new_owner_leaves_its_old_cache(caches: Caches) -> None:
 
 def test_memory_is_given_back_with_the_last_block(caches: Caches) -> None:
     run(caches, ((3, 1), 0, (1, 2, 3, 4, 5)))
-    caches.free(0, (1,))
+    caches.free((1,))
     assert len(caches.caches()) == 1
-    caches.free(0, (3,))
+    caches.free((3,))
     assert caches.caches() == []
-    caches.free(0, (3, 77))  # what was never written is nowhere
+    caches.free((3, 77))  # what was never written is nowhere
 
 
 def test_only_the_cache_that_is_too_small_moves(caches: Caches) -> None:
@@ -128,19 +128,13 @@ def test_what_can_be_foreseen_is_there_from_the_start(caches: Caches) -> None:
 
 def test_a_copy_in_the_host_cache_comes_back_as_another_block(caches: Caches) -> None:
     run(caches, ((3,), 0, (1, 2, 3, 4)))
-    caches.offload(0, slice(12, 16), b"key")
-    caches.free(0, (3,))
-    caches.load(0, slice(40, 44), b"key")
+    caches.offload(slice(12, 16), b"key")
+    caches.free((3,))
+    caches.load(slice(40, 44), b"key")
     caches.evict(b"key")
     caches.evict(b"key")
     (cache,) = run(caches, ((10, 11), 4, (5,)))
     assert tokens_of(cache, 5) == [1, 2, 3, 4, 5]
-
-
-def test_pools_are_apart(caches: Caches) -> None:
-    run(caches, ((3,), 0, (1,)))
-    caches.free(1, (3,))
-    assert len(caches.caches()) == 1
 
 
 PREFIX = tuple(range(100, 116))
@@ -254,7 +248,7 @@ def test_a_base_lives_as_long_as_a_block_or_a_cache_needs_it(sharing: Caches, or
     (other,) = run(sharing, ((40,), 0, (1,)))
     groups, caches = ((9,), (10,), BLOCKS), {0: owner, 1: sharer}
     for done, index in enumerate(order, 1):
-        sharing.free(0, groups[index])
+        sharing.free(groups[index])
         wanted = [caches[later] for later in order[done:] if later in caches]
         wanted += [owner.base] if owner.base and 2 in order[done:] else []
         assert sharing.bytes == held(other, *wanted)
@@ -266,11 +260,11 @@ def test_blocks_of_a_base_are_offloaded_and_loaded_ones_become_one(sharing: Cach
     run(sharing, ((*BLOCKS, 10), 16, (7,)))
     keys = [bytes([block]) for block in BLOCKS]
     for block, key in zip(BLOCKS, keys, strict=True):
-        sharing.offload(0, slice(block * SIZE, (block + 1) * SIZE), key)
-    sharing.free(0, (*BLOCKS, 9, 10))
+        sharing.offload(slice(block * SIZE, (block + 1) * SIZE), key)
+    sharing.free((*BLOCKS, 9, 10))
     again = (60, 61, 62, 63)
     for block, key in zip(again, keys, strict=True):
-        sharing.load(0, slice(block * SIZE, (block + 1) * SIZE), key)
+        sharing.load(slice(block * SIZE, (block + 1) * SIZE), key)
         sharing.evict(key)
     first, second = run(sharing, ((*again, 20), 16, (5,)), ((*again, 21), 16, (6,)))
     assert second.base is not None

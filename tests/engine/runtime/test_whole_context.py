@@ -106,7 +106,7 @@ def batch(*segments: tuple[tuple[int, ...], tuple[int, ...], int, int]) -> Packe
         packed.append(PackedSegment(row, len(tokens), blocks, past, 0))
         row += len(tokens)
         rows += range(row - wanted, row)
-    return PackedBatch(StepShape(len(ids), 64), 0, ids, np.zeros_like(ids), np.array(rows, np.int64), tuple(packed), 4)
+    return PackedBatch(StepShape(len(ids), 64), ids, np.zeros_like(ids), np.array(rows, np.int64), tuple(packed), 4)
 
 
 def test_several_sequences_are_packed_and_a_step_takes_the_runs_it_needs() -> None:
@@ -114,7 +114,7 @@ def test_several_sequences_are_packed_and_a_step_takes_the_runs_it_needs() -> No
     runtime = WholeContextRuntime(inner, [16, 8], ShapeTable((), 64, 64, segmented=True))
     assert not len(runtime.run(batch(((1, 2, 3, 4, 5), (), 0, 0))))  # nobody asks: nothing is computed
     assert inner.steps == []
-    runtime.keep(0, np.arange(5), np.array([8, 9, 10, 11, 4]))  # blocks 2 and 1
+    runtime.keep(np.arange(5), np.array([8, 9, 10, 11, 4]))  # blocks 2 and 1
     asked = batch(((6, 7), (2, 1), 5, 2), ((9, 9, 9), (), 0, 1), ((3,), (), 0, 1), (tuple(range(12)), (), 0, 1))
     found = runtime.run(asked).decoded().argmax(axis=1).tolist()
     expected = [by_hand(tokens, 1)[0] for tokens in ((1, 2, 3, 4, 5, 6), (1, 2, 3, 4, 5, 6, 7), (9, 9, 9), (3,))]

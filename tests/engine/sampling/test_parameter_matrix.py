@@ -34,7 +34,7 @@ MODES: dict[str, dict[str, Any]] = {
     "plain": {"shapes": free(16, 256)},
     "guesses": {"shapes": fixed((8, 120)), "lookup": PromptLookup(), "lookup_rows": 4},
     "short of columns": {"shapes": fixed((4, 92), (16, 96))},
-    "two pools and a host cache": {"shapes": fixed((8, 56)), "pools": 2, "offload_blocks": 8},
+    "host cache": {"shapes": fixed((8, 56)), "offload_blocks": 8},
     "no prefix cache": {"shapes": fixed((8, 120)), "prefix_cache": False},
 }
 PROMPT = tuple((i * 7 + 3) % 11 for i in range(19))

@@ -34,7 +34,7 @@ class Masks(GrammarMasks):
 def plan(*segments: tuple[str, int, int]) -> StepPlan:
     """Of each sequence its id, its rows, and how many of them are sampled."""
     made = [Segment(sequence_of(name), (7,) * rows, 0, (), 0, (), sampled) for name, rows, sampled in segments]
-    return StepPlan(StepShape(8, 64), 0, tuple(made))
+    return StepPlan(StepShape(8, 64), tuple(made))
 
 
 @pytest.mark.parametrize(

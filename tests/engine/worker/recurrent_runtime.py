@@ -18,8 +18,8 @@ MODULUS = 1_000_003  # of the fake's hash: float32 has it exactly
 class RecurrentFake(SegmentedFake):
     """The hash of a sequence's tokens is carried from row to row and never computed from the columns."""
 
-    def __init__(self, shapes: ShapeTable, pools: int, columns: int, vocab: int = 50) -> None:
-        super().__init__(shapes, pools, columns, vocab)
+    def __init__(self, shapes: ShapeTable, columns: int, vocab: int = 50) -> None:
+        super().__init__(shapes, columns, vocab)
         self.states = RecurrentStates(SMALLEST)
 
     def run(self, batch: PackedBatch) -> Logits:
@@ -38,8 +38,8 @@ class RecurrentFake(SegmentedFake):
         assert found == [hashes[int(row)] % self.vocab for row in batch.logit_rows], "a state is another sequence's"
         return logits
 
-    def keep(self, pool: int, rows: NDArray[np.int64], columns: NDArray[np.int64]) -> None:
-        super().keep(pool, rows, columns)
+    def keep(self, rows: NDArray[np.int64], columns: NDArray[np.int64]) -> None:
+        super().keep(rows, columns)
         self.states.keep(frozenset(rows.tolist()))
 
     def forget_states(self, sequences: Collection[str], snapshots: Collection[bytes]) -> None:

@@ -28,8 +28,8 @@ def smallest_manifest(window: int = 0) -> Manifest:
 class SegmentedFake(FakeRuntime):
     """`blocks` moves between caches as real keys and values do; rows that are not kept are written all the same."""
 
-    def __init__(self, shapes: ShapeTable, pools: int, columns: int, vocab: int = 50) -> None:
-        super().__init__(shapes, pools, columns, vocab)
+    def __init__(self, shapes: ShapeTable, columns: int, vocab: int = 50) -> None:
+        super().__init__(shapes, columns, vocab)
         self.window = 0
         self.caches: SequenceCaches[None] = SequenceCaches(smallest_manifest(), None if shapes.fixed else 16)
 
@@ -69,14 +69,14 @@ class SegmentedFake(FakeRuntime):
         np.testing.assert_array_equal(own.keys[0, 0, 0, seen, 0], cache.keys[0, 0, 0, full, 0])
         np.testing.assert_array_equal(own.values[0, 0, 0, seen, 0], cache.values[0, 0, 0, full, 0])
 
-    def keep(self, pool: int, rows: NDArray[np.int64], columns: NDArray[np.int64]) -> None:
-        self.caches.keep(pool, rows.tolist(), columns.tolist())
+    def keep(self, rows: NDArray[np.int64], columns: NDArray[np.int64]) -> None:
+        self.caches.keep(rows.tolist(), columns.tolist())
 
-    def offload(self, pool: int, columns: slice, key: bytes) -> None:
-        self.caches.offload(pool, columns, key)
+    def offload(self, columns: slice, key: bytes) -> None:
+        self.caches.offload(columns, key)
 
-    def load(self, pool: int, columns: slice, key: bytes) -> None:
-        self.caches.load(pool, columns, key)
+    def load(self, columns: slice, key: bytes) -> None:
+        self.caches.load(columns, key)
 
     def offloaded(self, key: bytes) -> bytes:
         return self.caches.offloaded(key)
@@ -87,8 +87,8 @@ class SegmentedFake(FakeRuntime):
     def evict(self, key: bytes) -> None:
         self.caches.evict(key)
 
-    def free(self, pool: int, blocks: Collection[int]) -> None:
-        self.caches.free(pool, blocks)
+    def free(self, blocks: Collection[int]) -> None:
+        self.caches.free(blocks)
 
-    def free_behind(self, pool: int, blocks: Collection[int]) -> None:
-        self.caches.free_behind(pool, blocks)
+    def free_behind(self, blocks: Collection[int]) -> None:
+        self.caches.free_behind(blocks)

@@ -170,7 +170,6 @@ def fake_of(shapes: ShapeTable, is_recurrent: bool) -> type[FakeRuntime]:
 def simulate(
     shapes: ShapeTable,
     *,
-    pools: int = 1,
     lookup: PromptLookup | None = None,
     costs: dict[StepShape, float] | None = None,
     max_context: int = 10**6,
@@ -186,9 +185,9 @@ def simulate(
     forecasts: of a prefix of a block.
     """
     taken = 0 if forecasts is None else 1
-    blocks = [BlockPool(columns or shapes.max_past, block, taken) for _ in range(pools)]
+    blocks = BlockPool(columns or shapes.max_past, block, taken)
     # Of fused graphs a block is a whole cache, and a sequence has one.
-    capacity = Capacity(block if shapes.slots else (blocks[0].block_count - taken) * block, max_context)
+    capacity = Capacity(block if shapes.slots else (blocks.block_count - taken) * block, max_context)
     scheduler = Scheduler(
         shapes,
         CostTable(costs or {}),
@@ -197,7 +196,7 @@ def simulate(
         forecasts,
         lookup,
     )
-    runtime = fake_of(shapes, bool(rules.get("is_recurrent")))(shapes, pools, shapes.max_past, VOCAB)
+    runtime = fake_of(shapes, bool(rules.get("is_recurrent")))(shapes, shapes.max_past, VOCAB)
     if isinstance(runtime, SegmentedFake) and (window := rules.get("window")):
         runtime.open_caches(int(str(window)))
     ticks = iter(range(10**9))

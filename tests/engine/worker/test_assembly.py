@@ -44,7 +44,7 @@ def rehash(folder: Path) -> None:
 
 
 def test_a_start_is_logged_stage_by_stage(bundles: Bundles, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    stages = ["manifest", "shapes", "graphs and pools", "step times"]
+    stages = ["manifest", "shapes", "graphs and pool", "step times"]
     with caplog.at_level(logging.DEBUG, "hexserve.worker"):
         assemble(replace(CONFIG, bundle=str(bundles("fixed")))).runtime.close()
     *begun, last = [record.message for record in caplog.records]

@@ -30,8 +30,8 @@ def test_as_many_caches_as_sequences_may_run_and_memory_holds(manifest: Manifest
 
 
 def test_nothing_is_shared_offloaded_or_held_back(manifest: Manifest) -> None:
-    settled = settings_for(manifest, EngineConfig("", pools=3))
-    assert (settled.pools, settled.prefix_cache, settled.kv_offload_mb, settled.reserve_tokens) == (1, False, 0, 0)
+    settled = settings_for(manifest, EngineConfig(""))
+    assert (settled.prefix_cache, settled.kv_offload_mb, settled.reserve_tokens) == (False, 0, 0)
     shapes = choose_shapes(manifest, settled)
     assert (shapes.slots, shapes.segmented, [shape.rows for shape in shapes.fixed]) == (3, True, [1, 3, 8, 16])
     pinned = choose_shapes(manifest, replace(settled, deterministic=True))

@@ -151,7 +151,7 @@ def test_a_block_that_would_spoil_others_reaches_no_pool(
     with caplog.at_level(logging.WARNING, "hexserve.worker"):
         assert KvRestart(file, world.scheduler, world.runtime).restore() == 0
     assert "block 0 holds numbers that no cache has" in caplog.text
-    assert world.scheduler.pools[0].keyed() == []
+    assert world.scheduler.blocks.keyed() == []
 
 
 def test_a_folder_that_is_gone_costs_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -26,9 +26,9 @@ def files_of(manifest: Manifest, *without: str) -> int:
 
 def test_a_pool_bundle(bundles: Bundles) -> None:
     manifest = load_manifest(bundles("free"))
-    plan = plan_memory(manifest, choose_shapes(manifest, CONFIG), replace(CONFIG, pools=2))
-    assert plan == MemoryPlan(files_of(manifest), 8192, 8192 * 512, 256, 0, 1024**3)
-    assert plan.together == files_of(manifest) + 8192 * 512 + 1024**3
+    plan = plan_memory(manifest, choose_shapes(manifest, CONFIG), CONFIG)
+    assert plan == MemoryPlan(files_of(manifest), 4096, 4096 * 512, 256, 0, 1024**3)
+    assert plan.together == files_of(manifest) + 4096 * 512 + 1024**3
     assert plan_memory(manifest, shape_table(manifest, 8), replace(CONFIG, prefix_cache=False)).prefixes == 0
 
 
@@ -55,11 +55,11 @@ def test_layers_with_a_window_take_less(bundles: Bundles) -> None:
     layers = LayerAttention(64), LayerAttention()
     manifest = msgspec.structs.replace(manifest, model=msgspec.structs.replace(manifest.model, attention=layers))
     shapes = replace(shape_table(manifest, 8), max_past=8192)
-    plan = plan_memory(manifest, shapes, replace(CONFIG, pools=1))
+    plan = plan_memory(manifest, shapes, CONFIG)
     each = manifest.kv_bytes_per_token // 2
     assert (plan.caches, plan.window_columns) == ((8192 + 2048) * each, 2048)
     assert "8,192 tokens (2,048 in layers with a window)" in str(plan)
-    assert plan_memory(manifest, shapes, replace(CONFIG, pools=1, deterministic=True)).caches == 8192 * 2 * each
+    assert plan_memory(manifest, shapes, replace(CONFIG, deterministic=True)).caches == 8192 * 2 * each
 
 
 def test_in_words() -> None:

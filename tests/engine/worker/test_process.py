@@ -71,7 +71,7 @@ class Stuck(FakeRuntime):
         threading.Event().wait()
 
 def open_runtime(folder, manifest, shapes, config):
-    return Stuck(shapes, config.pools, 64)
+    return Stuck(shapes, 64)
 
 sys.exit(main(sys.argv[1:], open_runtime))
 """

@@ -25,7 +25,7 @@ SHAPE = StepShape(32, 224)
 def runtime(npu_bundle: Callable[[str], Path], request: pytest.FixtureRequest) -> Iterator[OnnxRuntime]:
     folder = npu_bundle(request.param)
     manifest = load_manifest(folder)
-    opened = OnnxRuntime(folder, manifest, ShapeTable((SHAPE,), 32, 224), 1, qnn_provider(manifest))
+    opened = OnnxRuntime(folder, manifest, ShapeTable((SHAPE,), 32, 224), qnn_provider(manifest))
     assert opened.device == EMULATOR
     yield opened
     opened.close()
@@ -37,12 +37,12 @@ def segment(name: str, tokens: tuple[int, ...], position: int, pages: tuple[int,
 
 
 def run(runtime: OnnxRuntime, *segments: Segment) -> np.ndarray:
-    plan = StepPlan(SHAPE, 0, segments)
+    plan = StepPlan(SHAPE, segments)
     batch = pack(plan, 16)
     logits = runtime.run(batch).decoded().copy()
     rows = [np.arange(start, start + len(part.tokens)) for start, part in zip(batch.starts, segments, strict=True)]
     columns = np.concatenate([np.array(part.targets) for part in segments])
-    runtime.keep(0, np.concatenate(rows).astype(np.int64), columns.astype(np.int64))
+    runtime.keep(np.concatenate(rows).astype(np.int64), columns.astype(np.int64))
     return logits
 
 
@@ -74,10 +74,10 @@ def test_other_rows_and_columns_change_the_order_of_half_precision_sums_and_noth
 
 def test_stale_columns_change_no_bit(runtime: OnnxRuntime) -> None:
     run(runtime, segment("a", PROMPT, 0, (0, 1)))
-    plan = StepPlan(SHAPE, 0, (segment("a", (33,), 20, (0, 1)),))
+    plan = StepPlan(SHAPE, (segment("a", (33,), 20, (0, 1)),))
     batch = pack(plan, 16)
     clean = runtime.run(batch).decoded().copy()
-    pool = runtime._pools[0]
+    pool = runtime._pool[0]
     pool.keys[..., 40:] = 100.0
     pool.values[..., 40:, :] = -100.0
     np.testing.assert_array_equal(runtime.run(batch).decoded(), clean)

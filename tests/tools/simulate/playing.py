@@ -23,12 +23,12 @@ def everyone(clients: int, prompt: int, output: int, requests: int = 1) -> Simul
     return SimulatedLoad((0.0,) * clients, requests, prompt, output)
 
 
-def policies(table: Prices, pools: int = 1) -> dict[str, Policy]:
+def policies(table: Prices) -> dict[str, Policy]:
     """One of each."""
     return {
         "serial": Serial(table),
         "fusion": Fusion(table),
-        "continuous": Continuous(table, EngineConfig("", pools=pools)),
+        "continuous": Continuous(table, EngineConfig("")),
     }
 
 

@@ -95,7 +95,6 @@ def test_one_token_has_no_gaps() -> None:
         (["--host-ms", "-1"], "--host-ms must be 0 to 1000000, not -1"),
         (["--max-gap-ms", "0"], "--max-gap-ms must be 1 to 1000000, not 0"),
         (["--reserve-tokens", "-1"], "--reserve-tokens must be 0 to 1048576, not -1"),
-        (["--pools", "65"], "--pools must be 1 to 64, not 65"),
         (["--model", "gpt"], "--model must be 'all' or one of falcon_v3_7b_instruct, llama_v3_1_8b"),
         (["--device", "m4"], "--device must be one of x-elite, x2-elite, 8-elite, 8-elite-gen5, not 'm4'"),
         (["--costs", "/nowhere"], "--costs /nowhere cannot be read: No such file or directory"),

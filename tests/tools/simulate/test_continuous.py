@@ -4,7 +4,7 @@ import pytest
 
 from engine.bundle.variant import StepShape
 from engine.config import EngineConfig
-from tests.tools.simulate.playing import KV_BYTES, everyone, longest_gap, play, policies, prices, rate
+from tests.tools.simulate.playing import KV_BYTES, everyone, play, policies, prices, rate
 from tools.simulate.clock import Run
 from tools.simulate.continuous import Continuous
 from tools.simulate.load import Job
@@ -43,15 +43,6 @@ def test_a_lone_stream_moves_to_the_narrow_variant_when_waiting_has_cost_as_much
     run = play(Continuous(table, EngineConfig("")), everyone(1, 100, 12))
     # The prompt, four tokens at 20 ms too much each, one re-laying of 90 ms, six tokens more.
     assert run.seconds == pytest.approx((60 + 4 * 60 + 130 + 6 * 40) / 1000)
-
-
-def test_pools_take_turns() -> None:
-    """Each of two pools has room for one request: both run, every other step is the other's."""
-    run = play(policies(prices({1: 10.0, 32: 20.0}, past=64), pools=2)["continuous"], everyone(2, 32, 17))
-    assert run.steps == 2 * (1 + 16)
-    assert [run.answers[number].first_token_s for number in (0, 1)] == [pytest.approx(0.02), pytest.approx(0.04)]
-    assert longest_gap(run) == pytest.approx(0.03)  # while the other's prompt is computed
-    assert run.answers[0].gaps_s[1:] == pytest.approx([0.02] * 15)
 
 
 def test_stock_graphs_serve_sixteen_clients_whose_slots_run_out() -> None:

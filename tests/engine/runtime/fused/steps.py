@@ -46,7 +46,7 @@ class Passes:
             segments.append(PackedSegment(row, len(tokens), (number,) if past else (), past, end))
             row = end
         last = np.array([segment.end - 1 for segment in segments], np.int64)
-        return PackedBatch(StepShape(rows, self._columns + 1), 0, ids, positions, last, tuple(segments), self._columns)
+        return PackedBatch(StepShape(rows, self._columns + 1), ids, positions, last, tuple(segments), self._columns)
 
     def run(self, rows: int, *parts: tuple[int, tuple[int, ...]]) -> np.ndarray:
         """Run a step and keep every row; logits [parts, V]."""
@@ -55,7 +55,7 @@ class Passes:
         for (number, tokens), segment in zip(parts, batch.segments, strict=True):
             done = self.tokens.setdefault(number, [])
             columns = number * self._columns + len(done) + np.arange(len(tokens))
-            self.runtime.keep(0, np.arange(segment.start, segment.end), columns)
+            self.runtime.keep(np.arange(segment.start, segment.end), columns)
             done.extend(tokens)
         return logits
 

@@ -25,7 +25,7 @@ def batch_of(rows: int, *parts: tuple[int, int]) -> PackedBatch:
         row += count
     ids = np.arange(100, 100 + rows, dtype=np.int32)
     last = np.array([segment.end - 1 for segment in segments], np.int64)
-    return PackedBatch(StepShape(rows, PAST), 0, ids, positions, last, tuple(segments), COLUMNS)
+    return PackedBatch(StepShape(rows, PAST), ids, positions, last, tuple(segments), COLUMNS)
 
 
 def filled(bundles: Bundles, layout: str, batch: PackedBatch) -> tuple[Placement, FusedInputs]:

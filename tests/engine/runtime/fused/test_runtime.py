@@ -139,7 +139,7 @@ def test_a_finished_prompt_becomes_a_decode_and_the_caches_change_places(bundles
         prompt, decode = runtime._last.caches  # type: ignore[union-attr]
         keys = [cache.keys.ctypes.data for cache in (prompt, decode)]
         computed = steps.computed(1)
-        runtime.free(0, [0])  # the decode has ended, the prompt takes its place, another prompt comes
+        runtime.free([0])  # the decode has ended, the prompt takes its place, another prompt comes
         steps.tokens.pop(0)
         steps.run(8, (2, PROMPT[:3]), (1, (7,)))
         swapped = runtime._last.caches  # type: ignore[union-attr]
@@ -210,7 +210,7 @@ def test_a_cache_with_numbers_that_are_not_finite_is_cleaned_before_it_serves_ag
     with opened(bundles) as runtime:
         steps = Passes(runtime)
         expected = steps.run(8, (0, PROMPT[:5]))
-        runtime.free(0, [0])
+        runtime.free([0])
         steps.tokens.clear()
         batch = steps.batch(8, (0, OTHER[:3]))
         runtime.run(batch)
@@ -222,7 +222,7 @@ def test_a_cache_with_numbers_that_are_not_finite_is_cleaned_before_it_serves_ag
         assert runtime.non_finite_rows(np.arange(start, start + 3)).tolist() == [start + 1]
         for _ in range(3):  # whichever spare cache is taken
             np.testing.assert_array_equal(steps.run(8, (0, PROMPT[:5])), expected)
-            runtime.free(0, [0])
+            runtime.free([0])
             steps.tokens.clear()
 
 
@@ -241,7 +241,7 @@ def test_caches_serve_one_sequence_after_the_other(bundles: Bundles) -> None:
         for _ in range(5):
             for number in range(4):
                 steps.run(8, (number, PROMPT[:4]))
-            runtime.free(0, range(4))
+            runtime.free(range(4))
             steps.tokens.clear()
         assert next(runtime._caches._serials) <= 6  # four, the blank one, and one for a prompt that is not kept yet
 

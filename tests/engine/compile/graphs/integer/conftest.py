@@ -48,24 +48,24 @@ class Bench:
 
     def run(self, *segments: Segment) -> np.ndarray:
         """One pass whose KV is kept; logits of each segment's last row."""
-        plan = StepPlan(self.shape, 0, segments)
+        plan = StepPlan(self.shape, segments)
         batch = pack(plan, 16)
         logits = self.runtime.run(batch).decoded().copy()
         rows = [np.arange(start, start + len(part.tokens)) for start, part in zip(batch.starts, segments, strict=True)]
         columns = np.concatenate([np.array(part.targets) for part in segments])
-        self.runtime.keep(0, np.concatenate(rows).astype(np.int64), columns.astype(np.int64))
+        self.runtime.keep(np.concatenate(rows).astype(np.int64), columns.astype(np.int64))
         return logits
 
     def pool(self) -> tuple[np.ndarray, np.ndarray]:
         """The cached keys and values, all layers, once all of them are written."""
         self.runtime._writes.finish()
-        return self.runtime._pools[0].keys, self.runtime._pools[0].values
+        return self.runtime._pool.columns.keys, self.runtime._pool.columns.values
 
 
 def open_bench(folder: Path, manifest: Manifest, shape: StepShape, provider: Provider | None = None) -> Bench:
     """A runtime pinned to one shape; on the CPU unless told otherwise."""
     table = ShapeTable((shape,), shape.rows, shape.past)
-    return Bench(OnnxRuntime(folder, manifest, table, 1, provider or cpu_provider(1)), shape)
+    return Bench(OnnxRuntime(folder, manifest, table, provider or cpu_provider(1)), shape)
 
 
 def segment(name: str, tokens: tuple[int, ...], position: int, pages: tuple[int, ...]) -> Segment:

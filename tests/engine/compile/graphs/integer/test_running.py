@@ -44,7 +44,7 @@ def test_neighbours_change_no_bit_and_other_places_only_rounding(bench: Bench) -
 
 def test_extreme_codes_in_stale_columns_change_no_bit(bench: Bench) -> None:
     bench.run(segment("a", PROMPT, 0, (0, 1)))
-    batch = pack(StepPlan(SHAPE, 0, (segment("a", (33,), 20, (0, 1)),)), 16)
+    batch = pack(StepPlan(SHAPE, (segment("a", (33,), 20, (0, 1)),)), 16)
     clean = bench.runtime.run(batch).decoded().copy()
     keys, values = bench.pool()
     for key_code, value_code in ((255, 0), (0, 255), (255, 255)):
