@@ -9,7 +9,6 @@ its columns back.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
 from engine.core.kv_blocks import BlockKey, StateSnapshots
 from engine.core.kv_queues import PoolQueues
@@ -18,14 +17,6 @@ from engine.core.sequence import Rank, Sequence
 
 PASSING = 2  # whoever takes the columns of a sequence takes its last block first, and with it the last border
 STATE_TOKENS = 256  # a state of a small model takes as much memory as keys and values of some 800 tokens
-
-
-@dataclass(frozen=True, slots=True)
-class Forgotten:
-    """What the runtime may give back: states of sequences by their ids, snapshots by their keys."""
-
-    sequences: tuple[str, ...]
-    snapshots: tuple[BlockKey, ...]
 
 
 class StateBorders:
@@ -105,9 +96,9 @@ class StateBorders:
             self._passing.pop(sequence.id, None)
             self._ended.append(sequence.id)
 
-    def take_forgotten(self) -> Forgotten:
-        """What has gone since the last call."""
-        forgotten = Forgotten(tuple(self._ended), tuple(key for key in self._dropped if key not in self._snapshots))
+    def take_forgotten(self) -> tuple[tuple[str, ...], tuple[BlockKey, ...]]:
+        """What the runtime may give back since the last call: states of sequences by id, snapshots by key."""
+        forgotten = tuple(self._ended), tuple(key for key in self._dropped if key not in self._snapshots)
         self._ended.clear()
         self._dropped.clear()
         return forgotten

@@ -131,8 +131,7 @@ class Scheduler(Planner):
         return Gauges(self.running, self.waiting, self.blocks.referenced * size, self.blocks.block_count * size)
 
     def take_freed(self) -> Freed:
-        gone = self.states.take_forgotten()
-        return Freed(gone.sequences, gone.snapshots, *self._pool.take_freed())
+        return Freed(*self.states.take_forgotten(), *self._pool.take_freed())
 
     def violations(self) -> Iterator[str]:
         yield from pool_violations(self.blocks, self.sequences(), self._pool.reserved, self._pool.available())

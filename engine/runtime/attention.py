@@ -55,7 +55,7 @@ class Runnable(Protocol):
     """A graph, or more, bound to the buffers of one layer."""
 
     def run(self) -> None:
-        """Compute; raises what onnxruntime raises."""
+        """Compute. StepFailed."""
 
 
 @dataclass(slots=True)
@@ -86,7 +86,7 @@ class ChunkBinding:
     columns: Array
 
     def run(self) -> None:
-        """Run the graph over its buffers; raises what onnxruntime raises."""
+        """Run the graph, and copy the codes. StepFailed."""
         self.graph.run()
         end = int(self.columns)
         for codes, target in zip(self.codes, self.targets, strict=True):
@@ -158,11 +158,14 @@ class CausalAttention:
             inputs |= dict(zip(SCALES, self._scales[layer], strict=True))
         if self._scales is None or count <= self._in_place_rows:
             outputs: dict[str, Array] = {"attended": attended, "present_key": caches[0], "present_value": caches[1]}
-            return bind_all(self._sessions[attention_name(ATTENTION, form)], inputs, outputs)
+            return self._bind_graph(attention_name(ATTENTION, form), inputs, outputs)
         codes = self._codes[0, :, :count], self._codes[1, :, :count]
         outputs = {"attended": attended, "key_codes": codes[0], "value_codes": codes[1]}
-        bound = bind_all(self._sessions[attention_name(ATTENTION_CHUNK, form)], inputs, outputs)
+        bound = self._bind_graph(attention_name(ATTENTION_CHUNK, form), inputs, outputs)
         return ChunkBinding(bound, codes, caches, columns=shared["total_sequence_length"])
+
+    def _bind_graph(self, name: str, inputs: Mapping[str, Array], outputs: Mapping[str, Array]) -> Binding:
+        return bind_all(name, self._sessions[name], inputs, outputs)
 
 
 class NonFiniteRows:

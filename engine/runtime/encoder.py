@@ -17,7 +17,6 @@ from engine.bundle.specs import PoolingKind
 from engine.bundle.tensors import COS, IDS, MASK, SIN, Array, encoding_of
 from engine.bundle.variant import StepShape, shape_table
 from engine.bundle.weight_files import read_floats
-from engine.errors import StepFailed
 from engine.runtime.buffers import RotaryTable
 from engine.runtime.interface import Indices, Logits, PackedBatch, RowLayout, Runtime
 from engine.runtime.mask import paint
@@ -131,10 +130,7 @@ class EncoderRuntime(Runtime):
         self._parts.begin()
         self._fill(variant, batch)
         self._parts.mark("inputs")
-        try:
-            variant.binding.run()
-        except Exception as error:  # onnxruntime's exceptions share no base class of their own
-            raise StepFailed(f"graph {variant.graph.name} failed: {str(error)[:300]}") from error
+        variant.binding.run()
         self._parts.mark("layers")
         return encoding_of(variant.graph.outputs[0]).decode(variant.output[0])
 
@@ -183,4 +179,4 @@ def _bound(graph: GraphSpec, session: ort.InferenceSession) -> _Variant:
     output = buffers.pop(HIDDEN)
     mask = next(tensor for tensor in graph.inputs if tensor.name == MASK)
     codes = encoding_of(mask).mask_codes()
-    return _Variant(graph, bind_all(session, buffers, {HIDDEN: output}), buffers, output, codes)
+    return _Variant(graph, bind_all(graph.name, session, buffers, {HIDDEN: output}), buffers, output, codes)

@@ -80,7 +80,7 @@ def _trial_batch(graph: BoundGraph, columns: int) -> PackedBatch:
     counts = ([prompt] if prompt else []) + [1] * shape.slots
     layout, row = RowLayout(StepShape(shape.rows, columns), sum(counts)), shape.rows - sum(counts)
     for index, size in enumerate(counts):
-        layout.add(range(row, row + size), row, (index,), past, room=columns)
+        layout.add(range(row, row + size), row, (index,), past)
         row += size
     return layout.batch(block_size=columns)
 

@@ -26,7 +26,7 @@ from engine.errors import StepFailed
 from engine.runtime.buffers import RotaryTable
 from engine.runtime.interface import PackedBatch, PackedSegment
 from engine.runtime.onnx_library import ort
-from engine.runtime.sessions import Binding, bind
+from engine.runtime.sessions import Binding, bind_all
 
 PADDING = -1
 
@@ -288,27 +288,19 @@ class BoundGraph:
         self._bindings[key] = found
         if len(self._bindings) > KEPT_BINDINGS:
             del self._bindings[next(iter(self._bindings))]
-        try:
-            found.run()
-        except Exception as error:  # onnxruntime's exceptions share no base class of their own
-            raise StepFailed(f"graph {self.shape.name} failed: {str(error)[:300]}") from error
+        found.run()
 
     def clear(self) -> None:
         """Drop the bindings: none may outlive what it points to."""
         self._bindings.clear()
 
     def _bind(self, caches: Sequence[FusedCache], updated: Sequence[FusedCache]) -> Binding:
-        bound = Binding(self._session, self._session.io_binding(), [])
         outputs: dict[str, Array] = {LOGITS: self.logits}
         for layer in range(len(self.keys)):
             outputs |= zip(fresh_tensors(layer), (self.keys[layer], self.values[layer]), strict=True)
         inputs = self.inputs.arrays | self._tensors("past", caches)
         outputs |= self._tensors("updated_past", updated)
-        for name, array in inputs.items():
-            bind(bound, bound.binding.bind_input, name, array)
-        for name, array in outputs.items():
-            bind(bound, bound.binding.bind_output, name, array)
-        return bound
+        return bind_all(self.shape.name, self._session, inputs, outputs)
 
     def _tensors(self, kind: str, caches: Sequence[FusedCache]) -> dict[str, Array]:
         found: dict[str, Array] = {}

@@ -11,7 +11,7 @@ from engine.bundle.weight_files import weight_input
 from engine.runtime.buffers import Arena
 from engine.runtime.interface import Logits
 from engine.runtime.onnx_library import ort
-from engine.runtime.sessions import Binding, bind
+from engine.runtime.sessions import Binding, bind_all
 
 
 @dataclass(slots=True)
@@ -82,13 +82,11 @@ class LmHead:
         weight, (given,) = weight_input(graph), graph.outputs
         (taken,) = (tensor for tensor in graph.inputs if tensor is not weight)
         hidden, logits = self._buffer("head hidden", taken, width), self._buffer("head logits", given, width)
-        session = self._sessions[graph.name]
-        bound = Binding(session, session.io_binding(), [])
-        bind(bound, bound.binding.bind_input, taken.name, hidden)
+        inputs = {taken.name: hidden}
         if weight is not None:
             assert self._weight is not None, "a bundle that was checked has the file"
-            bind(bound, bound.binding.bind_input, weight.name, self._weight)
-        bind(bound, bound.binding.bind_output, given.name, logits)
+            inputs[weight.name] = self._weight
+        bound = bind_all(graph.name, self._sessions[graph.name], inputs, {given.name: logits})
         return _BoundHead(bound, hidden, logits, encoding_of(given))
 
     def _buffer(self, name: str, tensor: TensorSpec, width: int) -> Array:

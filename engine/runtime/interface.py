@@ -115,6 +115,11 @@ class RowLayout:
         self._logit_rows: list[int] = []
         self._row = shape.rows - used
 
+    @property
+    def row(self) -> int:
+        """The next one."""
+        return self._row
+
     def add(
         self,
         tokens: Sequence[int] | NDArray[np.int32],
@@ -123,44 +128,30 @@ class RowLayout:
         past: int = 0,
         *,
         logits: Iterable[int] = (),
-        room: int = 0,
         block_rows: int = 1,
-        adapter: str = "",
         owner: str = "",
-        state_key: bytes = b"",
-        snapshots: tuple[tuple[int, bytes], ...] = (),
-        tree: ForecastTree | None = None,
-        early: tuple[int, ...] = (),
-        audio: bytes = b"",
-        aligns: bool = False,
+    ) -> int:
+        """The next rows of a sequence of which nothing more is known. Returns the first of them."""
+        count = len(tokens)
+        segment = PackedSegment(self._row, count, blocks, past, past + count, block_rows, owner=owner)
+        return self.add_segment(tokens, first, segment, logits)
+
+    def add_segment(
+        self,
+        tokens: Sequence[int] | NDArray[np.int32],
+        first: int,
+        segment: PackedSegment,
+        logits: Iterable[int] = (),
     ) -> int:
         """The next rows: `tokens` from position `first` on, or where a tree has them. Returns the first of the rows.
 
-        logits: which of them give logits. room: 0 = as many columns as there are. The rest as `PackedSegment` has it.
+        segment: starts at `row`. logits: which of its rows give logits.
         """
-        row, count = self._row, len(tokens)
-        end = row + count
+        row, end, tree = segment.start, segment.end, segment.tree
         self._ids[row:end] = tokens
-        self._positions[row:end] = first + (np.arange(count) if tree is None else np.array(tree.depths))
+        self._positions[row:end] = first + (np.arange(segment.count) if tree is None else np.array(tree.depths))
         self._logit_rows.extend(row + index for index in logits)
-        self._segments.append(
-            PackedSegment(
-                row,
-                count,
-                blocks,
-                past,
-                room or past + count,
-                block_rows,
-                adapter,
-                owner,
-                state_key,
-                snapshots,
-                tree,
-                early,
-                audio,
-                aligns,
-            )
-        )
+        self._segments.append(segment)
         self._row = end
         return row
 
@@ -186,13 +177,12 @@ def pack(plan: StepPlan, block_size: int) -> PackedBatch:
         left = segment.past_columns - len(segment.blocks) * block_size
         assert left <= 0, f"position {segment.first_position}: {left} cached columns have no block"
         request = segment.sequence.request
-        row = layout.add(
-            segment.tokens,
-            segment.first_position,
+        packed = PackedSegment(
+            layout.row,
+            len(segment.tokens),
             segment.blocks,
             segment.past_columns,
-            logits=segment.logit_indices,
-            room=segment.room,
+            segment.room,
             block_rows=segment.block_rows,
             adapter=request.adapter,
             owner=request.id,
@@ -203,6 +193,7 @@ def pack(plan: StepPlan, block_size: int) -> PackedBatch:
             audio=request.audio,
             aligns=request.pooling is not None and request.pooling.alignment,
         )
+        row = layout.add_segment(segment.tokens, segment.first_position, packed, segment.logit_indices)
         if request.prompt_embeds and segment.first_position < len(request.prompt_ids):
             tokens, count = len(request.prompt_ids), len(segment.tokens)
             embedded.append((row, prompt_rows(request.prompt_embeds, tokens, segment.first_position, count)))

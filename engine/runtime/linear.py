@@ -39,7 +39,7 @@ from engine.runtime.buffers import RotaryTable, linear_graphs
 from engine.runtime.interface import PackedBatch
 from engine.runtime.onnx_library import ort
 from engine.runtime.routing import RoutingCount
-from engine.runtime.sessions import Binding, bind
+from engine.runtime.sessions import Binding, bind_all
 
 Floats = NDArray[np.float32]
 Masks = dict[str, Floats]
@@ -386,10 +386,7 @@ class LinearChain:
         return self._heads[key]
 
     def _bind(self, graph: GraphSpec, arrays: Mapping[str, Array]) -> Binding:
-        session = self._sessions[graph.name]
-        bound = Binding(session, session.io_binding(), [])
-        for tensor in graph.inputs:
-            bind(bound, bound.binding.bind_input, tensor.name, arrays[tensor.name])
-        for tensor in graph.outputs:
-            bind(bound, bound.binding.bind_output, tensor.name, arrays[tensor.name])
-        return bound
+        inputs, outputs = (
+            {tensor.name: arrays[tensor.name] for tensor in side} for side in (graph.inputs, graph.outputs)
+        )
+        return bind_all(graph.name, self._sessions[graph.name], inputs, outputs)

@@ -179,7 +179,12 @@ class MaskedAttention:
         outputs = {"base_attended": attended, "base_weight": weight}
         assert self._base is not None  # else no cache has a base
         layers = [
-            bind_all(self._base, {"query": query, "keys": keys, "values": values, "mask": mask, **scales}, outputs)
+            bind_all(
+                BASE_ATTENTION,
+                self._base,
+                {"query": query, "keys": keys, "values": values, "mask": mask, **scales},
+                outputs,
+            )
             for keys, values, scales in zip(base.keys, base.values, self._scales, strict=True)
         ]
         return BoundAttention(layers, (mask,))
@@ -201,7 +206,7 @@ class MaskedAttention:
             keys, values, _ = cache.layer(layer)
             own: dict[str, Array] = {"keys": keys.swapaxes(0, 1), "values": values.swapaxes(0, 1)}
             own |= {"mask": masks[self._windows.index(window)], **self._scales[layer]}
-            layers.append(bind_all(self._masked, inputs | own, outputs))
+            layers.append(bind_all(MASKED_ATTENTION, self._masked, inputs | own, outputs))
         return BoundAttention(layers, masks)
 
 

@@ -1,7 +1,6 @@
 """Runs a bundle's ONNX graphs with onnxruntime, on whatever provider opens them, and owns the pool's bytes."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -20,7 +19,7 @@ from engine.runtime.embedded import EmbeddedRows
 from engine.runtime.head import LmHead
 from engine.runtime.interface import Indices, Logits, PackedBatch, Runtime
 from engine.runtime.pools import KvWrites, PastPool
-from engine.runtime.sessions import Binding, Provider, bind, load_sessions
+from engine.runtime.sessions import Binding, Provider, bind_all, load_sessions
 from engine.runtime.tables import open_tables
 
 KEPT_SHAPES = 64
@@ -45,7 +44,7 @@ class _BoundShape:
     def embed(self, rows: EmbeddedRows) -> None:
         """Let rows be what they are given as, in the place of what the first part made of their ids."""
         if self.embedding is None:
-            raise ValueError("its graphs take token ids, not embeddings")
+            raise StepFailed("its graphs take token ids, not embeddings")
         rows.write(*self.embedding)
 
 
@@ -105,23 +104,28 @@ class OnnxRuntime(Runtime):
         self._last = bound
         self._parts.mark("inputs")
         self._writes.begin(*(batch.early_rows() if self._writes_beside else NO_ROWS))
-        for number, (part, layers) in enumerate(bound.parts, 1):
-            self._writes.part_begins(bound.fresh, layers)
-            with self._failing(batch.shape):
-                self._observe(f"running part {number}")
-                part.run()
-                if number == 1 and batch.embedded is not None and not self._tables:
-                    bound.embed(batch.embedded)
-                self._observe(f"ran part {number}")
-            self._writes.part_done(bound.fresh, layers)
-        self._writes.end()
-        self._parts.mark("layers")
-        if self._head:
-            self._writes.part_begins(bound.fresh, NO_LAYERS)
-        with self._failing(batch.shape):
+        try:
+            self._run_parts(bound, batch)
+            self._parts.mark("layers")
+            if self._head:
+                self._writes.part_begins(bound.fresh, NO_LAYERS)
             logits = self._logits(bound, batch.logit_rows)
+        except StepFailed:
+            self._writes.finish()  # what was written of the step by then, nothing shows
+            raise
         self._parts.mark("head")
         return logits
+
+    def _run_parts(self, bound: _BoundShape, batch: PackedBatch) -> None:
+        for number, (part, layers) in enumerate(bound.parts, 1):
+            self._writes.part_begins(bound.fresh, layers)
+            self._observe(f"running part {number}")
+            part.run()
+            if number == 1 and batch.embedded is not None and not self._tables:
+                bound.embed(batch.embedded)
+            self._observe(f"ran part {number}")
+            self._writes.part_done(bound.fresh, layers)
+        self._writes.end()
 
     def non_finite_rows(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         """Those of `rows` [M] whose fresh keys or values hold infinity or NaN; integers cannot."""
@@ -175,15 +179,6 @@ class OnnxRuntime(Runtime):
         self._pool.clear()
         self._sessions.clear()
 
-    @contextmanager
-    def _failing(self, shape: StepShape) -> Iterator[None]:
-        """What goes wrong inside is StepFailed; what was written of the step by then, nothing shows."""
-        try:
-            yield
-        except Exception as error:  # onnxruntime's exceptions share no base class of their own
-            self._writes.finish()
-            raise StepFailed(f"graph {shape} failed: {str(error)[:300]}") from error
-
     def _width(self, shape: StepShape) -> int:
         """Columns of the past buffers a shape binds: a scatter graph writes its fresh ones into them."""
         return shape.context if self._scatter else shape.past
@@ -220,20 +215,18 @@ class OnnxRuntime(Runtime):
         return _BoundShape(inputs, fresh, parts, output, embedding)
 
     def _bind_part(self, graph: GraphSpec, inputs: RowInputs, fresh: Fresh) -> Binding:
-        session, pool = self._sessions[graph.name], self._pool.columns
-        bound = Binding(session, session.io_binding(), [])
+        pool, taken, given = self._pool.columns, dict[str, Array](), dict[str, Array]()
         for tensor in graph.inputs:
             place = place_of(tensor.name, "_in")
             array = inputs.buffer(tensor) if place is None else place.of(pool.keys, pool.values)
             array = self._head_weight if tensor is weight_input(graph) else array
             if array is None and tensor.name not in fresh.others:
                 raise BundleError(f"graph {graph.name} has the input {tensor.name}, which nothing provides")
-            bind(bound, bound.binding.bind_input, tensor.name, fresh.others[tensor.name] if array is None else array)
+            taken[tensor.name] = fresh.others[tensor.name] if array is None else array
         for tensor in graph.outputs:
             place = place_of(tensor.name, "_out")
-            array = fresh.others[tensor.name] if place is None else place.of(fresh.keys, fresh.values)
-            bind(bound, bound.binding.bind_output, tensor.name, array)
-        return bound
+            given[tensor.name] = fresh.others[tensor.name] if place is None else place.of(fresh.keys, fresh.values)
+        return bind_all(graph.name, self._sessions[graph.name], taken, given)
 
     def _logits(self, bound: _BoundShape, rows: NDArray[np.int64]) -> Logits:
         """Rows [R, V] of the last part's output, through the head graph when there is one."""

@@ -237,6 +237,7 @@ class RecurrentLayers:
         if self._has_memory:
             states[MEMORY], written[MEMORY_OUT] = source.memories[layer], target.memories[layer]
         return bind_all(
+            RECURRENT,
             self._session,
             {**inputs, CONV_WEIGHT: self._weights[layer], **states},
             {OUT: self._rows.some(OUT, *place), **written},

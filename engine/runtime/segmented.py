@@ -176,19 +176,16 @@ class SegmentRuntime(Runtime):
         self._rows.fill(batch, self._rotary)
         self._adapters.start(batch)
         self._parts.mark("inputs")
-        try:
-            with np.errstate(invalid="ignore", over="ignore"):  # looking for what is not finite adds it up
-                for layer, part in enumerate(self._chain.layers(rows)):
-                    part.run()
-                    self._mix(layer, work, rows)
-            least = self.shapes.max_rows if self._is_uniform else 1
-            logits = Logits.of(self._chain.logits(batch.logit_rows, rows, least))
-            if self._has_experts:
-                self._chain.routing.count(rows, len(batch.logit_rows))
-            self._parts.mark("head")
-            return logits
-        except Exception as error:  # onnxruntime's exceptions share no base class of their own
-            raise StepFailed(f"a step of {rows} rows failed: {str(error)[:300]}") from error
+        with np.errstate(invalid="ignore", over="ignore"):  # looking for what is not finite adds it up
+            for layer, part in enumerate(self._chain.layers(rows)):
+                part.run()
+                self._mix(layer, work, rows)
+        least = self.shapes.max_rows if self._is_uniform else 1
+        logits = Logits.of(self._chain.logits(batch.logit_rows, rows, least))
+        if self._has_experts:
+            self._chain.routing.count(rows, len(batch.logit_rows))
+        self._parts.mark("head")
+        return logits
 
     def _prepare(self, batch: PackedBatch, caches: Sequence[Cache], states: Sequence[Sequence[StateStep]]) -> _StepWork:
         """Bind what mixes rows: attention of each sequence, that under a mask, and recurrence."""

@@ -213,11 +213,8 @@ class SerialRuntime(Runtime):
         embedded = _embedded_in(batch.embedded, span, first)
         opened.inputs.fill(layout.batch(max(1, shape.past), embedded=embedded), self._rotary, self._local_rotary)
         self._parts.mark("inputs")
-        try:
-            for bound in self._bound(state, shape):
-                bound.run()
-        except Exception as error:  # onnxruntime's exceptions share no base class of their own
-            raise StepFailed(f"graph {shape} failed: {str(error)[:300]}") from error
+        for bound in self._bound(state, shape):
+            bound.run()
         self._parts.mark("layers")
         if not _is_finite(opened.fresh, count):
             self._spoiled.update(range(span.start, span.stop))
@@ -257,7 +254,7 @@ class SerialRuntime(Runtime):
                 raise BundleError(f"graph {graph.name} has the input {tensor.name}, which nothing provides")
             inputs[tensor.name] = array
         outputs = {tensor.name: opened.fresh[tensor.name] for tensor in graph.outputs}
-        return bind_all(self._sessions[graph.name], inputs, outputs)
+        return bind_all(graph.name, self._sessions[graph.name], inputs, outputs)
 
     def _open(self, shape: StepShape) -> _Shape:
         graphs = layer_graphs(self._manifest, shape)

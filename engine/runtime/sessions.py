@@ -10,40 +10,38 @@ from pathlib import Path
 from engine.bundle.manifest import GraphSpec, Manifest
 from engine.bundle.tensors import Array
 from engine.config import CPU_DEVICE
-from engine.errors import BundleError
+from engine.errors import BundleError, StepFailed
 from engine.files import confined, open_regular
 from engine.runtime.onnx_library import ort
 
 
 @dataclass(slots=True)
 class Binding:
-    """A session and its bound buffers, which `buffers` keeps alive."""
+    """A graph and its bound buffers, which `buffers` keeps alive."""
 
+    name: str
     session: ort.InferenceSession
     binding: ort.IOBinding
     buffers: list[Array]
 
     def run(self) -> None:
-        """Run the graph over its buffers; raises what onnxruntime raises."""
-        self.session.run_with_iobinding(self.binding)
+        """Run the graph over its buffers. StepFailed when onnxruntime raises."""
+        try:
+            self.session.run_with_iobinding(self.binding)
+        except Exception as error:  # onnxruntime's exceptions share no base class of their own
+            raise StepFailed(f"graph {self.name} failed: {str(error)[:300]}") from error
 
 
-def bind(bound: Binding, bind_one: object, name: str, array: Array) -> None:
-    """Bind one tensor; `bind_one` is bind_input or bind_output of the binding."""
-    assert callable(bind_one)
-    assert array.flags.c_contiguous, f"{name} is not contiguous"
-    bind_one(name, "cpu", 0, array.dtype.type, array.shape, array.ctypes.data)
-    bound.buffers.append(array)
-
-
-def bind_all(session: ort.InferenceSession, inputs: Mapping[str, Array], outputs: Mapping[str, Array]) -> Binding:
-    """A session bound to these buffers, by the names of its tensors."""
-    bound = Binding(session, session.io_binding(), [])
-    for name, array in inputs.items():
-        bind(bound, bound.binding.bind_input, name, array)
-    for name, array in outputs.items():
-        bind(bound, bound.binding.bind_output, name, array)
-    return bound
+def bind_all(
+    name: str, session: ort.InferenceSession, inputs: Mapping[str, Array], outputs: Mapping[str, Array]
+) -> Binding:
+    """The session of a graph bound to these buffers, by the names of its tensors."""
+    binding = session.io_binding()
+    for bind, arrays in ((binding.bind_input, inputs), (binding.bind_output, outputs)):
+        for tensor, array in arrays.items():
+            assert array.flags.c_contiguous, f"{tensor} is not contiguous"
+            bind(tensor, "cpu", 0, array.dtype.type, array.shape, array.ctypes.data)
+    return Binding(name, session, binding, [*inputs.values(), *outputs.values()])
 
 
 MOST_OPENERS = 4

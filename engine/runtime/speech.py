@@ -6,6 +6,7 @@ Shapes: S = slots, B = of them in a step, N = tokens of each, H = heads, D = hea
 P = places of a cache, A = heads whose attention follows the speech, V = vocabulary.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,7 +24,6 @@ from engine.bundle.speech import (
 )
 from engine.bundle.tensors import FLOATS, IDS, LOGITS, MASK, Array
 from engine.bundle.variant import ShapeTable
-from engine.errors import StepFailed
 from engine.runtime.interface import Indices, Logits, PackedBatch, PackedSegment, Runtime
 from engine.runtime.sessions import Binding, Provider, bind_all, load_sessions
 
@@ -70,15 +70,10 @@ class SpeechRuntime(Runtime):
         """Logits [texts, V], or of a text that is aligned its attention [1, tokens * T]. StepFailed."""
         self._parts.begin()
         self._rows, self._last = {}, None
-        try:
-            if any(segment.count > 1 or segment.past == 0 for segment in batch.segments):
-                (segment,) = batch.segments
-                return self._run_prompt(batch, segment)
-            return self._run_decodes(batch)
-        except StepFailed:
-            raise
-        except Exception as error:  # onnxruntime's exceptions share no base class of their own
-            raise StepFailed(f"a graph of speech failed: {str(error)[:300]}") from error
+        if any(segment.count > 1 or segment.past == 0 for segment in batch.segments):
+            (segment,) = batch.segments
+            return self._run_prompt(batch, segment)
+        return self._run_decodes(batch)
 
     def non_finite_rows(self, rows: Indices) -> Indices:
         """Rows whose new keys or values hold infinity or NaN."""
@@ -126,7 +121,7 @@ class SpeechRuntime(Runtime):
     def _encode(self, slot: int, audio: bytes) -> None:
         features = np.frombuffer(audio, "<f4").reshape(1, self._spec.mels, self._spec.frames)
         outputs = {name: array[slot : slot + 1] for name, array in self._cross.items()}
-        bind_all(self._sessions[GraphKind.SPEECH_ENCODER], {FEATURES: np.ascontiguousarray(features)}, outputs).run()
+        self._bind(GraphKind.SPEECH_ENCODER, {FEATURES: np.ascontiguousarray(features)}, outputs).run()
 
     # -- the decoder --------------------------------------------------------------------------------------------
 
@@ -173,8 +168,7 @@ class SpeechRuntime(Runtime):
             fresh[self_name("k", layer, "out")] = np.empty((*lead, self._size, tokens), np.float32)
             fresh[self_name("v", layer, "out")] = np.empty((*lead, tokens, self._size), np.float32)
         logits = np.empty((count, 1, self._vocab), np.float32)
-        session = self._sessions[GraphKind.SPEECH_DECODER]
-        binding = bind_all(session, inputs | held, {**fresh, LOGITS: logits})
+        binding = self._bind(GraphKind.SPEECH_DECODER, inputs | held, {**fresh, LOGITS: logits})
         return _Step(first, inputs, fresh, logits, binding)
 
     def _fill(self, step: _Step, index: int, ids: Array, positions: Array, past: int) -> None:
@@ -192,9 +186,12 @@ class SpeechRuntime(Runtime):
             MASK: _causal(count)[None, None],
         }
         held = {name: array[slot : slot + 1] for name, array in self._cross.items()}
-        bind_all(self._sessions[GraphKind.SPEECH_ALIGNMENT], inputs | held, {ALIGNMENT: scores}).run()
+        self._bind(GraphKind.SPEECH_ALIGNMENT, inputs | held, {ALIGNMENT: scores}).run()
         self._parts.mark("alignment")
         return Logits.of(scores.reshape(1, -1))
+
+    def _bind(self, kind: GraphKind, inputs: Mapping[str, Array], outputs: Mapping[str, Array]) -> Binding:
+        return bind_all(kind.value, self._sessions[kind], inputs, outputs)
 
 
 def _causal(tokens: int) -> Float32:

@@ -16,7 +16,7 @@ from engine.core.policy import CostTable
 from engine.errors import BundleError, StepFailed
 from engine.files import TOKENIZER_BYTES, read_bytes, shown
 from engine.request import Request
-from engine.runtime.interface import Logits, PackedBatch, RowLayout, Runtime
+from engine.runtime.interface import Logits, PackedBatch, PackedSegment, RowLayout, Runtime
 
 
 @dataclass(slots=True)
@@ -243,16 +243,10 @@ class DraftSteps:
         used = sum(len(part.tokens) for part in parts)
         layout = RowLayout(self._shape(used, max(len(part.drafted.tokens) for part in parts)), used)
         for part in parts:
-            past = len(part.drafted.tokens)
-            layout.add(
-                part.tokens,
-                past,
-                tuple(part.drafted.blocks[: -(-past // BLOCK_SIZE)]),
-                past,
-                logits=part.logits,
-                room=past + len(part.tokens) + part.coming,
-                block_rows=self.block_rows,
-            )
+            past, count = len(part.drafted.tokens), len(part.tokens)
+            blocks = tuple(part.drafted.blocks[: -(-past // BLOCK_SIZE)])
+            segment = PackedSegment(layout.row, count, blocks, past, past + count + part.coming, self.block_rows)
+            layout.add_segment(part.tokens, past, segment, part.logits)
         return layout.batch(BLOCK_SIZE)
 
     def _shape(self, rows: int, past: int) -> StepShape:

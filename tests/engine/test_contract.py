@@ -118,7 +118,7 @@ def test_every_step_adds_its_tokens_to_the_cache_and_stops_at_its_end() -> None:
         added = world.runtime.steps[-1].shape.rows - world.runtime.steps[-1].starts[0]
         assert sequence.computed == before + added <= world.scheduler.rules.capacity.columns
         columns = [blocks[index // 16] * 16 + index % 16 for index in range(sequence.computed)]
-        cached = world.runtime._pool[0][columns].tolist()
+        cached = world.runtime._pool.columns[columns].tolist()
         assert cached == [[index, token] for index, token in enumerate(sequence.tokens[: sequence.computed])]
     assert (sequence.computed, sequence.finish) == (64, FinishReason.LENGTH)
 
@@ -181,7 +181,7 @@ def test_keep_writes_every_layer_and_no_other_column(bundles: Bundles) -> None:
     segment = Segment(sequence_of("a"), (3, 4, 5), 0, (), 0, (20, 21, 22), 1)
     batch = pack(StepPlan(StepShape(8, 56), (segment,)), 16)
     runtime.run(batch)
-    pool = runtime._pool[0]
+    pool = runtime._pool.columns
     pool.keys[...], pool.values[...] = 5.0, 6.0
     runtime.keep(np.array([5, 6, 7]), np.array([20, 21, 22]))
     written = np.zeros(pool.width, bool)
@@ -204,9 +204,9 @@ def test_a_run_changes_no_file_and_no_byte_of_the_pool(bundles: Bundles) -> None
     segment = Segment(sequence_of("a"), (3, 4, 5), 0, (), 0, (0, 1, 2), 1)
     batch = pack(StepPlan(StepShape(8, 56), (segment,)), 16)
     runtime.run(batch)
-    before = (runtime._pool[0].keys.copy(), runtime._pools[0].values.copy())
+    before = (runtime._pool.columns.keys.copy(), runtime._pool.columns.values.copy())
     runtime.run(batch)
-    assert (runtime._pool[0].keys == before[0]).all() and (runtime._pools[0].values == before[1]).all()
+    assert (runtime._pool.columns.keys == before[0]).all() and (runtime._pool.columns.values == before[1]).all()
     assert verify_hashes(bundles("fixed"), load_manifest(bundles("fixed"))) == []
 
 

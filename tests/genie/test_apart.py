@@ -14,6 +14,7 @@ from engine.bundle.manifest import GraphKind, Manifest, load_manifest
 from engine.bundle.tensors import embedding_of, embedding_width, encoding_of
 from engine.bundle.variant import ShapeTable, StepShape
 from engine.config import EngineConfig
+from engine.errors import StepFailed
 from engine.request import Request, SamplingParams
 from engine.runtime.interface import Runtime
 from engine.runtime.pooled import OnnxRuntime
@@ -112,7 +113,7 @@ class Held(Binding):
     """A part that does not end before `until`; where it was told to, it fails then."""
 
     def __init__(self, part: Binding, until: threading.Event, fails: bool = False) -> None:
-        super().__init__(part.session, part.binding, part.buffers)
+        super().__init__(part.name, part.session, part.binding, part.buffers)
         self._until = until
         self._fails = fails
 
@@ -120,7 +121,7 @@ class Held(Binding):
         super().run()
         assert self._until.wait(GUARD_S), "nothing was written meanwhile"
         if self._fails:
-            raise RuntimeError("the graph broke")
+            raise StepFailed("the graph broke")
 
 
 def hold_part_3(runtime: Runtime, timeline: Timeline, fails: bool = False) -> None:

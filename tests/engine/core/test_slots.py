@@ -138,7 +138,7 @@ def test_a_sequence_that_gave_its_cache_back_goes_on() -> None:
         world.step()
     victim = world.scheduler.find("s1")
     assert victim is not None and victim.status is SequenceStatus.DECODE and victim.generated > 3
-    world.scheduler._preempt(world.scheduler._pools[0], victim)
+    world.scheduler._preempt(victim)
     world.run()
     assert world.scheduler.counters.preemptions == 1
     assert all(world.outputs[f"s{index}"] == by_hand(prompt(10, index), 20) for index in range(3))

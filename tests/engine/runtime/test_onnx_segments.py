@@ -118,7 +118,7 @@ def test_a_failed_step_changes_nothing(bundles: Bundles) -> None:
     runtime = open_segments(bundles("segments"))
     run(runtime, segment("a", VOCAB_PROMPT, 0, (0,)))
     expected = run(runtime, segment("a", (33,), 11, (0,)), keep=False)
-    with pytest.raises(StepFailed, match="a step of 2 rows failed"):
+    with pytest.raises(StepFailed, match=r"graph .* failed"):
         run(runtime, segment("a", (7,), 11, (0,)), segment("b", (10**6,), 0, (1,)))  # an id beyond the vocabulary
     assert (run(runtime, segment("a", (33,), 11, (0,))) == expected).all()
 

@@ -90,8 +90,7 @@ def test_preempted_in_the_middle_of_its_prompt() -> None:
         world.step()
     young = world.scheduler.find("young")
     assert young is not None and 0 < len(young.prompt_logprobs) < 59
-    pool = world.scheduler._pools[0]
-    world.scheduler._preempt(pool, young)
+    world.scheduler._preempt(young)
     world.run()
     check(world, "young", prompt(60, 2))
     assert world.outputs["old"] == by_hand(prompt(30, 1), 40)

@@ -27,7 +27,7 @@ SEGMENTS = (StepSegment(7, "prefill", 5, 0, 0, 0), StepSegment(3, "decode", 2, 1
 
 
 def record(number: int) -> StepRecord:
-    return StepRecord(number, 10.5, 2.25, 3.5, 0, 8, 128, SEGMENTS, 2, 1, 32, 64)
+    return StepRecord(number, 10.5, 2.25, 3.5, 8, 128, SEGMENTS, 2, 1, 32, 64)
 
 
 class Events:
