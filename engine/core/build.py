@@ -1,6 +1,6 @@
 """Building the scheduler of a configuration: its pool and rules. The worker and the simulator both do it here."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from engine.bundle.specs import SPARE_COLUMNS, ForecastSpec
 from engine.bundle.variant import ShapeTable
@@ -32,23 +32,23 @@ class ModelLimits:
 
 
 def build_scheduler(shapes: ShapeTable, costs: CostTable, limits: ModelLimits, config: EngineConfig) -> Scheduler:
-    """A pool as wide as the widest past. BundleError when that is less than a block.
+    """Of fused graphs the pool is of `config.kv_slots` columns in whole caches. BundleError for one without a block.
 
-    `config.max_context` may lower the model's; 0 leaves it. Of fused graphs the pool is of whole caches.
+    `config.max_context` may lower the model's; 0 leaves it.
     """
-    if shapes.slots:
-        return _build_for_slots(shapes, costs, limits, config)
-    if shapes.max_past < BLOCK_SIZE:
-        raise BundleError(f"a pool of {shapes.max_past} columns is smaller than a block of {BLOCK_SIZE}")
     forecast = limits.forecast
-    taken = blocks_for(forecast.columns, BLOCK_SIZE) if forecast is not None else 0
-    if shapes.max_past < (taken + 1) * BLOCK_SIZE:
-        raise BundleError(f"a pool of {shapes.max_past} columns holds no block beside its forecast prefix")
-    blocks = BlockPool(shapes.max_past, BLOCK_SIZE, taken)
-    context = min(config.max_context or limits.max_context, limits.max_context)
+    if shapes.slots:  # nothing is shared, guessed or offloaded
+        config = replace(
+            config, prefix_cache=False, lookup_rows=0, prediction_rows=0, kv_offload_mb=0, reserve_tokens=0
+        )
+        blocks = BlockPool(config.kv_slots, shapes.max_past - SPARE_COLUMNS)
+        columns = blocks.block_size
+    else:
+        blocks = _widest_pool(shapes, forecast)
+        columns = (blocks.block_count - blocks.reserved) * BLOCK_SIZE
     host_bytes, is_recurrent = config.kv_offload_mb * 1024**2, limits.state_bytes > 0
     rules = Rules(
-        capacity=Capacity((blocks.block_count - taken) * BLOCK_SIZE, context),
+        capacity=Capacity(columns, min(config.max_context or limits.max_context, limits.max_context)),
         max_running=config.max_running,
         max_gap_ms=config.max_gap_ms,
         prefix_cache=config.prefix_cache,
@@ -66,22 +66,11 @@ def build_scheduler(shapes: ShapeTable, costs: CostTable, limits: ModelLimits, c
     return Scheduler(shapes, costs, blocks, rules, tree)
 
 
-def _build_for_slots(shapes: ShapeTable, costs: CostTable, limits: ModelLimits, config: EngineConfig) -> Scheduler:
-    """`config.kv_slots` columns in caches of all a sequence may need. Nothing is shared, guessed or offloaded."""
-    columns = shapes.max_past - SPARE_COLUMNS
-    rules = Rules(
-        capacity=Capacity(columns, min(config.max_context or limits.max_context, limits.max_context)),
-        max_running=config.max_running,
-        max_gap_ms=config.max_gap_ms,
-        prefix_cache=False,
-        lookup_rows=0,
-        prediction_rows=0,
-        offload_blocks=0,
-        reserve_tokens=0,
-        is_recurrent=False,
-        state_snapshots=0,
-        pooled_rows=config.embed_rows,
-        window=0,
-        window_blocks=0,
-    )
-    return Scheduler(shapes, costs, BlockPool(config.kv_slots, columns), rules)
+def _widest_pool(shapes: ShapeTable, forecast: ForecastSpec | None) -> BlockPool:
+    """As wide as the widest past."""
+    taken = blocks_for(forecast.columns, BLOCK_SIZE) if forecast is not None else 0
+    if shapes.max_past < BLOCK_SIZE:
+        raise BundleError(f"a pool of {shapes.max_past} columns is smaller than a block of {BLOCK_SIZE}")
+    if shapes.max_past < (taken + 1) * BLOCK_SIZE:
+        raise BundleError(f"a pool of {shapes.max_past} columns holds no block beside its forecast prefix")
+    return BlockPool(shapes.max_past, BLOCK_SIZE, taken)

@@ -72,26 +72,36 @@ def _release(version: str) -> tuple[int, int] | None:
     return (int(match.group(1)), int(match.group(2))) if match else None
 
 
-def _run(path: Path, command: Sequence[str], timeout_s: float) -> BinaryInfo:
+def run_apart(command: Sequence[str], path: Path, timeout_s: float) -> "subprocess.CompletedProcess[bytes] | None":
+    """What became of a command that is given a path, which may kill it; None when it took too long."""
     try:
-        result = subprocess.run(
+        return subprocess.run(
             [*command, str(path)], env=child_environment(), capture_output=True, timeout=timeout_s, check=False
         )
     except subprocess.TimeoutExpired:
-        raise BundleError(f"{path.name} could not be described within {timeout_s:g} s") from None
+        return None
+
+
+def _run(path: Path, command: Sequence[str], timeout_s: float) -> BinaryInfo:
+    result = run_apart(command, path, timeout_s)
+    if result is None:
+        raise BundleError(f"{path.name} could not be described within {timeout_s:g} s")
     if result.returncode == REFUSED:
         reason = result.stderr.decode("utf-8", "replace").strip().splitlines()
         raise BundleError(f"{path.name} cannot be read: {reason[-1] if reason else 'no reason given'}")
     if result.returncode != 0:
-        raise BundleError(f"{path.name} is damaged: the library that reads it {_ending(result.returncode)}")
+        raise BundleError(f"{path.name} is damaged: the library that reads it {ending(result.returncode)}")
     try:
         return msgspec.json.decode(result.stdout.splitlines()[-1], type=BinaryInfo)
     except (IndexError, msgspec.MsgspecError) as error:
         raise BundleError(f"the description of {path.name} cannot be read: {error}") from error
 
 
-def _ending(code: int) -> str:
-    """POSIX tells a signal as a negative code, Windows an exception as a large one such as 0xC0000005."""
+def ending(code: int) -> str:
+    """How a process ended, in words behind its name.
+
+    POSIX tells a signal as a negative code, Windows an exception as a large one such as 0xC0000005.
+    """
     if code < 0:
         try:
             return f"was killed by {signal.Signals(-code).name}"

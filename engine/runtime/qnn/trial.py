@@ -9,8 +9,6 @@ of its own, and its success is remembered for these files, these versions and th
 import hashlib
 import os
 import re
-import signal
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
@@ -23,13 +21,14 @@ from engine.bundle.manifest import GraphSpec, Manifest, TensorSpec, load_manifes
 from engine.bundle.tensors import PAST_NAME
 from engine.bundle.weight_files import check_once
 from engine.errors import BundleError
-from engine.processes import child_environment, module_command
+from engine.processes import module_command
 from engine.runtime.onnx_library import ort
 from engine.runtime.qnn.binary import BinaryGraph, BinaryInfo, BinaryTensor
+from engine.runtime.qnn.describe import REFUSED
 from engine.runtime.qnn.environment import OPTIONS_VARIABLE, explain, package_version
 from engine.runtime.qnn.ep_context import as_bound
 from engine.runtime.qnn.provider import check_machine, device_name, qnn_provider
-from engine.runtime.qnn.reader import check_age, describe_binary, runtime_version
+from engine.runtime.qnn.reader import check_age, describe_binary, ending, run_apart, runtime_version
 from engine.runtime.sessions import Provider, cpu_provider, load_sessions
 
 # onnxruntime compares sizes only.
@@ -154,7 +153,6 @@ def _words(tensor: BinaryTensor) -> str:
     return f"{tensor.dtype} {list(tensor.shape)}{encoded}"
 
 
-REFUSED = 3
 TRIAL_FOLDER = "loads"
 TIMEOUT_S = 600.0
 
@@ -215,12 +213,9 @@ def trial_key(folder: Path, manifest: Manifest) -> str:
 
 def try_load(folder: Path, command: Sequence[str], timeout_s: float = TIMEOUT_S) -> None:
     """Load in another process; BundleError with its reason, or with how it died."""
-    try:
-        result = subprocess.run(
-            [*command, str(folder)], env=child_environment(), capture_output=True, timeout=timeout_s, check=False
-        )
-    except subprocess.TimeoutExpired:
-        raise BundleError(f"the binaries of {folder.name} did not load within {timeout_s:g} s") from None
+    result = run_apart(command, folder, timeout_s)
+    if result is None:
+        raise BundleError(f"the binaries of {folder.name} did not load within {timeout_s:g} s")
     if result.returncode == 0:
         return
     errors = result.stderr.decode("utf-8", "replace")
@@ -229,15 +224,9 @@ def try_load(folder: Path, command: Sequence[str], timeout_s: float = TIMEOUT_S)
     if result.returncode == REFUSED:
         raise BundleError(f"{errors.strip().splitlines()[-1]}{advice if meaning else ''}")
     raise BundleError(
-        f"the QNN runtime {_ending(result.returncode)} while it loaded the binaries of {folder.name}: "
+        f"the QNN runtime {ending(result.returncode)} while it loaded the binaries of {folder.name}: "
         f"they are damaged, or not made for this {device_name()}{advice}"
     )
-
-
-def _ending(code: int) -> str:
-    if code < 0:
-        return f"was killed by {signal.Signals(-code).name if -code in set(signal.Signals) else f'signal {-code}'}"
-    return f"ended with code {code:#x}" if code > 255 else f"ended with code {code}"
 
 
 def _remember(marker: Path, name: str) -> None:
@@ -247,10 +236,6 @@ def _remember(marker: Path, name: str) -> None:
         marker.write_bytes(msgspec.json.encode({"bundle": name}))
     except OSError:
         return
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
 
 
 def checked_provider(
@@ -268,3 +253,7 @@ def checked_provider(
         return cpu_provider(threads, spins)
     check_bundle(folder, manifest, memory)
     return qnn_provider(manifest)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
