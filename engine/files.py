@@ -5,6 +5,7 @@ import json
 import os
 import re
 import stat
+from contextlib import suppress
 from io import BufferedReader
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from reprlib import Repr
@@ -69,6 +70,19 @@ def read_text(path: Path, limit: int) -> str:
     except UnicodeDecodeError as error:
         raise FileRefused(f"it is not UTF-8 (byte {error.start})") from None
     return text.replace("\r\n", "\n").replace("\r", "\n")
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Put a file there, whole or not at all; a second writer wins. OSError."""
+    draft = path.with_name(f"{path.name}.{os.getpid()}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        draft.write_bytes(content)
+        os.replace(draft, path)  # noqa: PTH105 (atomic on Windows too)
+    except OSError:
+        with suppress(OSError):
+            draft.unlink()
+        raise
 
 
 def is_regular(path: Path) -> bool:

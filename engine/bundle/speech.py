@@ -4,15 +4,14 @@ Legend: B = sequences side by side, N = tokens of each, P = places of the self c
 H = heads, D = head size, V = vocabulary, A = heads whose attention follows the speech. B and N are free.
 """
 
-from engine.bundle.manifest import GraphKind, GraphSpec, Manifest, TensorSpec
+from engine.bundle.manifest import GraphKind, Manifest
 from engine.bundle.specs import ModelTask, SpeechSpec
-from engine.bundle.tensors import IDS, LOGITS, MASK
+from engine.bundle.tensors import IDS, LOGITS, MASK, Form, check_forms
 from engine.errors import BundleError
 
 FEATURES, POSITIONS, ALIGNMENT = "input_features", "position_ids", "alignment"
 BATCH, TOKENS, COLUMNS = "batch", "tokens", "columns"
 FLOAT_BYTES = 4
-Dims = tuple[int | str, ...]
 
 
 def speech_of(manifest: Manifest) -> SpeechSpec:
@@ -55,20 +54,16 @@ def check_speech(manifest: Manifest) -> None:
     if any(layer >= manifest.model.layers or head >= manifest.model.heads for layer, head in spec.alignment):
         raise BundleError("speech.alignment names a head that the decoder does not have")
     for graph in manifest.graphs:
-        inputs, outputs = graph_forms(manifest, graph.kind)
-        _check(graph, "inputs", graph.inputs, inputs)
-        _check(graph, "outputs", graph.outputs, outputs)
+        check_forms(graph, *graph_forms(manifest, graph.kind))
 
 
-def graph_forms(manifest: Manifest, kind: GraphKind) -> tuple[dict[str, tuple[str, Dims]], ...]:
+def graph_forms(manifest: Manifest, kind: GraphKind) -> tuple[dict[str, Form], dict[str, Form]]:
     """Type and dimensions of the inputs and of the outputs of a graph, by name."""
     model, spec = manifest.model, speech_of(manifest)
     heads, size, places = model.kv_heads, model.head_dim, manifest.max_context
     is_encoder = kind is GraphKind.SPEECH_ENCODER
-    lead: Dims = (1,) if is_encoder else (BATCH,)
-    cross: dict[str, tuple[str, Dims]] = {}
-    past: dict[str, tuple[str, Dims]] = {}
-    fresh: dict[str, tuple[str, Dims]] = {}
+    lead = (1,) if is_encoder else (BATCH,)
+    cross, past, fresh = dict[str, Form](), dict[str, Form](), dict[str, Form]()
     for layer in range(model.layers):
         cross[cross_name("k", layer)] = ("float32", (*lead, heads, size, spec.positions))
         cross[cross_name("v", layer)] = ("float32", (*lead, heads, spec.positions, size))
@@ -78,18 +73,9 @@ def graph_forms(manifest: Manifest, kind: GraphKind) -> tuple[dict[str, tuple[st
         fresh[self_name("v", layer, "out")] = ("float32", (BATCH, heads, TOKENS, size))
     if is_encoder:
         return {FEATURES: ("float32", (1, spec.mels, spec.frames))}, cross
-    rows: dict[str, tuple[str, Dims]] = dict.fromkeys((IDS, POSITIONS), ("int32", (BATCH, TOKENS)))
+    rows: dict[str, Form] = dict.fromkeys((IDS, POSITIONS), ("int32", (BATCH, TOKENS)))
     if kind is GraphKind.SPEECH_ALIGNMENT:
         rows[MASK] = ("float32", (BATCH, 1, TOKENS, TOKENS))
         return rows | cross, {ALIGNMENT: ("float32", (BATCH, len(spec.alignment), TOKENS, spec.positions))}
     rows[MASK] = ("float32", (BATCH, 1, TOKENS, COLUMNS))
     return rows | past | cross, {LOGITS: ("float32", (BATCH, 1, model.vocab))} | fresh
-
-
-def _check(graph: GraphSpec, side: str, tensors: tuple[TensorSpec, ...], wanted: dict[str, tuple[str, Dims]]) -> None:
-    found = {tensor.name: (tensor.dtype, tensor.shape) for tensor in tensors}
-    for name in found.keys() ^ wanted.keys():
-        raise BundleError(f"graph {graph.name}: {name} among its {side} is {'unknown' if name in found else 'missing'}")
-    for name, form in wanted.items():
-        if found[name] != form:
-            raise BundleError(f"graph {graph.name}: {name} is {found[name]}, it must be {form}")

@@ -18,7 +18,7 @@ from engine.bundle.model_spec import ModelSpec
 from engine.bundle.specs import ForecastSpec, RecurrentSpec, TableSpec
 from engine.bundle.tensors import Array
 from engine.errors import BundleError
-from engine.files import confined, read_bytes, shown
+from engine.files import confined, read_bytes, shown, write_whole
 
 FLOAT_BYTES = 4
 
@@ -34,6 +34,11 @@ def check_floats(manifest: Manifest, name: str, shape: tuple[int, ...], purpose:
 
 def read_floats(folder: Path, manifest: Manifest, name: str, shape: tuple[int, ...]) -> NDArray[np.float32]:
     """The array in a file that was checked with `check_floats`. BundleError when it cannot be read."""
+    return np.frombuffer(_content(folder, manifest, name), "<f4").reshape(shape).astype(np.float32)
+
+
+def _content(folder: Path, manifest: Manifest, name: str) -> bytes:
+    """The whole of a listed file."""
     size = manifest.files[name].bytes
     try:
         content = read_bytes(confined(folder, name), size)
@@ -41,7 +46,7 @@ def read_floats(folder: Path, manifest: Manifest, name: str, shape: tuple[int, .
         raise BundleError(f"{name} cannot be read: {shown(error)}") from error
     if len(content) != size:
         raise BundleError(f"{name} has {len(content)} bytes, its manifest says {size}")
-    return np.frombuffer(content, "<f4").reshape(shape).astype(np.float32)
+    return content
 
 
 WEIGHT_NAME = re.compile(r"(lm_?head[._])?weight")
@@ -96,13 +101,7 @@ def read_head_weight(folder: Path, manifest: Manifest) -> Array | None:
     if not manifest.head_weight:
         return None
     tensor = next(tensor for graph in manifest.graphs if (tensor := weight_input(graph)) is not None)
-    size = manifest.files[manifest.head_weight].bytes
-    try:
-        content = read_bytes(confined(folder, manifest.head_weight), size)
-    except OSError as error:
-        raise BundleError(f"{manifest.head_weight} cannot be read: {shown(error)}") from error
-    if len(content) != size:
-        raise BundleError(f"{manifest.head_weight} has {len(content)} bytes, its manifest says {size}")
+    content = _content(folder, manifest, manifest.head_weight)
     return np.frombuffer(content, np.dtype(tensor.dtype)).reshape([int(dim) for dim in tensor.shape])
 
 
@@ -282,13 +281,14 @@ def check_once(folder: Path, manifest: Manifest, memory: Path | None) -> None:
             f"{damaged[0]} is damaged: its sha256 is not the manifest's; copy or compile the bundle again"
         )
     if marker is not None:
-        _write(marker, manifest.name)
+        with suppress(OSError):  # a memory that cannot be written costs time, not the answer
+            write_whole(marker, msgspec.json.encode({"bundle": manifest.name}))
 
 
 def remember(folder: Path, manifest: Manifest, memory: Path) -> None:
     """Note that the files are as the manifest says: they were hashed while they were written."""
     with suppress(OSError):  # then they are read once more
-        _write(_marker(folder, manifest, memory), manifest.name)
+        write_whole(_marker(folder, manifest, memory), msgspec.json.encode({"bundle": manifest.name}))
 
 
 def _marker(folder: Path, manifest: Manifest, memory: Path) -> Path:
@@ -300,10 +300,3 @@ def _marker(folder: Path, manifest: Manifest, memory: Path) -> Path:
         [manifest.files[name].sha256 for name in sorted(manifest.files)],
     )
     return memory / FOLDER / f"{hashlib.sha256(msgspec.json.encode(facts)).hexdigest()[:24]}.json"
-
-
-def _write(marker: Path, name: str) -> None:
-    """A memory that cannot be written costs time, not the answer."""
-    with suppress(OSError):
-        marker.parent.mkdir(parents=True, exist_ok=True)
-        marker.write_bytes(msgspec.json.encode({"bundle": name}))

@@ -53,8 +53,15 @@ class Planner(ABC):
         """Queue a request; `emitted` are tokens of an earlier worker. ValueError when it can never run."""
 
     @abstractmethod
+    def find(self, sequence_id: str) -> Sequence | None:
+        """The unfinished sequence of an id, for callers outside a step; a plan's segments carry theirs."""
+
     def abort(self, sequence_id: str) -> Sequence | None:
         """Forget a request; None if it is not here."""
+        sequence = self.find(sequence_id)
+        if sequence is not None:
+            self.drop(sequence)
+        return sequence
 
     @property
     @abstractmethod
@@ -78,13 +85,16 @@ class Planner(ABC):
     def commit(self, plan: StepPlan, result: StepResult) -> list[SequenceUpdate]:
         """Take in what a step came to, and end what is finished. Sequences dropped since `plan` get no update."""
 
-    @abstractmethod
     def fail(self, plan: StepPlan) -> list[Sequence]:
         """The step failed: drop the sequences it carried."""
+        lost = [segment.sequence for segment in plan.segments if not segment.sequence.is_finished]
+        for sequence in lost:
+            self.drop(sequence)
+        return lost
 
     @abstractmethod
     def drop(self, sequence: Sequence) -> None:
-        """The step has spoiled this sequence: end it."""
+        """End a sequence whose request is gone, or which a step has spoiled."""
 
     @abstractmethod
     def gauges(self) -> Gauges:

@@ -85,12 +85,6 @@ class Scheduler(Planner):
         self._waiting[request.id] = sequence
         return sequence
 
-    def abort(self, sequence_id: str) -> Sequence | None:
-        sequence = self.find(sequence_id)
-        if sequence is not None:
-            self._finish(sequence, FinishReason.ABORT)
-        return sequence
-
     def computed_blocks(self, sequence_id: str) -> list[tuple[int, BlockKey]]:
         """Block and key of each full block that is computed of a sequence; none for one that waits."""
         sequence, size = self.find(sequence_id), self.block_size
@@ -101,7 +95,6 @@ class Scheduler(Planner):
         return list(zip(sequence.blocks[:full], sequence.keys[:full], strict=True))
 
     def find(self, sequence_id: str) -> Sequence | None:
-        """The unfinished sequence of an id, for callers outside a step; a plan's segments carry theirs."""
         queues = (self._waiting, self._pool.prefill_queue, self._pool.decode_queue)
         return next((queue[sequence_id] for queue in queues if sequence_id in queue), None)
 
@@ -216,12 +209,6 @@ class Scheduler(Planner):
             self._advance(segment, update.kept_rows)
             updates.append(update)
         return updates
-
-    def fail(self, plan: StepPlan) -> list[Sequence]:
-        lost = [segment.sequence for segment in plan.segments if not segment.sequence.is_finished]
-        for sequence in lost:
-            self._finish(sequence, FinishReason.ABORT)
-        return lost
 
     def drop(self, sequence: Sequence) -> None:
         self._finish(sequence, FinishReason.ABORT)

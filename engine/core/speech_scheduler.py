@@ -80,20 +80,14 @@ class SpeechScheduler(Planner):
         self._waiting[request.id] = sequence
         return sequence
 
-    def abort(self, sequence_id: str) -> Sequence | None:
-        """Forget a text; None if it is not here."""
-        sequence = self._waiting.get(sequence_id) or self._running.get(sequence_id)
-        if sequence is not None:
-            self.drop(sequence)
-        return sequence
+    def find(self, sequence_id: str) -> Sequence | None:
+        return self._waiting.get(sequence_id) or self._running.get(sequence_id)
 
     @property
     def has_work(self) -> bool:
-        """Whether a text waits or runs."""
         return bool(self._waiting or self._running)
 
     def sequences(self) -> tuple[Sequence, ...]:
-        """Those that wait, then those that run."""
         return (*self._waiting.values(), *self._running.values())
 
     def plan(
@@ -131,20 +125,12 @@ class SpeechScheduler(Planner):
             updates.append(SequenceUpdate(segment, new, len(segment.tokens)))
         return updates
 
-    def fail(self, plan: StepPlan) -> list[Sequence]:
-        """The texts of the step are lost."""
-        lost = [segment.sequence for segment in plan.segments if not segment.sequence.is_finished]
-        for sequence in lost:
-            self.drop(sequence)
-        return lost
-
     def drop(self, sequence: Sequence) -> None:
         """End a text; whether its slot has heard its audio whole is not known."""
         sequence.finish = FinishReason.ABORT
         self._leave(sequence, has_heard=bool(sequence.computed))
 
     def gauges(self) -> Gauges:
-        """Texts, and places of the caches."""
         used = sum(sequence.computed for sequence in self._running.values())
         places = self.capacity.columns
         return Gauges(len(self._running), len(self._waiting), used, self._count * places)

@@ -160,53 +160,37 @@ class TextScheduler(Planner):
         self._texts[request.id] = sequence
         return sequence
 
-    def abort(self, sequence_id: str) -> Sequence | None:
-        """Forget a text; None if it is not here."""
-        self._queue.remove(sequence_id)
-        sequence = self._texts.pop(sequence_id, None)
-        if sequence is not None:
-            _end(sequence, FinishReason.ABORT)
-        return sequence
+    def find(self, sequence_id: str) -> Sequence | None:
+        return self._texts.get(sequence_id)
 
     @property
     def has_work(self) -> bool:
-        """Whether a text waits."""
         return len(self._queue) > 0
 
     def sequences(self) -> tuple[Sequence, ...]:
-        """The texts that wait."""
         return tuple(self._texts.values())
 
     def plan(
         self, late: Collection[str] = (), proposals: Mapping[str, tuple[int, ...]] = NO_PROPOSALS
     ) -> StepPlan | None:
-        """As many texts as fit; None when none waits."""
         rows, names = self._queue.take()
         if not names:
             return None
         return StepPlan(StepShape(rows, 0), tuple(_whole(self._texts.pop(name)) for name in names))
 
     def commit(self, plan: StepPlan, result: StepResult) -> list[SequenceUpdate]:
-        """End every text of the step."""
         segments = [segment for segment in plan.segments if not segment.sequence.is_finished]
         for segment in segments:
             segment.sequence.steps, segment.sequence.step_rows = 1, plan.rows_used
             _end(segment.sequence, FinishReason.LENGTH)
         return [SequenceUpdate(segment, (), 0) for segment in segments]
 
-    def fail(self, plan: StepPlan) -> list[Sequence]:
-        """The texts of the step are lost."""
-        lost = [segment.sequence for segment in plan.segments]
-        for sequence in lost:
-            self.drop(sequence)
-        return lost
-
     def drop(self, sequence: Sequence) -> None:
-        """End a text without a vector."""
+        self._queue.remove(sequence.id)
+        self._texts.pop(sequence.id, None)
         _end(sequence, FinishReason.ABORT)
 
     def gauges(self) -> Gauges:
-        """How many texts wait."""
         return Gauges(waiting=len(self._queue))
 
     def violations(self) -> Iterator[str]:

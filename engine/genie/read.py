@@ -173,67 +173,56 @@ def _check_names(infos: Mapping[str, BinaryInfo]) -> None:
 
 
 def _wrappers(variant: Variant, infos: Mapping[str, BinaryInfo], are_apart: bool) -> list[Wrapper]:
-    """One wrapper for the body, so that a pass is one run; one for a lone head, run for rows that need logits only.
+    """One wrapper for the body, so that a step is one run; one for a lone head, run for rows that need logits only.
 
     are_apart: one for each part, but for prefill without logits, whose first parts would pass for whole ones.
     """
-    if are_apart and not variant.is_kv_only:
-        return _apart_wrappers(variant, infos)
-    count = 2 if variant.head else 1
-    body = [*variant.body]
-    names = _joints(body, "" if variant.head or variant.is_kv_only else LOGITS)
-    nodes = [_node(part, names[index], names[index + 1], infos) for index, part in enumerate(body)]
-    inputs = _unique(slot.spec for part in body for slot in part.inputs if slot.meaning.role is not Role.HIDDEN)
-    result = () if variant.is_kv_only else (_renamed(_result(body[-1]).spec, names[-1]),)
-    caches = [slot.spec for part in body for slot in part.outputs if slot.meaning.layer >= 0]
-    layers = [layer for part in body for layer in part.layers]
-    stem = f"ar{variant.rows}_cl{variant.context}"
+    names = _joints([*variant.body], "" if variant.head or variant.is_kv_only else LOGITS)
+    is_apart = are_apart and not variant.is_kv_only
+    count = (len(variant.body) if is_apart else 1) + (variant.head is not None)
+    if is_apart:
+        found = [
+            # An embedding has no context; one graph of a row count serves all of them.
+            _body_wrapper((part,), names[index : index + 2], part.kind, part.context, (index + 1, count), infos)
+            for index, part in enumerate(variant.body)
+        ]
+    else:
+        found = [_body_wrapper(variant.body, names, _kind(variant), variant.context, (1, count), infos)]
+    return found if variant.head is None else [*found, _head_wrapper(variant.head, infos, count)]
+
+
+def _body_wrapper(
+    parts: Sequence[Part],
+    names: Sequence[str],
+    kind: GraphKind,
+    context: int | None,
+    place: tuple[int, int],
+    infos: Mapping[str, BinaryInfo],
+) -> Wrapper:
+    """Neighbouring parts. names: of the values before, between and behind them. place: part and number of parts."""
+    rows, layers = parts[0].rows, [layer for part in parts for layer in part.layers]
+    name = f"ar{rows}_cl{context or rows}_{place[0]}_of_{place[1]}"
+    later = [slot for part in parts[1:] for slot in part.inputs if slot.meaning.role is not Role.HIDDEN]
+    taken = [*parts[0].inputs, *later]
+    result = (_renamed(_result(parts[-1]).spec, names[-1]),) if names[-1] else ()
     graph = GraphSpec(
-        name=f"{stem}_1_of_{count}",
-        file=f"{stem}_1_of_{count}.onnx",
-        kind=_kind(variant),
-        part=1,
-        parts=count,
-        inputs=inputs,
-        outputs=(*result, *caches),
-        rows=variant.rows,
-        context=variant.context,
+        name=name,
+        file=f"{name}.onnx",
+        kind=kind,
+        part=place[0],
+        parts=place[1],
+        inputs=_unique(
+            _renamed(slot.spec, names[0]) if slot.meaning.role is Role.HIDDEN else slot.spec for slot in taken
+        ),
+        outputs=(*result, *(slot.spec for part in parts for slot in part.outputs if slot.meaning.layer >= 0)),
+        rows=rows,
+        context=context,
         first_layer=min(layers, default=None),
         last_layer=max(layers, default=None),
     )
-    between = tuple(_renamed(_result(part).spec, name) for part, name in zip(body[:-1], names[1:-1], strict=True))
-    found = [Wrapper(graph, tuple(nodes), between)]
-    return found if variant.head is None else [*found, _head_wrapper(variant.head, infos, count)]
-
-
-def _apart_wrappers(variant: Variant, infos: Mapping[str, BinaryInfo]) -> list[Wrapper]:
-    count = len(variant.body) + (variant.head is not None)
-    names = _joints([*variant.body], "" if variant.head else LOGITS)
-    found = []
-    for index, part in enumerate(variant.body):
-        before, after = names[index], names[index + 1]
-        # An embedding has no context; one graph of a row count serves all of them.
-        name = f"ar{part.rows}_cl{part.context or part.rows}_{index + 1}_of_{count}"
-        graph = GraphSpec(
-            name=name,
-            file=f"{name}.onnx",
-            kind=part.kind,
-            part=index + 1,
-            parts=count,
-            inputs=tuple(
-                _renamed(slot.spec, before) if slot.meaning.role is Role.HIDDEN else slot.spec for slot in part.inputs
-            ),
-            outputs=(
-                _renamed(_result(part).spec, after),
-                *(slot.spec for slot in part.outputs if slot.meaning.layer >= 0),
-            ),
-            rows=part.rows,
-            context=part.context,
-            first_layer=min(part.layers, default=None),
-            last_layer=max(part.layers, default=None),
-        )
-        found.append(Wrapper(graph, (_node(part, before, after, infos),)))
-    return found if variant.head is None else [*found, _head_wrapper(variant.head, infos, count)]
+    nodes = tuple(_node(part, *around, infos) for part, around in zip(parts, pairwise(names), strict=True))
+    between = zip(parts[:-1], names[1:-1], strict=True)
+    return Wrapper(graph, nodes, tuple(_renamed(_result(part).spec, inner) for part, inner in between))
 
 
 def _kind(variant: Variant) -> GraphKind:

@@ -159,7 +159,6 @@ class FusedRuntime(Runtime):
         return spoiled
 
     def keep(self, rows: NDArray[np.int64], columns: NDArray[np.int64]) -> None:
-        """Let the keys and values of `rows` [M] count, as what lies in `columns` [M]: cache by cache."""
         last = self._run_before()
         for index, segment in enumerate(last.segments):
             if segment is None:

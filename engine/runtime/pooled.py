@@ -133,7 +133,6 @@ class OnnxRuntime(Runtime):
         return self._last.fresh.non_finite(rows)
 
     def keep(self, rows: Indices, slots: Indices) -> None:
-        """Copy the last step's fresh KV of `rows` [M] into `slots` [M], all layers at once."""
         assert self._last is not None, "keep before run"
         rows, slots = self._writes.left(rows, slots)
         if not len(rows):
@@ -150,23 +149,19 @@ class OnnxRuntime(Runtime):
         self._writes.move(partial(self._pool.offload, columns, key))
 
     def load(self, columns: slice, key: bytes) -> None:
-        """Copy an offloaded block into `columns`."""
         self._writes.finish()
         self._widen(columns.stop)
         self._pool.load(columns, key)
 
     def offloaded(self, key: bytes) -> bytes:
-        """A block in host memory as bytes."""
         self._writes.finish()
         return self._pool.offloaded(key)
 
     def put_offloaded(self, key: bytes, content: bytes) -> None:
-        """Put a block into host memory."""
         self._writes.finish()
         self._pool.put_offloaded(key, content)
 
     def evict(self, key: bytes) -> None:
-        """Forget the copy in host memory."""
         self._writes.move(partial(self._pool.evict, key))
 
     def close(self) -> None:

@@ -162,7 +162,6 @@ class SegmentRuntime(Runtime):
 
     @property
     def experts(self) -> tuple[int, int]:
-        """Experts chosen by rows, and different ones read by steps, over all layers since the start."""
         return self._chain.routing.chosen, self._chain.routing.read
 
     def run(self, batch: PackedBatch) -> Logits:
@@ -248,41 +247,32 @@ class SegmentRuntime(Runtime):
         return rows[np.isin(rows, spoiled)]
 
     def keep(self, rows: NDArray[np.int64], columns: NDArray[np.int64]) -> None:
-        """Let the keys and values of `rows` [M] count, as what lies in the blocks of `columns` [M]."""
         self._caches.keep(rows.tolist(), columns.tolist())
         if self._recurrent:
             self._recurrent.states.keep(frozenset(rows.tolist()))
 
     def offload(self, columns: slice, key: bytes) -> None:
-        """Copy the keys and values of a block to memory of its own."""
         self._caches.offload(columns, key)
 
     def load(self, columns: slice, key: bytes) -> None:
-        """Let a block be what was offloaded as `key`."""
         self._caches.load(columns, key)
 
     def offloaded(self, key: bytes) -> bytes:
-        """The copy of a block as bytes."""
         return self._caches.offloaded(key)
 
     def put_offloaded(self, key: bytes, content: bytes) -> None:
-        """Put the copy of a block there."""
         self._caches.put_offloaded(key, content)
 
     def evict(self, key: bytes) -> None:
-        """Forget the copy."""
         self._caches.evict(key)
 
     def free(self, blocks: Collection[int]) -> None:
-        """Give back the memory of sequences of which no block is wanted any more."""
         self._caches.free(blocks)
 
     def free_behind(self, blocks: Collection[int]) -> None:
-        """The same of what lies behind windows."""
         self._caches.free_behind(blocks)
 
     def forget_states(self, sequences: Collection[str], snapshots: Collection[bytes]) -> None:
-        """Give back what the recurrent layers carried for sequences that have ended, and snapshots of it."""
         if self._recurrent:
             self._recurrent.states.forget(sequences, snapshots)
 

@@ -40,7 +40,6 @@ class WholeContextRuntime(Runtime):
         self._last: TokenIds = np.zeros(0, np.int32)
 
     def run(self, batch: PackedBatch) -> Logits:
-        """Logits [R, V] of the batch's logit rows, in their order."""
         self._last = batch.input_ids
         found = [self._run(group) for group in self._grouped(self._jobs(batch))]
         if not found:  # nobody asks for logits: there is nothing to compute
@@ -56,7 +55,6 @@ class WholeContextRuntime(Runtime):
         self._columns[columns] = self._last[rows]
 
     def close(self) -> None:
-        """Release the graphs."""
         self._inner.close()
 
     def _jobs(self, batch: PackedBatch) -> list[_Job]:

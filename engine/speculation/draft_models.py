@@ -70,7 +70,6 @@ class DraftModel(Drafter):
         return self._most
 
     def reach(self, tokens: int) -> int:
-        """As many wherever a sequence is."""
         return self._most
 
     def backlog(self, sequence_id: str, tokens: Sequence[int]) -> int | None:
@@ -80,7 +79,6 @@ class DraftModel(Drafter):
         return self.steps.sequences.unread(sequence_id, tokens)
 
     def is_long(self, backlog: int) -> bool:
-        """Whether it takes more than the first step of a proposal."""
         return backlog > min(SHORT_BACKLOG, self.steps.max_rows)
 
     def reading_ms(self, tokens: int) -> float:
@@ -102,11 +100,9 @@ class DraftModel(Drafter):
             return {}
 
     def retain(self, sequence_ids: Collection[str]) -> None:
-        """Forget the others, and give memory back."""
         self.steps.retain(sequence_ids)
 
     def close(self) -> None:
-        """Close its graphs."""
         self.steps.close()
 
     def _propose(self, requests: Sequence[DraftRequest]) -> dict[str, tuple[int, ...]]:

@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 from engine.errors import BundleError
-from engine.files import MANIFEST_BYTES, open_regular, read_bytes, shown
+from engine.files import MANIFEST_BYTES, open_regular, read_bytes, shown, write_whole
 from engine.processes import child_environment, module_command
 from engine.runtime.qnn.binary import BinaryInfo
 from engine.runtime.qnn.describe import REFUSED
@@ -43,7 +43,8 @@ def describe_binary(path: Path, cache: Path, command: Sequence[str] = (), timeou
     found = _cached(cached)
     if found is None:
         found = _run(path, command or module_command("engine.runtime.qnn.describe"), timeout_s)
-        _save(cached, found)
+        with suppress(OSError):  # a cache that cannot be written costs time, not the answer
+            write_whole(cached, msgspec.json.encode(found))
     return found
 
 
@@ -115,15 +116,3 @@ def _cached(path: Path) -> BinaryInfo | None:
         return msgspec.json.decode(read_bytes(path, MANIFEST_BYTES), type=BinaryInfo)
     except (OSError, msgspec.MsgspecError, UnicodeError, RecursionError):
         return None
-
-
-def _save(path: Path, info: BinaryInfo) -> None:
-    """A cache that cannot be written costs time, not the answer."""
-    draft = path.with_name(f"{path.name}.{os.getpid()}")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        draft.write_bytes(msgspec.json.encode(info))
-        os.replace(draft, path)  # noqa: PTH105 (atomic on Windows too)
-    except OSError:
-        with suppress(OSError):
-            draft.unlink()

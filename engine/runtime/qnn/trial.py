@@ -12,6 +12,7 @@ import re
 import sys
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -21,6 +22,7 @@ from engine.bundle.manifest import GraphSpec, Manifest, TensorSpec, load_manifes
 from engine.bundle.tensors import PAST_NAME
 from engine.bundle.weight_files import check_once
 from engine.errors import BundleError
+from engine.files import write_whole
 from engine.processes import module_command
 from engine.runtime.onnx_library import ort
 from engine.runtime.qnn.binary import BinaryGraph, BinaryInfo, BinaryTensor
@@ -185,7 +187,8 @@ def check_bundle(folder: Path, manifest: Manifest, cache: Path | None, command: 
     check_binaries(manifest, as_bound(folder, manifest, read_binaries(folder, manifest, cache)))
     try_load(folder, command or module_command("engine.runtime.qnn.trial"))
     if marker is not None:
-        _remember(marker, manifest.name)
+        with suppress(OSError):  # a cache that cannot be written costs time, not the answer
+            write_whole(marker, msgspec.json.encode({"bundle": manifest.name}))
 
 
 def read_binaries(folder: Path, manifest: Manifest, cache: Path | None) -> dict[str, BinaryInfo]:
@@ -227,15 +230,6 @@ def try_load(folder: Path, command: Sequence[str], timeout_s: float = TIMEOUT_S)
         f"the QNN runtime {ending(result.returncode)} while it loaded the binaries of {folder.name}: "
         f"they are damaged, or not made for this {device_name()}{advice}"
     )
-
-
-def _remember(marker: Path, name: str) -> None:
-    """A cache that cannot be written costs time, not the answer."""
-    try:
-        marker.parent.mkdir(parents=True, exist_ok=True)
-        marker.write_bytes(msgspec.json.encode({"bundle": name}))
-    except OSError:
-        return
 
 
 def checked_provider(

@@ -20,14 +20,14 @@ def clock(*seconds: float) -> Callable[[], MachineReading]:
 
 
 def test_every_shape_is_timed_by_its_better_run() -> None:
-    runtime = FakeRuntime(fixed((1, 64), (8, 64)), 1, 64)
+    runtime = FakeRuntime(fixed((1, 64), (8, 64)), 64)
     # The start, and the budget; before, between and behind the two runs of the first shape; the same of the second.
     measured = measure(runtime, clock(0.0, 0.0, 1.0, 3.0, 5.5, 9.0, 10.0, 12.0, 14.5))
     assert measured.times == {ONE: 2000.0, EIGHT: 2000.0} == measured.kept
 
 
 def test_disturbed_runs_are_repeated_once() -> None:
-    runtime = FakeRuntime(fixed((1, 64), (8, 64)), 1, 64)
+    runtime = FakeRuntime(fixed((1, 64), (8, 64)), 64)
     first = (0.0, 0.25, 0.75, 0.75, 1.125, 1.5)  # 250 and 500 ms, then twice 375
     second = (1.5, 1.625, 1.875, 1.875, 2.0, 2.25)  # 125 and 250 ms, and again
     measured = measure(runtime, clock(0.0, 0.0, *first, 1.5, *second))
@@ -37,7 +37,7 @@ def test_disturbed_runs_are_repeated_once() -> None:
 
 
 def test_while_others_work_little_is_measured() -> None:
-    runtime = FakeRuntime(fixed((1, 64), (8, 64)), 1, 64)
+    runtime = FakeRuntime(fixed((1, 64), (8, 64)), 64)
     quiet = quiet_clock(1.0)
 
     def half_of_one_core() -> MachineReading:
@@ -50,7 +50,7 @@ def test_while_others_work_little_is_measured() -> None:
 
 
 def test_a_start_goes_on_where_the_budget_stopped_another() -> None:
-    runtime = FakeRuntime(fixed((1, 64), (8, 64)), 1, 64)
+    runtime = FakeRuntime(fixed((1, 64), (8, 64)), 64)
     # The start; the runs of the first shape; the budget is over before the second.
     measured = measure(runtime, clock(0.0, 0.0, 1.0, 3.0, 5.5, 21.0))
     assert measured.times == {ONE: 2000.0}

@@ -95,7 +95,7 @@ class Inner(FakeRuntime):
 
     def __init__(self) -> None:
         shapes = (StepShape(8, 0), StepShape(16, 0))
-        super().__init__(ShapeTable(shapes, 16, 0), 1, 0, VOCAB)
+        super().__init__(ShapeTable(shapes, 16, 0), 0, VOCAB)
 
 
 def batch(*segments: tuple[tuple[int, ...], tuple[int, ...], int, int]) -> PackedBatch:
