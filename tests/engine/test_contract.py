@@ -118,7 +118,7 @@ def test_every_step_adds_its_tokens_to_the_cache_and_stops_at_its_end() -> None:
         added = world.runtime.steps[-1].shape.rows - world.runtime.steps[-1].starts[0]
         assert sequence.computed == before + added <= world.scheduler.rules.capacity.columns
         columns = [blocks[index // 16] * 16 + index % 16 for index in range(sequence.computed)]
-        cached = world.runtime._pool.columns[columns].tolist()
+        cached = world.runtime._pool[columns].tolist()
         assert cached == [[index, token] for index, token in enumerate(sequence.tokens[: sequence.computed])]
     assert (sequence.computed, sequence.finish) == (64, FinishReason.LENGTH)
 
@@ -149,7 +149,7 @@ def test_debug_log_tells_every_step(caplog: pytest.LogCaptureFixture) -> None:
         world.run()
     lines = [record.message for record in caplog.records]
     first, second, third = by_hand(prompt(5), 3)
-    assert lines[0] == "step 1: ar128_cl255 pool 0, 5 of 128 rows used"
+    assert lines[0] == "step 1: ar128_cl255, 5 of 128 rows used"
     assert lines[1] == (
         f"prefill a: rows 5 at position 0, last input {prompt(5)[-1]}, output [{first}], length 6, cached 5"
     )

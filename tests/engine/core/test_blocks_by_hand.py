@@ -144,7 +144,7 @@ def test_nothing_of_a_block_is_kept_until_it_is_settled() -> None:
         world.step()
         for sequence in world.scheduler.sequences():
             columns = [sequence.blocks[i // 16] * 16 + i % 16 for i in range(sequence.computed)]
-            held = world.runtime._pool[0][columns]
+            held = world.runtime._pool[columns]
             assert held.tolist() == [list(pair) for pair in enumerate(sequence.tokens[: sequence.computed])]
             changed = (before != world.runtime._pool).any(axis=(0, 2)).sum()
             assert changed == sequence.computed - (kept[-1] if kept else 0)

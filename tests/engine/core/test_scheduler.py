@@ -384,7 +384,7 @@ def test_prompts_take_columns_as_they_go() -> None:
     for batch in world.runtime.steps:
         seen = visible(batch)[:, : batch.shape.past].any(axis=0).sum()
         assert batch.shape.past < seen + 64 + 8 * 16  # rounding, and blocks that are not full yet
-    assert world.scheduler.reservations()[0][0] > 0
+    assert world.scheduler._pool.reserved > 0
     world.run()
     assert world.outputs == {f"r{index}": by_hand(prompt(160, index), 40) for index in range(8)}
 
@@ -433,10 +433,11 @@ def test_abort_frees_rows_and_columns_before_the_next_step() -> None:
     world.submit("gone", prompt(40), 50)
     world.submit("stays", prompt(5, 2), 6)
     world.step()
-    assert world.scheduler.reservations() == ((2 + 1, 7),)
+    pool = world.scheduler._pool
+    assert (pool.reserved, pool.available()) == (2 + 1, 7)
     world.scheduler.abort("gone")
     assert world.scheduler.blocks.referenced == 0
-    assert world.scheduler.reservations() == ((1, 8),)
+    assert (pool.reserved, pool.available()) == (1, 8)
     world.run()
     assert world.outputs["stays"] == by_hand(prompt(5, 2), 6)
     assert world.scheduler.blocks.referenced == 0

@@ -220,7 +220,7 @@ def test_denoising_changes_no_byte_of_the_cache_and_keeping_exactly_the_block(co
     while engine.loop.scheduler.has_work:
         sequences = engine.loop.scheduler.sequences()
         engine.loop.step()
-        pool = runtime._pool[0]
+        pool = runtime._pool.columns
         width = pool.keys.shape[-1]
         assert pool.keys.shape == (model.layers, model.kv_heads, 1, model.head_dim, width)
         assert pool.values.shape == (model.layers, model.kv_heads, 1, width, model.head_dim)

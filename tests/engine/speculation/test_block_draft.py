@@ -65,7 +65,7 @@ class RightPoolBlocks(RightBlocks):
 
 def draft(shapes: ShapeTable, length: int = 4, kind: type[FakeRuntime] = RightBlocks, most: int = 0) -> BlockDraft:
     ticks = iter(range(10**9))
-    runtime = kind(replace(shapes, unit=length), 1, shapes.max_past, VOCAB + 1)
+    runtime = kind(replace(shapes, unit=length), shapes.max_past, VOCAB + 1)
     steps = DraftSteps(runtime, CostTable(DRAFT_MS), lambda: next(ticks) / 1e3)
     return BlockDraft(steps, DiffusionSpec(length, MASK), 10**6, VOCAB, most)
 

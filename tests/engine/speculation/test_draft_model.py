@@ -51,7 +51,7 @@ def draft(
     most: int = 4,
 ) -> DraftModel:
     ticks = iter(range(10**9))
-    steps = DraftSteps(runtime(shapes, 1, shapes.max_past, VOCAB), CostTable(costs), lambda: next(ticks) / 1e3)
+    steps = DraftSteps(runtime(shapes, shapes.max_past, VOCAB), CostTable(costs), lambda: next(ticks) / 1e3)
     return DraftModel(steps, max_context, VOCAB, most)
 
 

@@ -21,7 +21,7 @@ def forecasting(monkeypatch: pytest.MonkeyPatch, right: float, **options: object
     """A model whose forecast rows are right so often, as long as they see their node, and the prefix in its columns."""
     chance, made = random.Random(7), simulate(**{"shapes": fixed(*SHAPES), "forecasts": SHAPE, **options})  # type: ignore[arg-type]
     runtime, plain = made.runtime, FakeRuntime.run
-    runtime._pool[:, :BLOCK] = [[-1, place] for place in range(BLOCK)]  # as nothing else is kept
+    runtime._pool[:BLOCK] = [[-1, place] for place in range(BLOCK)]  # as nothing else is kept
 
     def run(batch: PackedBatch) -> Logits:
         logits = plain(runtime, batch).decoded().copy()
@@ -139,4 +139,4 @@ def test_the_prefix_is_nobodys(monkeypatch: pytest.MonkeyPatch) -> None:
         made.submit(name, tuple(range(50)), 12)
     made.run()
     assert all(0 not in segment.blocks for batch in made.runtime.steps for segment in batch.segments)
-    assert (made.runtime._pool[0, :BLOCK] == [[-1, place] for place in range(BLOCK)]).all()
+    assert (made.runtime._pool[:BLOCK] == [[-1, place] for place in range(BLOCK)]).all()
