@@ -8,7 +8,7 @@ from engine.errors import InvalidRequest
 from engine.isolation.helper_pool import HelperLimits
 from engine.request import ImagePrompt
 from engine.text.prompt import ChatPrompt, PromptMaker
-from engine.text.rendering import decode_rendered, encode_request
+from engine.text.rendering import Rendered, decode, encode_request
 from engine.text.template_pool import TemplatePool
 from engine.vision.given import images_of, without_pixels
 from engine.vision.placing import placed_prompt, placed_text
@@ -66,7 +66,7 @@ class ChatPrompts:
             return prompt, encode_request(prompt.request)
 
         def answered() -> tuple[int, ...] | ImagePrompt:
-            rendered = decode_rendered(answer)
+            rendered = decode(answer, Rendered)
             if vision is None or not tiles:
                 return maker.chat_ids(prompt, rendered)
             ids = maker.chat_ids(prompt, rendered, lambda text: placed_text(text, vision, tiles))

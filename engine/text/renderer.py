@@ -18,6 +18,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -29,15 +30,15 @@ import jinja2.parser
 import jinja2.sandbox
 
 from engine.errors import BundleError, InvalidRequest
-from engine.isolation.inside import HelperFrames, bound_memory, ending_after
+from engine.isolation.inside import Opened, ending_after, serve
 from engine.text.rendering import (
     MEMORY_BYTES,
     TOO_MUCH_MEMORY,
     Rendered,
     RenderRequest,
     RenderTooLong,
-    decode_opening,
-    decode_request,
+    TemplateOpening,
+    decode,
     encode,
     read_template,
     too_slow,
@@ -171,36 +172,21 @@ def _shown(error: BaseException) -> str:
     return (str(error) or type(error).__name__)[:500]
 
 
-def main(arguments: list[str]) -> int:
-    """Render until end of input; 3 when the template cannot be compiled (said in the first answer), 2 for arguments."""
-    if arguments:
-        print("the renderer takes no arguments", file=sys.stderr)
-        return 2
-    bound_memory(MEMORY_BYTES)
-    frames = HelperFrames()
-    frames.write(b"")
-    body = frames.read()
-    if body is None:
-        return 0
-    opening = decode_opening(body)
+def opened(body: bytes) -> Opened:
+    """A renderer of the template that the opening has."""
+    opening = decode(body, TemplateOpening)
     try:
         with ending_after(opening.compile_s):
             template = ChatTemplate(opening.source, longest_s=opening.longest_s)
     except BundleError as error:
-        frames.write(encode(Rendered(error=str(error))))
-        return 3
-    frames.write(encode(Rendered()))
-    while (body := frames.read()) is not None:
-        with ending_after(opening.longest_s):
-            answer = rendered(template, body)
-        frames.write(answer)
-    return 0
+        return Opened(encode(Rendered(error=str(error))))
+    return Opened(encode(Rendered()), opening.longest_s, partial(rendered, template))
 
 
 def rendered(template: ChatTemplate, body: bytes) -> bytes:
     """The answer to one frame; reading and writing it count as the template's work."""
     try:
-        return encode(template.answer(decode_request(body)))
+        return encode(template.answer(decode(body, RenderRequest)))
     except MemoryError:
         return encode(Rendered(error=TOO_MUCH_MEMORY))
     except (ValueError, RecursionError) as error:  # a number that Python does not read
@@ -209,6 +195,6 @@ def rendered(template: ChatTemplate, body: bytes) -> bytes:
 
 if __name__ == "__main__":
     try:
-        sys.exit(main(sys.argv[1:]))
+        sys.exit(serve(MEMORY_BYTES, opened))
     except KeyboardInterrupt:
         sys.exit(1)

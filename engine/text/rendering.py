@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from engine.errors import BundleError, InvalidRequest
 from engine.files import TEMPLATE_BYTES, read_text, shown
@@ -54,6 +54,9 @@ class Rendered:
         return self.text
 
 
+Framed = TypeVar("Framed", TemplateOpening, RenderRequest, Rendered)
+
+
 def encode_request(request: RenderRequest) -> bytes:
     """The body of a frame; InvalidRequest for what JSON cannot say."""
     try:
@@ -62,25 +65,15 @@ def encode_request(request: RenderRequest) -> bytes:
         raise InvalidRequest(f"The chat template cannot be given these messages: {error}", "messages") from None
 
 
-def encode(value: TemplateOpening | RenderRequest | Rendered) -> bytes:
+def encode(value: Framed) -> bytes:
     """The body of a frame."""
     named = {field.name: getattr(value, field.name) for field in fields(value)}  # asdict would copy every message
     return json.dumps(named, ensure_ascii=False).encode("utf-8", "surrogatepass")
 
 
-def decode_opening(body: bytes) -> TemplateOpening:
+def decode(body: bytes, kind: type[Framed]) -> Framed:
     """The value of `encode`."""
-    return TemplateOpening(**_decoded(body))
-
-
-def decode_request(body: bytes) -> RenderRequest:
-    """The value of `encode`."""
-    return RenderRequest(**_decoded(body))
-
-
-def decode_rendered(body: bytes) -> Rendered:
-    """The value of `encode`."""
-    return Rendered(**_decoded(body))
+    return kind(**json.loads(body.decode("utf-8", "surrogatepass")))
 
 
 def too_slow(longest_s: float) -> str:
@@ -94,11 +87,6 @@ def read_template(path: Path) -> str:
         return read_text(path, TEMPLATE_BYTES)
     except OSError as error:
         raise BundleError(f"{path} cannot be read: {shown(error)}") from error
-
-
-def _decoded(body: bytes) -> dict[str, Any]:
-    named: dict[str, Any] = json.loads(body.decode("utf-8", "surrogatepass"))
-    return named
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from engine.text.rendering import (
     Rendered,
     RenderRequest,
     TemplateOpening,
-    decode_rendered,
+    decode,
     encode,
     encode_request,
     too_slow,
@@ -69,7 +69,7 @@ class TemplatePool:
             raise BundleError("the chat template cannot be compiled within the limits of this server")
         if isinstance(answer, Failure):
             raise BundleError(f"the chat template cannot be compiled within {self._limits.opening_s:g} s")
-        if error := decode_rendered(answer).error:
+        if error := decode(answer, Rendered).error:
             raise BundleError(error)
 
 
@@ -80,7 +80,7 @@ async def render_all(source: str, requests: Iterable[RenderRequest], limits: Hel
     try:
         await pool.start()
         for request in requests:
-            found.append(decode_rendered(await pool.render(encode_request(request))))
+            found.append(decode(await pool.render(encode_request(request)), Rendered))
     except InvalidRequest as error:
         found.append(Rendered(error=str(error)))
     finally:

@@ -2,11 +2,13 @@
 
 from collections.abc import Sequence
 
+import msgspec
+
 from engine.bundle.vision import VisionSpec
 from engine.errors import EngineFailure, InvalidRequest
 from engine.isolation.helper_pool import Answer, Failure, HelperLimits, HelperPool
 from engine.processes import module_command
-from engine.vision.question import ImageTiles, Opening, Picture, decode_tiles, encode
+from engine.vision.question import ImageTiles, Opening, Picture
 
 READER = tuple(module_command("engine.vision.reader"))
 LIMITS = HelperLimits(budget_s=10.0, processes=2)
@@ -19,7 +21,7 @@ class ImagePool:
         self, spec: VisionSpec, limits: HelperLimits = LIMITS, command: Sequence[str] = READER, label: str = ""
     ) -> None:
         self._budget_s = limits.budget_s
-        opening = encode(Opening(spec, limits.budget_s))
+        opening = msgspec.msgpack.encode(Opening(spec, limits.budget_s))
         self._helpers = HelperPool("the process that reads images", command, opening, _accept, limits, label)
 
     @property
@@ -30,12 +32,12 @@ class ImagePool:
     async def tiles(self, picture: Picture, param: str) -> ImageTiles:
         """An image in tiles. InvalidRequest naming `param` for one that cannot be read within its bounds, EngineFailure
         when no process can be started, Busy when the server is shutting down."""
-        answer = await self._helpers.ask(encode(picture))
+        answer = await self._helpers.ask(msgspec.msgpack.encode(picture))
         if answer is Failure.DIED:
             raise InvalidRequest(f"'{param}' cannot be read within the limits of this server.", param)
         if isinstance(answer, Failure):
             raise InvalidRequest(f"'{param}' takes more than {self._budget_s:g} s to read.", param)
-        tiles = decode_tiles(answer)
+        tiles = msgspec.msgpack.decode(answer, type=ImageTiles)
         if tiles.error:
             raise InvalidRequest(f"'{param}' {tiles.error}", param)
         return tiles

@@ -1,4 +1,4 @@
-"""What the process that reads images is asked and what it answers, as values and as frames."""
+"""What the process that reads images is asked and what it answers: MessagePack, as frames of a helper."""
 
 from dataclasses import dataclass
 
@@ -47,26 +47,3 @@ class PictureLimits:
 
 LIMITS = PictureLimits()
 MEMORY_BYTES = 2 * 1024**3  # of address space; an image of the most pixels takes a third of it
-Message = Opening | Picture | ImageTiles
-
-_encoder = msgspec.msgpack.Encoder()
-
-
-def encode(message: Message) -> bytes:
-    """The body of a frame."""
-    return _encoder.encode(message)
-
-
-def decode_opening(body: bytes) -> Opening:
-    """The value of `encode`."""
-    return msgspec.msgpack.decode(body, type=Opening)
-
-
-def decode_picture(body: bytes) -> Picture:
-    """The value of `encode`."""
-    return msgspec.msgpack.decode(body, type=Picture)
-
-
-def decode_tiles(body: bytes) -> ImageTiles:
-    """The value of `encode`."""
-    return msgspec.msgpack.decode(body, type=ImageTiles)

@@ -7,34 +7,26 @@ What takes too long ends the process, what takes too much memory does not.
 import sys
 import warnings
 
-from engine.isolation.inside import HelperFrames, bound_memory, ending_after
+import msgspec
+
+from engine.isolation.inside import Opened, serve
 from engine.vision.pictures import tiles_of
-from engine.vision.question import MEMORY_BYTES, decode_opening, decode_picture, encode
+from engine.vision.question import MEMORY_BYTES, Opening, Picture
 
 
-def main(arguments: list[str]) -> int:
-    """Read images until end of input; 2 for arguments."""
-    if arguments:
-        print("the reader of images takes no arguments", file=sys.stderr)
-        return 2
-    bound_memory(MEMORY_BYTES)
+def opened(body: bytes) -> Opened:
+    """A reader that cuts images as the opening says."""
     warnings.simplefilter("ignore")  # of what is odd in a client's file
-    frames = HelperFrames()
-    frames.write(b"")
-    body = frames.read()
-    if body is None:
-        return 0
-    opening = decode_opening(body)
-    frames.write(b"")
-    while (body := frames.read()) is not None:
-        with ending_after(opening.longest_s):
-            answer = encode(tiles_of(decode_picture(body), opening.vision))
-        frames.write(answer)
-    return 0
+    opening = msgspec.msgpack.decode(body, type=Opening)
+
+    def answer(question: bytes) -> bytes:
+        return msgspec.msgpack.encode(tiles_of(msgspec.msgpack.decode(question, type=Picture), opening.vision))
+
+    return Opened(b"", opening.longest_s, answer)
 
 
 if __name__ == "__main__":
     try:
-        sys.exit(main(sys.argv[1:]))
+        sys.exit(serve(MEMORY_BYTES, opened))
     except KeyboardInterrupt:
         sys.exit(1)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
-from engine.grammar.spec import Compiled, Regex, decode_opening, decode_spec, encode_compiled
+from engine.grammar.spec import Compiled, Regex, decode_opening, decode_spec, encode
 from engine.isolation.inside import HelperFrames, ending_after
 
 
@@ -22,7 +22,7 @@ def main() -> None:
     frames.write(b"")
     opening = frames.read()
     assert opening is not None
-    frames.write(encode_compiled(Compiled()))
+    frames.write(encode(Compiled()))
     while (body := frames.read()) is not None:
         form = decode_spec(body).form
         assert isinstance(form, Regex)
@@ -34,9 +34,9 @@ def main() -> None:
         if form.pattern == "die" or (form.pattern == "die once" and is_first):
             os._exit(1)
         if form.pattern == "refuse":
-            frames.write(encode_compiled(Compiled(error="it is refused")))
+            frames.write(encode(Compiled(error="it is refused")))
             continue
-        frames.write(encode_compiled(Compiled(f"grammar of {form.pattern}")))
+        frames.write(encode(Compiled(f"grammar of {form.pattern}")))
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from typing import Any
 from engine.bundle.manifest import TextSpec
 from engine.text.prompt import PromptMaker
 from engine.text.renderer import ChatTemplate
-from engine.text.rendering import decode_rendered, decode_request, encode, encode_request
+from engine.text.rendering import Rendered, RenderRequest, decode, encode, encode_request
 from engine.text.tokenizer import Tokenizer
 
 
@@ -43,5 +43,5 @@ class InProcess:
         """Token ids of a conversation."""
         prompt = self.maker.chat(messages, tools, options, max_context, keep)
         assert self.template is not None
-        answer = encode(self.template.answer(decode_request(encode_request(prompt.request))))
-        return self.maker.chat_ids(prompt, decode_rendered(answer))
+        answer = encode(self.template.answer(decode(encode_request(prompt.request), RenderRequest)))
+        return self.maker.chat_ids(prompt, decode(answer, Rendered))
