@@ -201,7 +201,7 @@ class OnnxRuntime(Runtime):
         graphs = layer_graphs(self._manifest, None if self._manifest.is_free_shape else shape)
         inputs = RowInputs(self._arena, self._manifest, shape, self._tables)
         fresh = Fresh(self._arena, self._manifest, graphs, shape.rows)
-        parts = [(self._bind_part(graph, inputs, fresh), layers_of(graph)) for graph in graphs]
+        parts = [(self._bind_part(shape, graph, inputs, fresh), layers_of(graph)) for graph in graphs]
         embedding = _embedding(graphs[0], fresh)
         if graphs[-1].kind is GraphKind.DECODER_PREFILL:
             return _BoundShape(inputs, fresh, parts, None, embedding)
@@ -209,7 +209,7 @@ class OnnxRuntime(Runtime):
         output = fresh.others[fresh.last.name], _output_encoding(graphs[-1], fresh)
         return _BoundShape(inputs, fresh, parts, output, embedding)
 
-    def _bind_part(self, graph: GraphSpec, inputs: RowInputs, fresh: Fresh) -> Binding:
+    def _bind_part(self, shape: StepShape, graph: GraphSpec, inputs: RowInputs, fresh: Fresh) -> Binding:
         pool, taken, given = self._pool.columns, dict[str, Array](), dict[str, Array]()
         for tensor in graph.inputs:
             place = place_of(tensor.name, "_in")
@@ -221,7 +221,8 @@ class OnnxRuntime(Runtime):
         for tensor in graph.outputs:
             place = place_of(tensor.name, "_out")
             given[tensor.name] = fresh.others[tensor.name] if place is None else place.of(fresh.keys, fresh.values)
-        return bind_all(graph.name, self._sessions[graph.name], taken, given)
+        name = f"{graph.name} as {shape}" if self._manifest.is_free_shape else graph.name
+        return bind_all(name, self._sessions[graph.name], taken, given)
 
     def _logits(self, bound: _BoundShape, rows: NDArray[np.int64]) -> Logits:
         """Rows [R, V] of the last part's output, through the head graph when there is one."""

@@ -126,7 +126,7 @@ class EngineLoop:
         try:
             logits, entered, left = self._run(plan, batch)
         except StepFailed as error:
-            return self._lost(plan, f"{plan.shape}: {error}", unread)
+            return self._lost(plan, str(error), unread)
         failures, samples = self._accept(plan, batch, logits)
         updates = self._commit(plan, batch, samples)
         return self._report(plan, updates, samples, (*unread, *failures), (began, entered, left))

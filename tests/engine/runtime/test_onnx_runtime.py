@@ -133,7 +133,7 @@ def test_a_failed_step_leaves_the_pool_untouched(bundles: Bundles) -> None:
     run(runtime, shape, segment("a", VOCAB_PROMPT[:8], 0, (0,)))
     before = runtime._pool.columns.keys.copy()
     batch = pack(StepPlan(shape, (segment("a", (10**6,), 8, (0,)),)), 16)  # an id beyond the vocabulary
-    with pytest.raises(StepFailed, match="graph free_1_of_2 failed"):
+    with pytest.raises(StepFailed, match="graph free_1_of_2 as ar8_cl72 failed"):
         runtime.run(batch)
     assert (runtime._pool.columns.keys == before).all()
     clean = run(runtime, shape, segment("a", (3,), 8, (0,)))

@@ -70,9 +70,9 @@ def test_only_the_newest_token_of_a_tree_may_be_written_early(monkeypatch: pytes
         early.append(len(batch.early_rows()[0]))
         return Logits(codes.encode(run(batch).decoded().astype(np.float64)), codes)
 
-    def kept(pool: int, rows: np.ndarray, columns: np.ndarray) -> None:
+    def kept(rows: np.ndarray, columns: np.ndarray) -> None:
         assert len(rows) == len(columns) == len(set(columns.tolist()))
-        keep(pool, rows, columns)
+        keep(rows, columns)
 
     monkeypatch.setattr(made.runtime, "run", coded)
     monkeypatch.setattr(made.runtime, "keep", kept)
