@@ -52,6 +52,21 @@ class RotaryTable:
         self._table = self._encoding.encode(self._function(angles) * self._factor)
 
 
+class RotaryTables:
+    """Those of one rotation, made as graphs come up that want them."""
+
+    def __init__(self, rope: RopeSpec) -> None:
+        self._rope = rope
+        self._made: dict[tuple[bool, Encoding], RotaryTable] = {}
+
+    def fill(self, is_cos: bool, encoding: Encoding, positions: NDArray[np.int32], out: Array) -> None:
+        """Write the rows of `positions` into `out`, as a table does."""
+        key = (is_cos, encoding)
+        if key not in self._made:
+            self._made[key] = RotaryTable(self._rope, is_cos, encoding)
+        self._made[key].fill(positions, out)
+
+
 def layer_graphs(manifest: Manifest, shape: StepShape | None) -> list[GraphSpec]:
     """The graphs of a step without the head, in part order. BundleError when a shape has no decoder."""
     wanted = (GraphKind.LUT, GraphKind.DECODER, GraphKind.DECODER_PREFILL, GraphKind.DEFAULT)
@@ -106,8 +121,12 @@ class Pool:
         self._zeros = zeros
         self.keys: Array = np.empty((*lead, model.head_dim, width), dtype)
         self.values: Array = np.empty((*lead, width, model.head_dim), dtype)
-        self.keys[...] = zeros[0][..., None, None, None]
-        self.values[...] = zeros[1][..., None, None, None]
+        self.clean()
+
+    def clean(self) -> None:
+        """Nothing but zeros: under a mask a column still counts as 0 times its value, and 0 times NaN is NaN."""
+        self.keys[...] = self._zeros[0][..., None, None, None]
+        self.values[...] = self._zeros[1][..., None, None, None]
 
     @property
     def width(self) -> int:
@@ -183,9 +202,15 @@ class Fresh:
 
 
 class RowInputs:
-    """Inputs that are written anew for every step: ids, mask, cos, sin, cache index; one buffer per encoding."""
+    """Inputs that are written anew for every step: ids, mask, cos, sin, cache index; one buffer per encoding.
 
-    def __init__(self, arena: Arena, manifest: Manifest, shape: StepShape, tables: Tables) -> None:
+    padding_sees: whether a padding row sees itself.
+    """
+
+    def __init__(
+        self, arena: Arena, manifest: Manifest, shape: StepShape, tables: Tables, padding_sees: bool = True
+    ) -> None:
+        self._padding_sees = padding_sees
         self._arena = arena
         self._tables = tables
         self._looked_up: dict[tuple[str, Encoding], Array] = {}
@@ -238,8 +263,8 @@ class RowInputs:
         self._rotary[ROTARY[tensor.name], encoding] = array
         return array.reshape((1,) * (len(tensor.shape) - 2) + array.shape)
 
-    def fill(self, batch: PackedBatch, tables: dict[tuple[bool, Encoding], RotaryTable]) -> None:
-        """Write a batch of N rows into every buffer. `tables` is the caller's cache of rotary tables and grows here."""
+    def fill(self, batch: PackedBatch, rotary: RotaryTables) -> None:
+        """Write a batch of N rows into every buffer. `rotary` is the caller's, for all its shapes."""
         for ids in self._ids:
             ids[0] = batch.input_ids
         for (name, encoding), looked_up in self._looked_up.items():
@@ -247,8 +272,6 @@ class RowInputs:
             if batch.embedded is not None and name in EMBEDS:
                 batch.embedded.write(looked_up[None], encoding)
         for codes, mask in self._masks.values():
-            paint(batch, mask, codes)
+            paint(batch, mask, codes, self._padding_sees)
         for (is_cos, encoding), out in self._rotary.items():
-            if (is_cos, encoding) not in tables:
-                tables[is_cos, encoding] = RotaryTable(self._rope, is_cos, encoding)
-            tables[is_cos, encoding].fill(batch.positions, out)
+            rotary.fill(is_cos, encoding, batch.positions, out)

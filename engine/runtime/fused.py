@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from engine.bundle.manifest import Manifest
 from engine.bundle.variant import ShapeTable, StepShape
 from engine.errors import StepFailed
-from engine.runtime.fused_graphs import BoundGraph, FusedCache, FusedCaches, Placement, Tables, place
+from engine.runtime.buffers import RotaryTables
+from engine.runtime.fused_graphs import BoundGraph, FusedCache, FusedCaches, Placement, place
 from engine.runtime.interface import Logits, PackedBatch, PackedSegment, RowLayout, Runtime
 from engine.runtime.sessions import Provider, load_sessions
 
@@ -33,30 +34,28 @@ class CacheUpdate(Enum):
     COPIED = "the graph, as a copy"  # they are whole caches elsewhere, which take the place of the old ones
 
 
-def choose_update(manifest: Manifest, graphs: Sequence[BoundGraph], tables: Tables) -> CacheUpdate:
+def choose_update(manifest: Manifest, graphs: Sequence[BoundGraph], rotary: RotaryTables) -> CacheUpdate:
     """In place where every graph, tried once, then gives the bytes of a copy. StepFailed when one cannot run."""
     assert manifest.fused is not None
     if not manifest.fused.kv_update_on_device:
         return CacheUpdate.HOST
     serials = count(-1, -1)
-    is_same = all(_updates_in_place(manifest, graph, tables, serials.__next__) for graph in graphs)
+    is_same = all(_updates_in_place(manifest, graph, rotary, serials.__next__) for graph in graphs)
     for graph in graphs:
         graph.clear()
     return CacheUpdate.IN_PLACE if is_same else CacheUpdate.COPIED
 
 
-def _updates_in_place(manifest: Manifest, graph: BoundGraph, tables: Tables, serial: Callable[[], int]) -> bool:
+def _updates_in_place(manifest: Manifest, graph: BoundGraph, rotary: RotaryTables, serial: Callable[[], int]) -> bool:
     """Run a graph over caches of the same contents with a copy and in place: same caches, same logits?"""
     assert manifest.fused is not None
     columns = manifest.fused.columns
     batch = _trial_batch(graph, columns)
     placement = place(batch, graph.shape, columns)
-    graph.inputs.fill(batch, placement, tables)
+    graph.inputs.fill(batch, placement, rotary)
     count_of_caches = len(graph.shape.caches)
     before, copies, mine = ([FusedCache(manifest, serial()) for _ in range(count_of_caches)] for _ in range(3))
     for number, caches in enumerate(zip(before, copies, mine, strict=True), 1):
-        for cache in caches:
-            cache.clean()
         for cache in (caches[0], caches[2]):
             cache.keys[..., :TRIAL_PAST] = number
             cache.values[..., :TRIAL_PAST, :] = number
@@ -119,9 +118,9 @@ class FusedRuntime(Runtime):
         graphs = [BoundGraph(manifest, graph, self._sessions[graph.name]) for graph in manifest.graphs]
         self._graphs = {graph.shape.rows: graph for graph in graphs}
         self._caches = FusedCaches(manifest)
-        self._tables: Tables = {}
+        self._rotary = RotaryTables(manifest.model.rope)
         self._last: _LastStep | None = None
-        self.update = update or choose_update(manifest, graphs, self._tables)
+        self.update = update or choose_update(manifest, graphs, self._rotary)
         log.info("fused caches are updated by %s", self.update.value)
 
     def run(self, batch: PackedBatch) -> Logits:
@@ -133,7 +132,7 @@ class FusedRuntime(Runtime):
         segments = tuple(placement.segments_by_cache())
         caches = tuple(self._caches.begin(segments))
         self._last = _LastStep(graph, placement, segments, caches, self._targets(caches))
-        graph.inputs.fill(batch, placement, self._tables)
+        graph.inputs.fill(batch, placement, self._rotary)
         self._parts.mark("inputs")
         graph.run(caches, self._last.updated)
         self._parts.mark("graph")

@@ -13,17 +13,18 @@ Legend: N = rows, P = past columns.
 """
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 
 import numpy as np
 from numpy.typing import NDArray
 
 from engine.bundle.fused import CONTROL, CONTROL_HEAD, FusedShape, cache_tensors, fresh_tensors, fused_shape
-from engine.bundle.manifest import GraphSpec, Manifest, TensorSpec
-from engine.bundle.tensors import IDS, LOGITS, MASK, ROTARY, Array, Encoding, encoding_of
+from engine.bundle.manifest import GraphSpec, Manifest
+from engine.bundle.tensors import LOGITS, Array, Encoding, encoding_of
+from engine.bundle.variant import StepShape
 from engine.errors import StepFailed
-from engine.runtime.buffers import RotaryTable
+from engine.runtime.buffers import Arena, Pool, RotaryTables, RowInputs
 from engine.runtime.interface import PackedBatch, PackedSegment
 from engine.runtime.onnx_library import ort
 from engine.runtime.sessions import Binding, bind_all
@@ -57,6 +58,16 @@ class Placement:
         """Whose cache each of `FusedShape.caches` is, None where nobody's is needed."""
         prompt = [self.prefill] if self.shape.prefill_rows else []
         return [*prompt, *[None] * self.first_slot, *self.decodes]
+
+    def moved(self, batch: PackedBatch, shape: StepShape) -> PackedBatch:
+        """The batch in the graph's rows. In each of them the columns of the past are those of its own cache."""
+        used = self.row_of != PADDING
+        ids, positions = np.zeros(shape.rows, np.int32), np.zeros(shape.rows, np.int32)
+        ids[self.row_of[used]], positions[self.row_of[used]] = batch.input_ids[used], batch.positions[used]
+        segments = [replace(decode, start=int(self.row_of[decode.start]), blocks=(0,)) for decode in self.decodes]
+        if self.prefill is not None:
+            segments.append(replace(self.prefill, start=self.base, blocks=(0,)))
+        return PackedBatch(shape, ids, positions, batch.logit_rows, tuple(segments), block_size=shape.past)
 
     def control(self) -> NDArray[np.int32]:
         """fusion_ctrl [5 + D]: is there a prompt, how many decodes, rows and past of the prompt, past of each slot.
@@ -113,23 +124,13 @@ def _check(shape: FusedShape, prefill: PackedSegment | None, decodes: tuple[Pack
             )
 
 
-class FusedCache:
+class FusedCache(Pool):
     """Keys [L, K, 1, H, P] and values [L, K, 1, P, H] of one sequence. serial: tells it from all others."""
 
     def __init__(self, manifest: Manifest, serial: int) -> None:
         assert manifest.fused is not None
-        model, past = manifest.model, manifest.fused.past
-        lead = (model.layers, model.kv_heads, 1)
+        super().__init__(manifest, manifest.fused.past, _zero_codes(manifest))
         self.serial = serial
-        self.keys: Array = np.empty((*lead, model.head_dim, past), manifest.kv_dtype)
-        self.values: Array = np.empty((*lead, past, model.head_dim), manifest.kv_dtype)
-        self.is_spoiled = True
-        self._zeros = _zero_codes(manifest)
-
-    def clean(self) -> None:
-        """Nothing but zeros: under a mask a column still counts as 0 times its value, and 0 times NaN is NaN."""
-        self.keys[...] = self._zeros[0].reshape(-1, 1, 1, 1, 1)
-        self.values[...] = self._zeros[1].reshape(-1, 1, 1, 1, 1)
         self.is_spoiled = False
 
 
@@ -162,6 +163,7 @@ class FusedCaches:
         cache = self._spares.pop() if self._spares else FusedCache(self._manifest, next(self._serials))
         if cache.is_spoiled:
             cache.clean()
+            cache.is_spoiled = False
         self._handed_out.append(cache)
         return cache
 
@@ -197,15 +199,12 @@ class FusedCaches:
 
 
 def _zero_codes(manifest: Manifest) -> Array:
-    """[2, L]: what zero is stored as in the keys and values of each layer."""
+    """[2, L, 1]: what zero is stored as in the keys and values of each layer."""
     graph = manifest.graphs[0]
     specs = {tensor.name: tensor for tensor in graph.inputs}
     cache = fused_shape(graph.name).caches[0]
     names = [cache_tensors("past", cache, layer) for layer in range(manifest.model.layers)]
-    return np.array([[encoding_of(specs[pair[side]]).zero_point for pair in names] for side in range(2)])
-
-
-Tables = dict[tuple[bool, Encoding], RotaryTable]
+    return np.array([[[encoding_of(specs[pair[side]]).zero_point] for pair in names] for side in range(2)])
 
 
 class FusedInputs:
@@ -213,50 +212,23 @@ class FusedInputs:
 
     def __init__(self, manifest: Manifest, graph: GraphSpec) -> None:
         assert manifest.fused is not None
-        self._past = manifest.fused.past
-        self._rope = manifest.model.rope
-        named = {IDS, CONTROL, MASK, *ROTARY}
-        self._specs: dict[str, TensorSpec] = {tensor.name: tensor for tensor in graph.inputs if tensor.name in named}
-        self.arrays: dict[str, Array] = {
-            name: np.zeros([int(size) for size in tensor.shape], tensor.dtype) for name, tensor in self._specs.items()
-        }
-        self._codes = encoding_of(self._specs[MASK]).mask_codes()
+        self._shape = StepShape(fused_shape(graph.name).rows, manifest.fused.past)
+        self._rows = RowInputs(Arena(), manifest, self._shape, {}, padding_sees=False)
+        self.arrays: dict[str, Array] = {}
+        for tensor in graph.inputs:
+            array = self._rows.buffer(tensor)
+            if tensor.name == CONTROL:
+                array = np.zeros([int(size) for size in tensor.shape], tensor.dtype)
+            if tensor.name == CONTROL:
+                array = np.zeros([int(size) for size in tensor.shape], tensor.dtype)
+            if array is not None:
+                self.arrays[tensor.name] = array
 
-    def fill(self, batch: PackedBatch, placement: Placement, tables: Tables) -> None:
-        """Write a step into every buffer. `tables` is the caller's cache of rotary tables and grows here."""
-        rows = placement.shape.rows
-        self.arrays[IDS].reshape(rows)[...] = _moved(batch.input_ids, placement)
-        positions = _moved(batch.positions, placement)
-        for name, is_cos in ROTARY.items():
-            key = (is_cos, encoding_of(self._specs[name]))
-            if key not in tables:
-                tables[key] = RotaryTable(self._rope, *key)
-            tables[key].fill(positions, self.arrays[name].reshape(rows, -1))
+    def fill(self, batch: PackedBatch, placement: Placement, rotary: RotaryTables) -> None:
+        """Write a step into every buffer. `rotary` is the caller's, for all its graphs."""
+        self._rows.fill(placement.moved(batch, self._shape), rotary)
         if CONTROL in self.arrays:
-            self.arrays[CONTROL].reshape(-1)[...] = placement.control()
-        self._fill_mask(placement)
-
-    def _fill_mask(self, placement: Placement) -> None:
-        """Each row sees its own sequence's past, the rows of its sequence before it, and itself. Nothing crosses."""
-        hidden, seen = self._codes
-        mask = self.arrays[MASK].reshape(placement.shape.rows, -1)
-        mask[...] = hidden
-        prefill, base, end = placement.prefill, placement.base, placement.shape.prefill_rows
-        if prefill is not None:
-            mask[base:end, : prefill.past] = seen
-            own = mask[base:end, self._past + base : self._past + end]
-            own[np.tri(prefill.count, dtype=np.bool_)] = seen
-        for row, decode in enumerate(placement.decodes, placement.shape.rows - len(placement.decodes)):
-            mask[row, : decode.past] = seen
-            mask[row, self._past + row] = seen
-
-
-def _moved(values: NDArray[np.int32], placement: Placement) -> NDArray[np.int32]:
-    """Numbers [rows of the batch] in the graph's rows [N], 0 in the others."""
-    moved = np.zeros(placement.shape.rows, np.int32)
-    used = placement.row_of != PADDING
-    moved[placement.row_of[used]] = values[used]
-    return moved
+            self.arrays[CONTROL][...] = placement.control()
 
 
 KEPT_BINDINGS = 64

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from engine.bundle.manifest import GraphKind, GraphSpec, Manifest, TensorSpec
 from engine.bundle.serial import OUT, carried_inputs
 from engine.bundle.tensors import (
-    MASK,
     WINDOW_MASK,
     WINDOW_ROTARY,
     Array,
@@ -27,7 +26,7 @@ from engine.bundle.tensors import (
 from engine.bundle.variant import ShapeTable, StepShape, shape_of
 from engine.bundle.weight_files import read_head_weight
 from engine.errors import BundleError, StepFailed
-from engine.runtime.buffers import Arena, RotaryTable, RowInputs, layer_graphs
+from engine.runtime.buffers import Arena, RotaryTables, RowInputs, layer_graphs
 from engine.runtime.carried import CarriedState, token_of_column
 from engine.runtime.embedded import EmbeddedRows
 from engine.runtime.head import LmHead
@@ -35,18 +34,15 @@ from engine.runtime.interface import Logits, PackedBatch, PackedSegment, RowLayo
 from engine.runtime.sessions import Binding, Provider, bind_all, load_sessions
 from engine.runtime.tables import Tables, open_tables
 
-Rotary = dict[tuple[bool, Encoding], RotaryTable]
-
 
 class SerialInputs:
     """Row inputs of one shape: those of any graph, and mask and rotation of layers that see a window."""
 
     def __init__(self, arena: Arena, manifest: Manifest, shape: StepShape, tables: Tables) -> None:
-        self._plain = RowInputs(arena, manifest, shape, tables)
+        self._plain = RowInputs(arena, manifest, shape, tables, padding_sees=False)  # states pass it by
         self._arena = arena
         self._shape = shape
-        self._window, self._rope = manifest.window, manifest.model.local_rope
-        self._masks: list[tuple[Encoding, Array]] = []
+        self._window = manifest.window
         self._window_masks: list[tuple[Array, Array]] = []
         self._rotary: dict[tuple[bool, Encoding], Array] = {}
 
@@ -62,25 +58,17 @@ class SerialInputs:
             turned = self._arena.array(f"{tensor.name} {encoding}", (shape[-2], shape[-1]), np.dtype(tensor.dtype))
             self._rotary[WINDOW_ROTARY[tensor.name], encoding] = turned
             return turned.reshape(shape)
-        array = self._plain.buffer(tensor)
-        if array is not None and tensor.name == MASK:
-            self._masks.append((encoding_of(tensor), array.reshape(shape[-2], shape[-1])))
-        return array
+        return self._plain.buffer(tensor)
 
-    def fill(self, batch: PackedBatch, tables: Rotary, local_tables: Rotary) -> None:
-        """Write the rows of one sequence, at the right end. A padding row sees nothing: states pass it by."""
-        self._plain.fill(batch, tables)
+    def fill(self, batch: PackedBatch, rotary: RotaryTables, local: RotaryTables | None) -> None:
+        """Write the rows of one sequence, at the right end. local: of layers that see a window."""
+        self._plain.fill(batch, rotary)
         (segment,) = batch.segments
-        padding = segment.start
-        for encoding, mask in self._masks:
-            mask[:padding] = encoding.mask_codes()[0]
         for codes, mask in self._window_masks:
             mask[...] = codes[self._visible(segment, mask.shape[1] - len(mask)).view(np.int8)]
         for (is_cos, encoding), out in self._rotary.items():
-            if (is_cos, encoding) not in local_tables:
-                assert self._rope is not None
-                local_tables[is_cos, encoding] = RotaryTable(self._rope, is_cos, encoding)
-            local_tables[is_cos, encoding].fill(batch.positions, out)
+            assert local is not None, "the bundle was checked"
+            local.fill(is_cos, encoding, batch.positions, out)
 
     def _visible(self, segment: PackedSegment, columns: int) -> NDArray[np.bool_]:
         """bool [N, W + N]: each row sees the last `window` tokens up to its own."""
@@ -119,8 +107,9 @@ class SerialRuntime(Runtime):
         self._arena = Arena()
         self._head_weight = read_head_weight(folder, manifest)
         self._head = LmHead(manifest, self._sessions, self._arena, self._head_weight)
-        self._rotary: Rotary = {}
-        self._local_rotary: Rotary = {}
+        self._rotary = RotaryTables(manifest.model.rope)
+        local = manifest.model.local_rope
+        self._local_rotary = RotaryTables(local) if local else None
         found = {shape for graph in manifest.graphs if (shape := shape_of(graph)) is not None}
         self._shapes = {shape: self._open(shape) for shape in sorted(found)}
         with_result = [shape for shape, opened in self._shapes.items() if opened.result is not None]
