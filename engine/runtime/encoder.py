@@ -12,14 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.bundle.encoder import HIDDEN, POSITIONS, TYPES, encoder_of, pair_types, score_head_floats
-from engine.bundle.manifest import GraphSpec, Manifest
+from engine.bundle.manifest import GraphSpec, Manifest, TensorSpec
 from engine.bundle.specs import PoolingKind
-from engine.bundle.tensors import COS, IDS, MASK, SIN, Array, encoding_of
+from engine.bundle.tensors import Array, encoding_of
 from engine.bundle.variant import StepShape, shape_table
 from engine.bundle.weight_files import read_floats
-from engine.runtime.buffers import RotaryTable
+from engine.runtime.buffers import Arena, RotaryTables, RowInputs
 from engine.runtime.interface import Indices, Logits, PackedBatch, RowLayout, Runtime
-from engine.runtime.mask import paint
 from engine.runtime.onnx_library import ort
 from engine.runtime.sessions import Binding, Provider, bind_all, load_sessions
 
@@ -93,13 +92,13 @@ def read_score_head(folder: Path, manifest: Manifest) -> ScoreHead | None:
 
 @dataclass(frozen=True, slots=True)
 class _Variant:
-    """The graph of one number of rows. mask_codes: of a column that is hidden, then of one that is seen."""
+    """The graph of one number of rows. inputs: beside those of `rows`."""
 
     graph: GraphSpec
     binding: Binding
+    rows: RowInputs
     inputs: dict[str, Array]
     output: Array
-    mask_codes: Array
 
 
 class EncoderRuntime(Runtime):
@@ -112,12 +111,8 @@ class EncoderRuntime(Runtime):
         self._offset = encoder_of(manifest).position_offset
         self._read = _reader(folder, manifest)
         self._sessions = load_sessions(folder, manifest, provider)
-        self._variants = {graph.rows: _bound(graph, self._sessions[graph.name]) for graph in manifest.graphs}
-        self._rotary = {
-            tensor.name: RotaryTable(manifest.model.rope, tensor.name == COS, encoding_of(tensor))
-            for tensor in manifest.graphs[0].inputs
-            if tensor.name in (COS, SIN)
-        }
+        self._variants = {graph.rows: _bound(manifest, graph, self._sessions[graph.name]) for graph in manifest.graphs}
+        self._rotary = RotaryTables(manifest.model.rope)
 
     def run(self, batch: PackedBatch) -> Logits:
         """The vector or score of each text [texts, X]. StepFailed when onnxruntime raises."""
@@ -148,18 +143,15 @@ class EncoderRuntime(Runtime):
 
     def _fill(self, variant: _Variant, batch: PackedBatch) -> None:
         inputs = variant.inputs
-        inputs[IDS][0] = batch.input_ids
+        variant.rows.fill(batch, self._rotary)
         if TYPES in inputs:
             inputs[TYPES][...] = 0
         if self._middle_ids:
             for text in batch.segments:
                 ids = tuple(batch.input_ids[text.start : text.end].tolist())
                 inputs[TYPES][0, text.start : text.end] = pair_types(ids, self._middle_ids) or 0
-        paint(batch, inputs[MASK][0, 0], variant.mask_codes)
         if POSITIONS in inputs:
             inputs[POSITIONS][0] = batch.positions + self._offset
-        for name, table in self._rotary.items():
-            table.fill(batch.positions, inputs[name][0, 0])
 
 
 def _reader(folder: Path, manifest: Manifest) -> Callable[[Float32], Float32]:
@@ -171,12 +163,15 @@ def _reader(folder: Path, manifest: Manifest) -> Callable[[Float32], Float32]:
     return read_projection(folder, manifest) or partial(pooled, kind=manifest.pooling.kind)
 
 
-def _bound(graph: GraphSpec, session: ort.InferenceSession) -> _Variant:
-    buffers: dict[str, Array] = {}
-    for tensor in (*graph.inputs, *graph.outputs):
-        shape = [size for size in tensor.shape if isinstance(size, int)]  # all of them: shapes are fixed
-        buffers[tensor.name] = np.zeros(shape, tensor.dtype)
-    output = buffers.pop(HIDDEN)
-    mask = next(tensor for tensor in graph.inputs if tensor.name == MASK)
-    codes = encoding_of(mask).mask_codes()
-    return _Variant(graph, bind_all(graph.name, session, buffers, {HIDDEN: output}), buffers, output, codes)
+def _bound(manifest: Manifest, graph: GraphSpec, session: ort.InferenceSession) -> _Variant:
+    assert graph.rows is not None, "shapes are fixed"
+    rows = RowInputs(Arena(), manifest, StepShape(graph.rows, 0), {})
+    found = {tensor.name: (rows.buffer(tensor), tensor) for tensor in graph.inputs}
+    inputs = {name: _zeros(tensor) for name, (array, tensor) in found.items() if array is None}
+    output = _zeros(graph.outputs[0])
+    taken = inputs | {name: array for name, (array, _) in found.items() if array is not None}
+    return _Variant(graph, bind_all(graph.name, session, taken, {HIDDEN: output}), rows, inputs, output)
+
+
+def _zeros(tensor: TensorSpec) -> Array:
+    return np.zeros([int(size) for size in tensor.shape], tensor.dtype)
