@@ -159,12 +159,6 @@ class ModelSpec(msgspec.Struct, frozen=True, omit_defaults=True):
         return self.ropes.get(self.attention_of(layer).rotation)
 
     @property
-    def idle_parameters(self) -> int:
-        """Parameters of the experts that a token does not go through."""
-        spec = self.experts
-        return 0 if spec is None else len(spec.layers) * (spec.count - spec.chosen) * 3 * self.hidden * spec.ffn
-
-    @property
     def ropes(self) -> dict[RotationKind, RopeSpec]:
         """Every rotation there is."""
         local = {RotationKind.LOCAL: self.local_rope} if self.local_rope else {}

@@ -97,8 +97,3 @@ class VisionSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     native: NativeSpec | None = None
     deepstack: Annotated[int, Meta(ge=0, le=64)] = 0
     both_ways: bool = False
-
-    @property
-    def tile_bytes(self) -> int:
-        """Of the pixels of one tile."""
-        return 3 * self.side * self.side

@@ -116,15 +116,14 @@ class SequenceCaches(Generic[Bound]):
     def offloaded(self, key: bytes) -> bytes:
         """The copy of a block: keys [L, 1, K, 16, D], then values of the same shape."""
         copy = self._offloaded[key]
-        sides = (*(part.keys for part in copy.full), *(part.values for part in copy.full))
-        return b"".join(side.tobytes() for side in sides)
+        return b"".join(side.tobytes() for side in copy.sides())
 
     def put_offloaded(self, key: bytes, content: bytes) -> None:
         """Put such bytes where `load` finds them."""
         flat = np.frombuffer(content, np.dtype(self._form.dtype))
         copy: SequenceCache[Bound] = SequenceCache(self._form, len(flat) // self._form.full_numbers)
         start = 0
-        for side in (*(part.keys for part in copy.full), *(part.values for part in copy.full)):
+        for side in copy.sides():
             side[...] = flat[start : start + side.size].reshape(side.shape)
             start += side.size
         self._offloaded[key] = copy
@@ -139,18 +138,6 @@ class SequenceCaches(Generic[Bound]):
         self._homes.clear()
         self._offloaded.clear()
         self._pieces.clear()
-
-    def caches(self) -> list[SequenceCache[Bound]]:
-        """Every cache that is a block's home."""
-        return list({id(cache): cache for cache, _ in self._homes.values()}.values())
-
-    @property
-    def bytes(self) -> int:
-        """Memory in use: caches, the bases they stand on, and offloaded copies."""
-        used = [*self.caches(), *self._taken, *self._offloaded.values()]
-        used += [cache.base for cache in used if cache.base]
-        pieces = sum(part.bytes for parts in self._pieces.values() for part in parts)
-        return pieces + sum({id(cache): cache.bytes for cache in used}.values())
 
     # -- which cache a sequence computes into -------------------------------------------------------------------
 

@@ -33,11 +33,6 @@ class GroupColumns:
         self.keys: Array = np.empty(shape, np.dtype(dtype))
         self.values: Array = np.empty(shape, np.dtype(dtype))
 
-    @property
-    def bytes(self) -> int:
-        """Memory held."""
-        return self.keys.nbytes + self.values.nbytes
-
     def take(self, other: "GroupColumns", mine: slice, theirs: slice) -> None:
         """Copy columns of another memory, or of this one."""
         self.keys[..., mine, :] = other.keys[..., theirs, :]
@@ -116,10 +111,9 @@ class SequenceCache(Generic[Bound]):
         self._of_layer: dict[int, tuple[Array, Array, bool]] = {}  # until the memory moves
         self._unclean = columns
 
-    @property
-    def parts(self) -> tuple[GroupColumns, ...]:
-        """All memory."""
-        return (*self.full, *self.behind)
+    def sides(self) -> tuple[Array, ...]:
+        """Keys of each group, then their values, but of layers with a window."""
+        return (*(part.keys for part in self.full), *(part.values for part in self.full))
 
     @property
     def keys(self) -> Array:
@@ -141,11 +135,6 @@ class SequenceCache(Generic[Bound]):
         slides = group in self.form.behind
         part = self.behind[self.form.behind.index(group)] if slides else self.full[self.form.full.index(group)]
         return part.keys[index], part.values[index], slides
-
-    @property
-    def bytes(self) -> int:
-        """Memory held here, the base's not counted."""
-        return sum(part.bytes for part in self.parts)
 
     def span(self, slides: bool) -> tuple[int, int]:
         """The first column that such layers have here, and how many there is memory for."""

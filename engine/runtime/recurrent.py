@@ -55,11 +55,6 @@ class RecurrentState:
         self.is_shared = tokens == 0  # read by others, so its memory is not used again
         self.bound: dict[tuple[int, ...], object] = {}
 
-    @property
-    def nbytes(self) -> int:
-        """Memory held."""
-        return self.tails.nbytes + self.memories.nbytes
-
     def remember(self, place: tuple[int, ...], bound: object) -> None:
         """Keep what is bound; the oldest of more than `KEPT_PLACES` goes."""
         self.bound[place] = bound
@@ -96,12 +91,6 @@ class RecurrentStates:
         self._spare: dict[str, RecurrentState] = {}
         self._snapshots: dict[bytes, RecurrentState] = {}
         self._last: list[_Advance] = []
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all states; what two hold counts once."""
-        states = (*self._current.values(), *self._spare.values(), *self._snapshots.values(), self._empty)
-        return sum({id(state): state.nbytes for state in states}.values())
 
     def begin(self, batch: PackedBatch) -> list[list[StateStep]]:
         """The steps of each segment of a step: one, and one more for each snapshot inside. StepFailed without a state.

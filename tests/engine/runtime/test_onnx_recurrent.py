@@ -11,6 +11,7 @@ from engine.errors import StepFailed
 from engine.runtime.interface import pack
 from engine.runtime.segmented import SegmentRuntime
 from engine.runtime.step_times import measure
+from tests.engine.runtime.held import state_bytes
 from tests.engine.runtime.quiet_clock import quiet_clock
 from tests.engine.runtime.test_onnx_runtime import segment
 from tests.engine.runtime.test_onnx_segments import open_segments, run
@@ -96,12 +97,12 @@ def test_a_step_is_timed_by_part(runtime: SegmentRuntime) -> None:
 def test_states_of_the_ended_are_given_back(runtime: SegmentRuntime) -> None:
     assert runtime._recurrent is not None
     states = runtime._recurrent.states
-    one = states.nbytes
+    one = state_bytes(states)
     run(runtime, rows_of("a", 0, 20))
     run(runtime, rows_of("a", 20, 21))
-    assert states.nbytes == 3 * one
+    assert state_bytes(states) == 3 * one
     runtime.forget_states(["a"], [])
-    assert states.nbytes == one
+    assert state_bytes(states) == one
 
 
 def test_measuring_needs_no_sequence_and_leaves_none(runtime: SegmentRuntime) -> None:

@@ -21,6 +21,7 @@ from engine.runtime.pooled import OnnxRuntime
 from engine.runtime.segmented import LEAST_SHARED, SegmentRuntime
 from engine.runtime.sessions import cpu_provider
 from tests.bundles import Bundles
+from tests.engine.runtime.held import held_bytes
 from tests.engine.runtime.test_onnx_runtime import OTHER, segment
 from tests.engine.runtime.test_onnx_segments import INT8_CACHES, open_segments, run
 
@@ -121,14 +122,14 @@ def test_sixteen_over_a_thousand_tokens_take_less_than_three_times_the_memory_of
     prompt, blocks = tuple((i * 13 + 5) % 256 for i in range(1000)), tuple(range(63))
     for start in range(0, 1000, 250):
         run(runtime, segment("0", prompt[start : start + 250], start, blocks))
-    one = runtime._caches.bytes
+    one = held_bytes(runtime._caches)
     choices = [(f"{i}", (*blocks[:62], *range(100 + 4 * i, 104 + 4 * i))) for i in range(1, 16)]
     run(runtime, *[segment(name, prompt[992:], 992, mine) for name, mine in choices])
     choices.insert(0, ("0", (*blocks, 80, 81)))
     for past in (1000, 1001):
         run(runtime, *[segment(name, (7,), past, mine) for name, mine in choices])
     assert len({id(cache.base) for cache in caches_of(runtime)}) == 1
-    assert runtime._caches.bytes < 3 * one
+    assert held_bytes(runtime._caches) < 3 * one
 
 
 def both_ways(runtime: Runtime, shape: StepShape, *segments: Segment) -> np.ndarray:

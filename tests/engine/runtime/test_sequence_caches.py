@@ -7,6 +7,7 @@ from engine.bundle.variant import StepShape
 from engine.runtime.interface import PackedBatch, PackedSegment
 from engine.runtime.kv import SequenceCaches
 from engine.runtime.kv_memory import SequenceCache
+from tests.engine.runtime.held import held_bytes, homes
 from tests.engine.worker.segmented_runtime import smallest_manifest
 
 Caches = SequenceCaches[None]
@@ -88,7 +89,7 @@ def test_what_is_not_kept_is_overwritten(caches: Caches) -> None:
 
 def test_a_step_of_which_nothing_is_kept_leaves_nothing(caches: Caches) -> None:
     run(caches, ((3,), 0, (1, 2)), kept=0)
-    assert caches.caches() == []
+    assert homes(caches) == []
 
 
 def test_a_block_with_a_new_owner_leaves_its_old_cache(caches: Caches) -> None:
@@ -102,9 +103,9 @@ def test_a_block_with_a_new_owner_leaves_its_old_cache(caches: Caches) -> None:
 def test_memory_is_given_back_with_the_last_block(caches: Caches) -> None:
     run(caches, ((3, 1), 0, (1, 2, 3, 4, 5)))
     caches.free((1,))
-    assert len(caches.caches()) == 1
+    assert len(homes(caches)) == 1
     caches.free((3,))
-    assert caches.caches() == []
+    assert homes(caches) == []
     caches.free((3, 77))  # what was never written is nowhere
 
 
@@ -161,7 +162,7 @@ def test_a_long_run_of_blocks_that_are_still_used_becomes_a_base(sharing: Caches
     assert tokens_of(first, 17) == [*PREFIX, 7] and tokens_of(second, 17) == [*PREFIX, 8]
     assert tokens_of(owner_now, 19) == [*PREFIX, 1, 2, 3]
     assert owner.homes == {}
-    assert sharing.bytes == held(first, second, owner_now)
+    assert held_bytes(sharing) == held(first, second, owner_now)
 
 
 def test_without_graphs_for_it_blocks_are_copied(caches: Caches) -> None:
@@ -183,7 +184,7 @@ def test_an_owner_that_is_in_the_step_already_goes_on_upon_the_base_in_the_next(
     assert tokens_of(owner, 18) == [*PREFIX, 1, 2]
     (owner_now,) = run(sharing, ((*BLOCKS, 9), 18, (3,)))
     assert owner_now.base is sharer.base and tokens_of(owner_now, 19) == [*PREFIX, 1, 2, 3]
-    assert owner not in sharing.caches()
+    assert owner not in homes(sharing)
 
 
 def test_what_a_finished_sequence_left_is_copied_once_and_then_shared(sharing: Caches) -> None:
@@ -196,7 +197,7 @@ def test_what_a_finished_sequence_left_is_copied_once_and_then_shared(sharing: C
     assert second.base is third.base is not None
     (fourth,) = run(sharing, ((*BLOCKS, 9, 13), 20, (6,)))  # the finished one's own block is still there, upon the base
     assert fourth.base is second.base and tokens_of(fourth, 21) == [*PREFIX, 1, 2, 3, 4, 6]
-    assert left not in sharing.caches()
+    assert left not in homes(sharing)
 
 
 def test_a_shorter_run_sees_less_of_the_base(sharing: Caches) -> None:
@@ -251,8 +252,8 @@ def test_a_base_lives_as_long_as_a_block_or_a_cache_needs_it(sharing: Caches, or
         sharing.free(groups[index])
         wanted = [caches[later] for later in order[done:] if later in caches]
         wanted += [owner.base] if owner.base and 2 in order[done:] else []
-        assert sharing.bytes == held(other, *wanted)
-    assert sharing.caches() == [other]
+        assert held_bytes(sharing) == held(other, *wanted)
+    assert homes(sharing) == [other]
 
 
 def test_blocks_of_a_base_are_offloaded_and_loaded_ones_become_one(sharing: Caches) -> None:

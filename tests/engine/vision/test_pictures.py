@@ -106,7 +106,7 @@ def test_every_form_that_clients_send_is_read(mode: str, kind: str) -> None:
         mode = "RGB"
     found = tiles_of(Picture(saved(picture(50, 40, 1).convert(mode), kind)), GRID)
     assert not found.error
-    assert {len(tile) for tile in found.tiles} == {GRID.tile_bytes}
+    assert {len(tile) for tile in found.tiles} == {3 * GRID.side**2}
 
 
 def test_an_image_is_turned_as_its_camera_says() -> None:
@@ -184,7 +184,7 @@ def test_mutated_files_are_read_or_told_of(seed: bytes, changes: list[tuple[int,
         Picture(bytes(content[: cut % len(content) if cut else None])), GRID, PictureLimits(pixels=1 << 20)
     )
     assert bool(found.tiles) != bool(found.error)
-    assert {len(tile) for tile in found.tiles} <= {GRID.tile_bytes}
+    assert {len(tile) for tile in found.tiles} <= {3 * GRID.side**2}
 
 
 def test_one_tile_is_the_whole_image() -> None:
