@@ -92,15 +92,13 @@ class SequenceCache(Generic[Bound]):
         columns: int,
         base: "SequenceCache[Bound] | None" = None,
         base_columns: int = 0,
-        behind: int = 0,
-        start: int = 0,
     ) -> None:
         self.form = form
         self.full = form.memory(form.full, columns)
-        self.behind = form.memory(form.behind, behind)
-        self.start = start
+        self.behind = form.memory(form.behind, 0)
+        self.start = 0
         self.columns = columns  # that there is memory for, but in layers with a window
-        self.behind_columns = behind  # the same in those
+        self.behind_columns = 0  # the same in those
         self.blocks: list[BlockName | None] = []
         self.homes: dict[int, BlockName] = {}
         self.bound: dict[tuple[int, ...], Bound] = {}

@@ -1,6 +1,5 @@
 """Runs a bundle's ONNX graphs with onnxruntime, on whatever provider opens them, and owns the pool's bytes."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -51,8 +50,7 @@ class _BoundShape:
 class OnnxRuntime(Runtime):
     """For any provider, free or fixed shapes, any split, float or quantised tensors.
 
-    Keys and values are never converted: a graph's outputs are copied to its inputs as they are. observe: is told when
-    parts run and caches are written, from the threads that do it.
+    Keys and values are never converted: a graph's outputs are copied to its inputs as they are.
     Raises BundleError when a graph cannot be loaded.
     """
 
@@ -64,7 +62,6 @@ class OnnxRuntime(Runtime):
         manifest: Manifest,
         shapes: ShapeTable,
         provider: Provider,
-        observe: Callable[[str], None] = lambda event: None,
     ) -> None:
         super().__init__(shapes, provider.device)
         self._manifest = manifest
@@ -74,8 +71,7 @@ class OnnxRuntime(Runtime):
         # Sole owner of pool, bound shapes and scratch; `_steps` is empty after the pool's columns were replaced.
         start = shapes.past_step if shapes.free else self._width(min(shapes.fixed, key=lambda shape: shape.past))
         self._pool = PastPool(manifest, shapes, start)
-        self._observe = observe
-        self._writes = KvWrites(self._pool, observe)
+        self._writes = KvWrites(self._pool)
         # A CPU that computes floats has no time to spare for copies.
         self._writes_beside = provider.device != CPU_DEVICE or np.dtype(manifest.kv_dtype).kind != "f"
         self._arena = Arena()
@@ -119,11 +115,9 @@ class OnnxRuntime(Runtime):
     def _run_parts(self, bound: _BoundShape, batch: PackedBatch) -> None:
         for number, (part, layers) in enumerate(bound.parts, 1):
             self._writes.part_begins(bound.fresh, layers)
-            self._observe(f"running part {number}")
             part.run()
             if number == 1 and batch.embedded is not None and not self._tables:
                 bound.embed(batch.embedded)
-            self._observe(f"ran part {number}")
             self._writes.part_done(bound.fresh, layers)
         self._writes.end()
 

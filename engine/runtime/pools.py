@@ -153,15 +153,14 @@ class _Write:
 
 
 class KvWrites:
-    """The one way of keys and values into the pool. `observe` hears what begins and what ends.
+    """The one way of keys and values into the pool.
 
     The owner calls `finish` before anything else touches the pool or its host memory. What goes wrong with a write
     is raised by whatever waits for it: `part_begins`, `write` or `finish`.
     """
 
-    def __init__(self, pool: PastPool, observe: Callable[[str], None]) -> None:
+    def __init__(self, pool: PastPool) -> None:
         self._pool = pool
-        self._observe = observe
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="kv-writes")
         self._due: list[_Write] = []  # computed; begun when the next part does
         self._begun: list[tuple[_Write, Future[None]]] = []
@@ -235,12 +234,9 @@ class KvWrites:
 
     def _run(self, write: _Write) -> None:
         kept, fresh, layers = write.rows, write.fresh, write.layers
-        name = f"layers {layers.start} to {layers.stop - 1}"
-        self._observe(f"writing {name}")
         sound = ~np.isin(kept.rows, fresh.non_finite(kept.rows, layers))
         if sound.any():
             self._pool.keep(fresh, kept.rows[sound], kept.slots[sound], layers)
-        self._observe(f"wrote {name}")
 
 
 def _wait(futures: list[Future[None]]) -> None:

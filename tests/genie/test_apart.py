@@ -4,13 +4,14 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnxruntime as ort
 import pytest
 
 from engine.bundle.check import check_contract
-from engine.bundle.manifest import GraphKind, Manifest, load_manifest
+from engine.bundle.manifest import GraphKind, GraphSpec, Manifest, load_manifest
 from engine.bundle.tensors import embedding_of, embedding_width, encoding_of
 from engine.bundle.variant import ShapeTable, StepShape
 from engine.config import EngineConfig
@@ -20,6 +21,7 @@ from engine.runtime.interface import Runtime
 from engine.runtime.pooled import OnnxRuntime
 from engine.runtime.sessions import Binding, cpu_provider
 from engine.worker.assembly import Assembled, assemble
+from tests.engine.runtime.watched import watch_writes
 from tests.genie.generator import Recipe, generate
 from tests.genie.twin import convert_to_twin
 
@@ -35,9 +37,35 @@ def folder_of(checkpoint: Path, tmp_path: Path, recipe: Recipe) -> Path:
 
 def start(folder: Path, observe: Callable[[str], None] = lambda event: None) -> Assembled:
     def open_observed(folder: Path, manifest: Manifest, shapes: ShapeTable, config: EngineConfig) -> Runtime:
-        return OnnxRuntime(folder, manifest, shapes, cpu_provider(1), observe)
+        runtime = OnnxRuntime(folder, manifest, shapes, cpu_provider(1))
+        watch_writes(runtime._writes, observe)
+        bind = runtime._bind_part
+
+        def bind_watched(shape: StepShape, graph: GraphSpec, *buffers: Any) -> Binding:
+            return Watched(bind(shape, graph, *buffers), graph.part, observe)
+
+        runtime._bind_part = bind_watched  # type: ignore[method-assign]
+        return runtime
 
     return assemble(EngineConfig(bundle=str(folder)), open_observed)
+
+
+class Watched(Binding):
+    """A part that says when it runs. ending: called before it has run."""
+
+    def __init__(
+        self, part: Binding, number: int, observe: Callable[[str], None], ending: Callable[[], None] = lambda: None
+    ) -> None:
+        super().__init__(part.name, part.session, part.binding, part.buffers)
+        self._number = number
+        self._observe = observe
+        self._ending = ending
+
+    def run(self) -> None:
+        self._observe(f"running part {self._number}")
+        super().run()
+        self._ending()
+        self._observe(f"ran part {self._number}")
 
 
 def answers(made: Assembled, prompts: dict[str, tuple[int, ...]], count: int = 12) -> dict[str, list[int]]:
@@ -109,27 +137,18 @@ class Timeline:
             self.written.set()
 
 
-class Held(Binding):
-    """A part that does not end before `until`; where it was told to, it fails then."""
+def hold_part_3(runtime: Runtime, timeline: Timeline, fails: bool = False) -> None:
+    """It does not end before the first layers are written, in every pass that is bound already. fails: then."""
+    assert isinstance(runtime, OnnxRuntime)
 
-    def __init__(self, part: Binding, until: threading.Event, fails: bool = False) -> None:
-        super().__init__(part.name, part.session, part.binding, part.buffers)
-        self._until = until
-        self._fails = fails
-
-    def run(self) -> None:
-        super().run()
-        assert self._until.wait(GUARD_S), "nothing was written meanwhile"
-        if self._fails:
+    def ending() -> None:
+        assert timeline.written.wait(GUARD_S), "nothing was written meanwhile"
+        if fails:
             raise StepFailed("the graph broke")
 
-
-def hold_part_3(runtime: Runtime, timeline: Timeline, fails: bool = False) -> None:
-    """In every pass that is bound already."""
-    assert isinstance(runtime, OnnxRuntime)
     for bound in runtime._steps.values():
         part, layers = bound.parts[2]
-        bound.parts[2] = (Held(part, timeline.written, fails), layers)
+        bound.parts[2] = (Watched(part, 3, timeline, ending), layers)
 
 
 def lay_out(made: Assembled) -> None:

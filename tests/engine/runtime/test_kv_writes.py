@@ -10,6 +10,7 @@ from engine.bundle.variant import ShapeTable, StepShape
 from engine.runtime.buffers import Arena, Fresh, layer_graphs
 from engine.runtime.pools import KvWrites, PastPool
 from tests.bundles import Bundles
+from tests.engine.runtime.watched import watch_writes
 
 SHAPE = StepShape(8, 56)
 NONE = np.zeros(0, np.int64)
@@ -31,7 +32,8 @@ class Stand:
         self.fresh.keys[...] = np.arange(1, 9)
         self.fresh.values[...] = np.arange(1, 9)[:, None]
         self.events: list[str] = []
-        self.writes = KvWrites(self.pool, self.events.append)
+        self.writes = KvWrites(self.pool)
+        watch_writes(self.writes, self.events.append)
 
     def step_over(self, rows: np.ndarray = NONE, slots: np.ndarray = NONE, cut: int = 1) -> None:
         """A step whose first part has `cut` layers."""
