@@ -205,7 +205,7 @@ def generate(checkpoint: Path, folder: Path, recipe: Recipe) -> Generated:
     for place, (binary, models) in enumerate(made.models.items()):
         info = [describe(name, model, encodings, aliases) for name, model in models.items()]
         turned = info[place % len(info) :] + info[: place % len(info)]  # the order in a binary is not stable
-        made.infos[binary] = BinaryInfo(BUILD_ID, (2, 34, 0), 6, "", tuple(turned), "1.15.0")
+        made.infos[binary] = BinaryInfo(BUILD_ID, tuple(turned))
         (folder / binary).write_bytes(b"placeholder " + binary.encode())
     write_texts(checkpoint, folder, recipe, source.network, tuple(made.models))
     if recipe.table:

@@ -45,18 +45,11 @@ class BinaryGraph(msgspec.Struct, frozen=True):
     outputs: tuple[BinaryTensor, ...]
 
 
-class BinaryInfo(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One context binary. build_id: the QAIRT version that wrote it, core_api: the QNN interface it needs.
-
-    library: the version of the QnnSystem library that read it.
-    """
+class BinaryInfo(msgspec.Struct, frozen=True):
+    """One context binary. build_id: the QAIRT version that wrote it."""
 
     build_id: Text
-    core_api: tuple[int, int, int]
-    backend_id: int
-    soc: Text
     graphs: tuple[BinaryGraph, ...]
-    library: str = ""
 
 
 FILLER = "hexserve"

@@ -125,14 +125,13 @@ def read_binary(library: Path, path: Path) -> BinaryInfo:
     provider = pointer(providers.value)
     version = tuple(int(value) for value in read("III", provider + 16))
     if version[0] != SYSTEM_INTERFACE_MAJOR:
-        raise LayoutError(
-            f"{library.name} has system interface {_dotted(version)}; {SYSTEM_INTERFACE_MAJOR}.x is known here"
-        )
+        dotted = ".".join(map(str, version))
+        raise LayoutError(f"{library.name} has system interface {dotted}; {SYSTEM_INTERFACE_MAJOR}.x is known here")
     with open_regular(path) as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_COPY) as content:
         view = (ctypes.c_char * len(content)).from_buffer(content)
         try:
             info = _binary_info(provider + 32, ctypes.addressof(view), len(content))
-            return described(info, _dotted(version))
+            return described(info)
         finally:
             del view  # a mapping cannot be closed while ctypes looks into it
 
@@ -153,21 +152,16 @@ def _binary_info(table: int, content: int, size: int) -> int:
     return info.value
 
 
-def described(info: int, library: str) -> BinaryInfo:
+def described(info: int) -> BinaryInfo:
     """What the BinaryInfo structure at an address says. LayoutError for a version or a value that is not known."""
     version = unsigned(info)
     if version != BINARY_INFO_VERSION:
         raise LayoutError(f"its description has layout {version}; layout {BINARY_INFO_VERSION} is known here")
-    major, minor, patch = (int(value) for value in read("III", info + 24))
     graphs = pointer(info + 104)
     number = count(info + 96, MAX_GRAPHS, "graphs")
     return BinaryInfo(
         build_id=text(pointer(info + 16), "the build id"),
-        core_api=(major, minor, patch),
-        backend_id=unsigned(info + 8),
-        soc=text(pointer(info + 48), "the SoC name"),
         graphs=tuple(_graph(graphs + index * GRAPH_STRIDE) for index in range(number)),
-        library=library,
     )
 
 
@@ -213,10 +207,6 @@ def _encoding(address: int, name: str) -> QnnEncoding | None:
         pairs = rows("fi", pointer(address + 16), number)
         return QnnEncoding(tuple(float(pair[0]) for pair in pairs), tuple(int(pair[1]) for pair in pairs), axis)
     raise LayoutError(f"tensor {name} has the unknown quantisation encoding {kind}")
-
-
-def _dotted(version: tuple[int, ...]) -> str:
-    return ".".join(map(str, version))
 
 
 REFUSED = 3

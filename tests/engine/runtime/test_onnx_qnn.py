@@ -63,10 +63,7 @@ def infos(
     second = BinaryGraph(
         "g2", (hidden or tensor(HIDDEN, "float16", 1, 1, 64),), (logits or tensor("logits", "float16", 1, 1, 300),)
     )
-    return {
-        file: BinaryInfo("v2.51.0", (2, 40, 0), 6, "", (graph,))
-        for file, graph in (("a.bin", first), ("b.bin", second))
-    }
+    return {file: BinaryInfo("v2.51.0", (graph,)) for file, graph in (("a.bin", first), ("b.bin", second))}
 
 
 TWO = {"a.bin": ("g1",), "b.bin": ("g2",)}

@@ -11,7 +11,7 @@ from engine.runtime.qnn.binary import BinaryGraph, BinaryInfo, BinaryTensor, Qnn
 from engine.runtime.qnn.reader import check_age, describe_binary
 
 TENSOR = BinaryTensor("x", "uint8", (1, 2), 0, QnnEncoding((0.5,), (-128,)))
-INFO = BinaryInfo("v2.45.0.2512", (2, 34, 0), 6, "", (BinaryGraph("g", (TENSOR,), ()),))
+INFO = BinaryInfo("v2.45.0.2512", (BinaryGraph("g", (TENSOR,), ()),))
 
 
 def script(tmp_path: Path, body: str) -> tuple[str, ...]:

@@ -69,8 +69,8 @@ def test_a_graph_is_read() -> None:
         memory.tensor("weights", 0, 0x0308, (4, 2), per_axis, version=2),
     ]
     outputs = [memory.tensor("logits", 1, 0x0416, (1, 8, 300), per_tensor(0.5, -32768))]
-    info = described(memory.info([memory.graph("ar8_cl64_1_of_1", inputs, outputs)]), "1.15.0")
-    assert (info.build_id, info.core_api, info.backend_id, info.soc) == ("v2.51.0", (2, 40, 0), 6, "")
+    info = described(memory.info([memory.graph("ar8_cl64_1_of_1", inputs, outputs)]))
+    assert info.build_id == "v2.51.0"
     (graph,) = info.graphs
     assert graph.name == "ar8_cl64_1_of_1"
     assert graph.inputs == (
@@ -111,7 +111,7 @@ def broken(memory: Memory, case: str) -> int:
 def test_unknown_layouts_are_refused(case: str, message: str) -> None:
     memory = Memory()
     with pytest.raises(LayoutError, match=message):
-        described(broken(memory, case), "1.15.0")
+        described(broken(memory, case))
 
 
 @pytest.mark.skipif(not INSTALLED, reason="needs onnxruntime-qnn")
