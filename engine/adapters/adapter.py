@@ -52,7 +52,6 @@ class AdapterConfig:
     alphas: Mapping[str, float]
 
     def rank_of(self, path: str) -> int:
-        """The rank of the matrix of this path."""
         return next(_values_of(self.ranks, path), self.rank)
 
     def scale_of(self, path: str) -> float:

@@ -101,7 +101,6 @@ class Sequence:
 
     @property
     def id(self) -> str:
-        """The id of its request."""
         return self.request.id
 
     @property

@@ -106,7 +106,6 @@ def is_wsl(facts: MachineFacts) -> bool:
 
 
 def chip_check(name: str) -> Check:
-    """The chip by its name."""
     chip = chip_of(name)
     if chip is not None:
         text = f"{name}: soc_model {chip.soc_model}, Hexagon v{chip.htp_arch}"

@@ -29,7 +29,6 @@ class Fields:
         return Fields(value, self._name(key))
 
     def text(self, key: str, default: str) -> str:
-        """A string."""
         value = self.values.get(key)
         if value is None:
             return default

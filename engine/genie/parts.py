@@ -83,11 +83,9 @@ class Part:
         return int(match[2]) if match else None
 
     def input_of(self, role: Role) -> Slot | None:
-        """The input of a role."""
         return _find(self.inputs, Meaning(role))
 
     def output_of(self, role: Role) -> Slot | None:
-        """The output of a role."""
         return _find(self.outputs, Meaning(role))
 
 

@@ -235,7 +235,6 @@ class DraftSteps:
             self._runtime.free(emptied)
 
     def close(self) -> None:
-        """Close the runtime."""
         self._runtime.close()
 
     def _pack(self, parts: Sequence[DraftRows]) -> PackedBatch:
