@@ -5,6 +5,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -12,20 +13,17 @@ from numpy.typing import NDArray
 
 from engine.bundle.manifest import MANIFEST_FILE, Manifest, TextSpec, load_manifest
 from engine.bundle.specs import ModelTask
-from engine.bundle.variant import ShapeTable, StepShape, shape_table
-from engine.compile.check.parity import Opener, Session, bundle_logits, widest_shape
-from engine.compile.check.segment_run import CHUNK_ROWS, segment_logits
+from engine.bundle.variant import shape_table
+from engine.compile.check.parity import widest_shape
 from engine.compile.plan import longest_sequence
-from engine.compile.targets.fused_bundle import decoded_logits
+from engine.config import EngineConfig
 from engine.errors import BundleError
 from engine.files import FileRefused, is_regular, read_text, shown
 from engine.processes import install_command
-from engine.runtime.fused import FusedRuntime
-from engine.runtime.interface import PackedBatch, RowLayout
-from engine.runtime.pooled import OnnxRuntime
-from engine.runtime.qnn.trial import checked_provider
-from engine.runtime.sessions import Provider
+from engine.runtime.reading import text_logits
 from engine.text.tokenizer import Tokenizer
+from engine.worker.assembly import open_onnx
+from engine.worker.settings import OFF
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,37 +99,9 @@ def evaluated_text(file: Path) -> str:
         raise BundleError(f"--text {file} cannot be read: {shown(error)}") from None
 
 
-class PoolReader:
-    """One text at a time in the first columns of the pool, in passes of one fixed shape with a past."""
-
-    def __init__(self, folder: Path, manifest: Manifest, shape: StepShape, provider: Provider) -> None:
-        self._shape = shape
-        self._runtime = OnnxRuntime(folder, manifest, ShapeTable((shape,), shape.rows, shape.past), provider)
-
-    def logits(self, tokens: Sequence[int]) -> NDArray[np.float32]:
-        """Of every token [tokens, vocab], at most one more than there are columns."""
-        found = []
-        for start in range(0, len(tokens), self._shape.rows):
-            part = tokens[start : start + self._shape.rows]
-            batch = self._batch(part, start)
-            found.append(self._runtime.run(batch).decoded().copy())
-            kept = min(len(part), self._shape.past - start)  # nothing reads the last token's keys and values
-            first = self._shape.rows - len(part)
-            self._runtime.keep(first + np.arange(kept), start + np.arange(kept))
-        return np.concatenate(found)
-
-    def close(self) -> None:
-        """Let the graphs go."""
-        self._runtime.close()
-
-    def _batch(self, part: Sequence[int], past: int) -> PackedBatch:
-        layout = RowLayout(self._shape, len(part))
-        layout.add(part, past, (0,) if past else (), past, logits=range(len(part)))
-        return layout.batch(block_size=self._shape.past)
-
-
 Float32 = NDArray[np.float32]
 DEFINITION = "float32"
+STEP_ROWS = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,16 +129,20 @@ def open_bundle(name: str, folder: Path, memory: Path | None, stack: ExitStack) 
     """
     facts = bundle_facts(name, folder)
     manifest = facts.manifest
-    provider = checked_provider(folder, manifest, 0, memory)
+    # All tokens of a text that graphs without a past read are in one step.
+    shapes = shape_table(manifest, manifest.max_context if manifest.reads_whole_context else STEP_ROWS)
+    config = EngineConfig(str(folder), cost_cache=str(memory or ""), spin=OFF, forecast=False)
+    runtime = open_onnx(folder, manifest, shapes, config)
+    stack.callback(runtime.close)
     return EvaluatedModel(
         name=name,
         form=facts.form,
-        device=provider.device,
+        device=runtime.device,
         size=facts.size,
         longest=facts.longest,
         made_for=manifest.max_context,
         vocabulary=TokenVocabulary(folder, manifest.text, manifest.model.vocab),
-        logits=_logits(folder, manifest, provider, stack),
+        logits=partial(text_logits, runtime),
     )
 
 
@@ -219,35 +193,3 @@ def _open_checkpoint(name: str, source: Path, context: int, stack: ExitStack) ->
         vocabulary=TokenVocabulary(text_folder, text, network.spec.vocab),
         logits=logits,
     )
-
-
-def _logits(
-    folder: Path, manifest: Manifest, provider: Provider, stack: ExitStack
-) -> Callable[[Sequence[int]], Float32]:
-    if manifest.fused is not None:
-        shapes = shape_table(manifest, max(manifest.fused.pd_total_len))
-        runtime = FusedRuntime(folder, manifest, shapes, provider)
-        stack.callback(runtime.close)
-        return lambda tokens: decoded_logits(runtime, manifest, tokens)
-    opener = _remembering(provider, stack)
-    if manifest.is_segmented:
-        return lambda tokens: segment_logits(folder, manifest, [tokens], CHUNK_ROWS, opener=opener)
-    shape = widest_shape(manifest)
-    if shape is not None and shape.past:
-        reader = PoolReader(folder, manifest, shape, provider)
-        stack.callback(reader.close)
-        return reader.logits
-    return lambda tokens: bundle_logits(folder, manifest, [tokens], opener)
-
-
-def _remembering(provider: Provider, stack: ExitStack) -> Opener:
-    """Opens each graph once, however many windows are read."""
-    opened: dict[Path, Session] = {}
-    stack.callback(opened.clear)
-
-    def opener(path: Path) -> Session:
-        if path not in opened:
-            opened[path] = provider.open(path)
-        return opened[path]
-
-    return opener

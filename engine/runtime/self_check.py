@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 
 from engine.bundle.manifest import Manifest
 from engine.bundle.variant import StepShape
-from engine.runtime.interface import RowLayout, Runtime
+from engine.runtime.interface import Runtime
+from engine.runtime.reading import READER, read_rows
 
-OWNER = "self-check"
 LEAST_TOKENS = 4
 # Codes of 16 bits and caches of 8 leave graphs of one network this alike at least; a wrong cache does not.
 LEAST_CORRELATION = 0.9
@@ -78,15 +78,15 @@ def self_check(manifest: Manifest, runtime: Runtime) -> SelfCheck | None:
         return None
     wide, narrow = shapes
     ids = sample.ids[: wide.rows]
-    logits = _read(runtime, wide, ids, 0, range(len(ids)))
+    logits = read_rows(runtime, wide, ids, 0, range(len(ids)), is_kept=False)
     losses = token_losses(logits, ids)
     correlation = None
     if narrow.rows < wide.rows or runtime.shapes.free:
         last = logits[-1]
         for index, token in enumerate(ids):
-            last = _read(runtime, narrow, (token,), index, range(1))[0]
+            last = read_rows(runtime, narrow, (token,), index, range(1), is_kept=True)[0]
         correlation = float(np.corrcoef(logits[-1], last)[0, 1])
-    runtime.forget_states([OWNER], [])
+    runtime.forget_states([READER], [])
     drift = float(np.abs(losses - sample.losses[: len(losses)]).mean()) if sample.losses else None
     return SelfCheck(float(losses.mean()), correlation, manifest.model.vocab, drift)
 
@@ -108,13 +108,3 @@ def _shapes(runtime: Runtime) -> tuple[StepShape, StepShape] | None:
     wide = max(shapes.fixed, key=lambda shape: (shape.rows, -shape.past))
     reaching = [shape for shape in shapes.fixed if shape.past >= wide.rows]
     return (wide, min(reaching)) if reaching and wide.rows >= LEAST_TOKENS else None
-
-
-def _read(runtime: Runtime, shape: StepShape, ids: tuple[int, ...], first: int, wanted: range) -> NDArray[np.float32]:
-    """Logits of the wanted rows; with one token its keys and values are kept."""
-    layout = RowLayout(shape, len(ids))
-    row = layout.add(ids, first, (0,), first, logits=wanted, owner=OWNER)
-    logits = runtime.run(layout.batch(max(1, shape.past))).decoded().copy()
-    if len(ids) == 1:
-        runtime.keep(np.array([row]), np.array([first]))
-    return logits

@@ -41,17 +41,6 @@ def measure_fused(work: Compilation, graphs: Measured) -> None:
     keep_parity(work, compare_logits(expected[rows], np.stack(found)), texts, expected[rows], rows)
 
 
-def decoded_logits(runtime: FusedRuntime, manifest: Manifest, tokens: Sequence[int]) -> Float32:
-    """Logits [tokens, V] of one text: the first token as a prompt, every other one as a decode."""
-    spec = manifest.fused
-    assert spec is not None
-    computed, found = [0], []
-    for position in range(len(tokens)):
-        rows = 1 if position else spec.pd_total_len[-1]
-        found += [logits for _, logits in _pass(runtime, [tokens], computed, [(0, 1)], rows)]
-    return np.stack(found)
-
-
 def _read(
     runtime: FusedRuntime, manifest: Manifest, texts: Sequence[Sequence[int]]
 ) -> Iterator[tuple[tuple[int, int], Float32]]:
