@@ -16,8 +16,9 @@ def read_rows(
     runtime: Runtime, shape: StepShape, tokens: Sequence[int], first: int, wanted: Iterable[int], is_kept: bool
 ) -> NDArray[np.float32]:
     """Logits of the wanted rows of the tokens from position `first` on, behind those that were kept before."""
-    # A block of fused graphs is a whole cache.
-    size = max(1, shape.past) if runtime.shapes.slots else BLOCK_SIZE
+    # A block of fused graphs is a whole cache, and a pool need not be whole blocks.
+    shapes = runtime.shapes
+    size = BLOCK_SIZE if shapes.segmented and not shapes.slots else max(1, shape.past)
     layout = RowLayout(shape, len(tokens))
     row = layout.add(tokens, first, tuple(range(-(-first // size))), first, logits=wanted, owner=READER)
     logits = runtime.run(layout.batch(size)).decoded().copy()
