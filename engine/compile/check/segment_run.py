@@ -28,7 +28,7 @@ from engine.bundle.segments import (
 from engine.bundle.specs import RecurrentSpec
 from engine.bundle.vision import EMBEDDED, EMBEDS, deepstack_name
 from engine.bundle.weight_files import ROUNDED, read_conv_weights, read_kv_scales
-from engine.compile.check.parity import Opener, Session, open_session
+from engine.compile.check.parity import Session, open_session
 from engine.runtime.buffers import linear_graphs
 
 Array = NDArray[np.generic]
@@ -51,11 +51,11 @@ class AttentionGraphs:
     scales: Float32 | None = None
 
     @classmethod
-    def of(cls, folder: Path, manifest: Manifest, opener: Opener | None = None) -> "AttentionGraphs":
+    def of(cls, folder: Path, manifest: Manifest) -> "AttentionGraphs":
         """Those of a bundle."""
         found = [graph for graph in manifest.graphs if graph.kind is GraphKind.ATTENTION]
         scales = read_kv_scales(folder, manifest) if manifest.kv_dtype == ROUNDED else None
-        opened = {spec.name: (spec, open_session(folder / spec.file, opener)) for spec in found}
+        opened = {spec.name: (spec, open_session(folder / spec.file)) for spec in found}
         return cls(opened, manifest.kv_dtype, manifest.model.layer_forms, scales)
 
     def run(self, layer: int, rows: int, tensors: Mapping[str, Array], past: int) -> dict[str, Array]:
@@ -94,13 +94,13 @@ class RecurrenceGraph:
         return outputs[OUT], {name: outputs[after[name]] for name in state}
 
 
-def recurrence_of(folder: Path, manifest: Manifest, opener: Opener | None = None) -> RecurrenceGraph | None:
+def recurrence_of(folder: Path, manifest: Manifest) -> RecurrenceGraph | None:
     """That of a bundle, None where no layer is recurrent."""
     recurrent = manifest.model.recurrent
     if recurrent is None:
         return None
     (spec,) = (graph for graph in manifest.graphs if graph.kind is GraphKind.RECURRENT)
-    session = open_session(folder / spec.file, opener)
+    session = open_session(folder / spec.file)
     return RecurrenceGraph(spec, session, recurrent, read_conv_weights(folder, manifest))
 
 
@@ -221,17 +221,13 @@ def segment_logits(
     texts: Sequence[Sequence[int]],
     rows: int,
     attention: AttentionGraphs | None = None,
-    opener: Opener | None = None,
 ) -> Float32:
-    """Logits [all tokens, vocab] of texts in passes of `rows`.
-
-    attention: None = the bundle's own. opener: None = each graph is opened for this call alone.
-    """
+    """Logits [all tokens, vocab] of texts in passes of `rows`. attention: None = the bundle's own."""
     sequences = [SegmentedSequence.of(manifest, tokens, rows) for tokens in texts]
-    attention = attention or AttentionGraphs.of(folder, manifest, opener)
-    recurrence = recurrence_of(folder, manifest, opener)
+    attention = attention or AttentionGraphs.of(folder, manifest)
+    recurrence = recurrence_of(folder, manifest)
     for layer, spec in enumerate(linear_graphs(manifest)):
-        session = open_session(folder / spec.file, opener)
+        session = open_session(folder / spec.file)
         for sequence in sequences:
             sequence.run_linear(spec, session)
             if spec.part < spec.parts:
