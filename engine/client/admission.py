@@ -30,8 +30,9 @@ class AdmissionControl:
         """Raise Busy when so many more requests do not fit; if nothing waits or runs, that is for `enter` to say."""
         unfinished = len(self._inside)
         if unfinished and unfinished + requests > self._max_requests:
+            more = f" and {requests} more were asked for" if requests > 1 else ""
             raise Busy(
-                f"The server is full: {unfinished} requests are queued or running and {requests} more were asked for, "
+                f"The server is full: {unfinished} requests are queued or running{more}, "
                 f"the limit is {self._max_requests}.",
                 BusyReason.REQUESTS,
                 self.expected_wait_s(),
@@ -39,13 +40,7 @@ class AdmissionControl:
 
     def enter(self, request_id: str, prompt_tokens: int) -> None:
         """Let a request in, or raise Busy with the queue's numbers. A lone request is never too long for the queue."""
-        if len(self._inside) >= self._max_requests:
-            raise Busy(
-                f"The server is full: {len(self._inside)} requests are queued or running, "
-                f"the limit is {self._max_requests}.",
-                BusyReason.REQUESTS,
-                self.expected_wait_s(),
-            )
+        self.check_room(1)
         if self._max_waiting_tokens and self._waiting_tokens:
             waiting = self._waiting_tokens + prompt_tokens
             if waiting > self._max_waiting_tokens:
