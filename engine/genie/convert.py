@@ -54,8 +54,6 @@ def write_converted(bundle: GenieBundle, folder: Path) -> None:
         graph = wrapper.graph
         write_wrapper(folder / graph.file, wrapper.nodes, graph.inputs, graph.outputs, wrapper.between)
     shutil.copyfile(bundle.text.tokenizer, folder / TOKENIZER_FILE)
-    if bundle.forecast is not None:
-        shutil.copyfile(bundle.forecast.path, folder / bundle.forecast.spec.file)
     if bundle.text.template is not None:
         (folder / TEMPLATE_FILE).write_text(bundle.text.template, encoding="utf-8", newline="\n")
     files: dict[str, FileEntry] = {path.name: describe_file(path) for path in sorted(folder.iterdir())}

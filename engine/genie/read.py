@@ -17,7 +17,7 @@ from engine.bundle.model_spec import ModelSpec
 from engine.errors import BundleError
 from engine.files import confined, is_regular, shown
 from engine.genie.config import CONFIG_FILE, Fields, GenieConfig, load_optional, read_config
-from engine.genie.extras import EXTRAS_FILE, ForecastSource, GenieExtras, genie_rope, read_extras, read_forecast
+from engine.genie.extras import EXTRAS_FILE, GenieExtras, genie_rope, read_extras, read_forecast
 from engine.genie.parts import Part, Slot, read_part
 from engine.genie.roles import Role
 from engine.genie.tables import read_embedding, read_layer_embedding
@@ -47,16 +47,15 @@ class Wrapper:
 
 @dataclass(frozen=True, slots=True)
 class GenieBundle:
-    """Everything read. binaries: where they, and weights that a graph takes as an input, lie in the source, by name.
+    """Everything read. binaries: where they, and other files that graphs need, lie in the source, by name.
 
-    The manifest has no files yet. forecast: the file that its forecasts need.
+    The manifest has no files yet.
     """
 
     manifest: Manifest
     wrappers: tuple[Wrapper, ...]
     binaries: Mapping[str, Path]
     text: GenieText
-    forecast: ForecastSource | None = None
 
 
 def read_genie(folder: Path, describe: Callable[[Path], BinaryInfo], runtime: str = "") -> GenieBundle:
@@ -106,14 +105,15 @@ def read_genie(folder: Path, describe: Callable[[Path], BinaryInfo], runtime: st
         npu=_npu(chip, infos, wrappers),
         head_weight=extras.lm_head_weight.name if extras.lm_head_weight else "",
         forecast=forecast.spec if forecast is not None else None,
-        embedding=embedding.spec if embedding is not None else None,
-        layer_embedding=layers.spec if layers is not None else None,
+        embedding=embedding,
+        layer_embedding=layers,
         window=window,
         sample=sample_of(folder, text.spec, infos, shape.vocab),
     )
     files = {manifest.head_weight: extras.lm_head_weight} if extras.lm_head_weight else {}
-    files |= {table.spec.file: table.path for table in (embedding, layers) if table is not None}
-    return GenieBundle(manifest, tuple(wrappers), binaries | files, text, forecast)
+    files |= {table.file: confined(folder, table.file) for table in (embedding, layers) if table is not None}
+    files |= {forecast.spec.file: forecast.path} if forecast is not None else {}
+    return GenieBundle(manifest, tuple(wrappers), binaries | files, text)
 
 
 def _npu(chip: tuple[int, int], infos: Mapping[str, BinaryInfo], wrappers: Sequence[Wrapper]) -> NpuSpec:

@@ -3,7 +3,6 @@
 Keys: what qai-hub-models 0.65 writes into genie_config.json (`dialog.embedding`); without `lut-path` its usual name.
 """
 
-from dataclasses import dataclass
 from pathlib import Path
 
 from engine.bundle.specs import TableSpec
@@ -17,25 +16,17 @@ DATATYPES = {"float32": "float32", "ufixed8": "uint8", "ufixed16": "uint16"}
 MOST_WIDTH = 1 << 24
 
 
-@dataclass(frozen=True, slots=True)
-class TableSource:
-    """What goes into the manifest, and the file in the folder."""
-
-    spec: TableSpec
-    path: Path
-
-
-def read_embedding(folder: Path, section: Fields) -> TableSource:
+def read_embedding(folder: Path, section: Fields) -> TableSpec:
     """The table of tokens' embeddings, told by `dialog.embedding`. BundleError names the key or the file."""
     return read_table(folder, section, "dialog.embedding", EMBEDDING_FILE)
 
 
-def read_layer_embedding(folder: Path, section: Fields) -> TableSource:
+def read_layer_embedding(folder: Path, section: Fields) -> TableSpec:
     """The table of what each layer gets of a token, told by `dialog.perlayer-embedding`."""
     return read_table(folder, section, "dialog.perlayer-embedding", USUAL_LAYER_FILE)
 
 
-def read_table(folder: Path, section: Fields, where: str, usual: str) -> TableSource:
+def read_table(folder: Path, section: Fields, where: str, usual: str) -> TableSpec:
     """A table whose section says its file, width and type. BundleError names what is missing or wrong."""
     kind = section.text("type", "lut")
     if kind != "lut":
@@ -54,9 +45,9 @@ def read_table(folder: Path, section: Fields, where: str, usual: str) -> TableSo
     if told not in DATATYPES:
         raise BundleError(f"{CONFIG_FILE}: {where}.datatype must be {' or '.join(DATATYPES)}, not {brief(told)}")
     if told == "float32":
-        return TableSource(TableSpec(path.name, told, width), path)
+        return TableSpec(path.name, told, width)
     scale, offset = _encoding(section.group("quant-param"), where)
-    return TableSource(TableSpec(path.name, DATATYPES[told], width, scale, -offset), path)
+    return TableSpec(path.name, DATATYPES[told], width, scale, -offset)
 
 
 def _encoding(told: Fields, where: str) -> tuple[float, int]:

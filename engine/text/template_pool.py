@@ -33,11 +33,6 @@ class TemplatePool:
         opening = encode(TemplateOpening(source, limits.opening_s, limits.budget_s))
         self._helpers = HelperPool("the process of the chat template", command, opening, self._accept, limits, label)
 
-    @property
-    def pids(self) -> tuple[int, ...]:
-        """Process ids of the renderers."""
-        return self._helpers.pids
-
     async def start(self) -> None:
         """Compile the template. BundleError when it cannot be, EngineFailure when no process can be started."""
         await self._helpers.start()

@@ -24,11 +24,6 @@ class ImagePool:
         opening = msgspec.msgpack.encode(Opening(spec, limits.budget_s))
         self._helpers = HelperPool("the process that reads images", command, opening, _accept, limits, label)
 
-    @property
-    def pids(self) -> tuple[int, ...]:
-        """Process ids of the readers."""
-        return self._helpers.pids
-
     async def tiles(self, picture: Picture, param: str) -> ImageTiles:
         """An image in tiles. InvalidRequest naming `param` for one that cannot be read within its bounds, EngineFailure
         when no process can be started, Busy when the server is shutting down."""

@@ -49,7 +49,7 @@ def template_pids(engine: Engine) -> tuple[int, ...]:
     """Process ids of an engine's renderers."""
     assert engine._chats is not None
     assert engine._chats._templates is not None
-    return engine._chats._templates.pids
+    return engine._chats._templates._helpers.pids
 
 
 def when_attacked(hostile: str) -> str:
@@ -136,7 +136,7 @@ async def test_a_template_that_cannot_be_compiled_is_a_sentence_at_the_start(
         await engine.start()
     assert engine.state is EngineState.STOPPED
     (chats,) = made
-    assert chats._templates is not None and chats._templates.pids == ()
+    assert chats._templates is not None and chats._templates._helpers.pids == ()
 
 
 async def test_every_kind_of_text_reaches_the_template_unchanged(stage: Stage) -> None:
