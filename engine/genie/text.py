@@ -9,10 +9,11 @@ from pathlib import Path
 
 from engine.bundle.manifest import TextSpec
 from engine.errors import BundleError
-from engine.files import TEMPLATE_BYTES, TOKENIZER_BYTES, confined, read_text, shown
+from engine.files import TOKENIZER_BYTES, confined, shown
 from engine.genie.config import CONFIG_FILE, Fields, GenieConfig, load_fields, load_optional
 from engine.text.answer_finding import probed_answer
 from engine.text.format_table import end_marks
+from engine.text.rendering import read_template
 
 TOKENIZER_CONFIG = "tokenizer_config.json"
 TEMPLATE_FILE = "chat_template.jinja"
@@ -57,7 +58,7 @@ def find_template(folder: Path) -> str | None:
     """Jinja text from its own file, tokenizer_config.json, metadata, prompt.json or sample_prompt.txt, else None."""
     path = folder / TEMPLATE_FILE
     if path.exists():
-        return _text(path)
+        return read_template(path)
     value = load_optional(folder / TOKENIZER_CONFIG).values.get("chat_template")
     if isinstance(value, list):
         entries = (entry for entry in value if isinstance(entry, dict))
@@ -76,7 +77,7 @@ def read_metadata(folder: Path) -> Fields:
         return load_optional(folder / "metadata.json")
     yaml = importlib.import_module("yaml")
     try:
-        value = yaml.safe_load(_text(path))
+        value = yaml.safe_load(read_template(path))
     except (yaml.YAMLError, RecursionError, ValueError) as error:
         raise BundleError(f"{path} is not YAML: {error}") from error
     return Fields(value if isinstance(value, Mapping) else {}, "metadata.yaml: ")
@@ -133,18 +134,11 @@ def _from_prompt(prompt: Fields) -> Affixes | None:
 def _from_sample(path: Path) -> Affixes | None:
     if not path.exists():
         return None
-    sample = _text(path)
+    sample = read_template(path)
     found = next((affixes for mark, affixes in KNOWN_TURNS.items() if mark in sample), None)
     if found is None or not found.start or sample.startswith(found.start):
         return found
     return Affixes("", found.system, found.user, found.assistant)
-
-
-def _text(path: Path) -> str:
-    try:
-        return read_text(path, TEMPLATE_BYTES)
-    except OSError as error:
-        raise BundleError(f"{path} cannot be read: {shown(error)}") from error
 
 
 TOKENIZER_FILE = "tokenizer.json"
