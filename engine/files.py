@@ -5,11 +5,14 @@ import json
 import os
 import re
 import stat
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from io import BufferedReader
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from reprlib import Repr
 from typing import cast
+
+from engine.errors import BundleError
 
 _MEBIBYTE = 1 << 20
 MANIFEST_BYTES = 64 * _MEBIBYTE  # NPU bundles list every tensor of every variant
@@ -129,6 +132,24 @@ def read_json(path: Path, limit: int) -> object:
     except ValueError as error:
         raise FileRefused(f"it is not JSON: {one_line(error)}") from None
     return cast(object, value)
+
+
+@contextmanager
+def reading(what: object) -> Iterator[None]:
+    """Let a BundleError say that this cannot be read, where an OSError is raised inside."""
+    try:
+        yield
+    except OSError as error:
+        raise BundleError(f"{what} cannot be read: {shown(error)}") from error
+
+
+def read_object(path: Path, limit: int = JSON_BYTES) -> dict[str, object]:
+    """The JSON object in a file; BundleError when it cannot be read or is not one."""
+    with reading(path):
+        value = read_json(path, limit)
+    if not isinstance(value, dict):
+        raise BundleError(f"{path} must hold a JSON object")
+    return value
 
 
 def brief(value: object) -> str:

@@ -18,7 +18,7 @@ from engine.adapters.named import CONFIG_FILE, TENSOR_FILE
 from engine.bundle.manifest import Manifest
 from engine.bundle.specs import LoraModule
 from engine.errors import BundleError
-from engine.files import JSON_BYTES, brief, one_line, open_regular, read_json, shown
+from engine.files import brief, one_line, open_regular, read_object, reading
 
 T = TypeVar("T")
 MAX_RANK = 512
@@ -63,12 +63,7 @@ class AdapterConfig:
 
 def read_adapter_config(path: Path) -> AdapterConfig:
     """BundleError names the file and the key that is wrong or not supported."""
-    try:
-        values = read_json(path, JSON_BYTES)
-    except OSError as error:
-        raise BundleError(f"{path} cannot be read: {shown(error)}") from error
-    if not isinstance(values, dict):
-        raise BundleError(f"{path} must hold a JSON object")
+    values = read_object(path)
     _refuse_unsupported(path, values)
     return AdapterConfig(
         int(_number(path, "r", values.get("r"), MAX_RANK, is_whole=True)),
@@ -146,10 +141,8 @@ class TensorFile:
     @classmethod
     def open(cls, path: Path) -> "TensorFile":
         """BundleError names the file and what is wrong with its header."""
-        try:
+        with reading(path):
             stream = open_regular(path)
-        except OSError as error:
-            raise BundleError(f"{path} cannot be read: {shown(error)}") from error
         try:
             size = os.fstat(stream.fileno()).st_size
             length = int.from_bytes(stream.read(_LENGTH_BYTES), "little")

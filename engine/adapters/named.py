@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from engine.errors import BundleError
-from engine.files import open_regular, shown
+from engine.files import open_regular, reading
 from engine.request import Request
 
 CONFIG_FILE, TENSOR_FILE = "adapter_config.json", "adapter_model.safetensors"
@@ -56,9 +55,6 @@ def read_salts(adapters: Mapping[str, Path]) -> AdapterSalts:
 def _digest(name: str, folder: Path) -> bytes:
     seen = hashlib.sha256(name.encode())
     for file in (CONFIG_FILE, TENSOR_FILE):
-        try:
-            with open_regular(folder / file) as stream:
-                seen.update(hashlib.file_digest(stream, "sha256").digest())
-        except OSError as error:
-            raise BundleError(f"adapter {name}: {folder / file} cannot be read: {shown(error)}") from error
+        with reading(f"adapter {name}: {folder / file}"), open_regular(folder / file) as stream:
+            seen.update(hashlib.file_digest(stream, "sha256").digest())
     return seen.digest()

@@ -39,7 +39,7 @@ from engine.bundle.specs import (
 )
 from engine.bundle.vision import VisionSpec
 from engine.errors import BundleError
-from engine.files import MANIFEST_BYTES, confined, is_regular, one_line, open_regular, read_bytes, shown
+from engine.files import MANIFEST_BYTES, confined, is_regular, one_line, open_regular, read_bytes, reading, shown
 
 FORMAT_VERSION = 1
 MANIFEST_FILE = "manifest.json"
@@ -387,12 +387,10 @@ def files_used(manifest: Manifest) -> tuple[str, ...]:
 
 def _check_file(folder: Path, name: str, entry: FileEntry) -> None:
     path = folder / name
-    try:
+    with reading(f"bundle file {name}"):
         if not is_regular(path):
             raise BundleError(f"bundle file {name} is missing from {folder}, or is no regular file")
         size = path.stat().st_size
-    except OSError as error:
-        raise BundleError(f"bundle file {name} cannot be read: {shown(error)}") from error
     if size != entry.bytes:
         raise BundleError(f"bundle file {name} has {size} bytes, its manifest says {entry.bytes}")
 

@@ -18,7 +18,7 @@ from engine.bundle.model_spec import ModelSpec
 from engine.bundle.specs import ForecastSpec, RecurrentSpec, TableSpec
 from engine.bundle.tensors import Array
 from engine.errors import BundleError
-from engine.files import confined, read_bytes, shown, write_whole
+from engine.files import confined, read_bytes, reading, write_whole
 
 FLOAT_BYTES = 4
 
@@ -40,10 +40,8 @@ def read_floats(folder: Path, manifest: Manifest, name: str, shape: tuple[int, .
 def _content(folder: Path, manifest: Manifest, name: str) -> bytes:
     """The whole of a listed file."""
     size = manifest.files[name].bytes
-    try:
+    with reading(name):
         content = read_bytes(confined(folder, name), size)
-    except OSError as error:
-        raise BundleError(f"{name} cannot be read: {shown(error)}") from error
     if len(content) != size:
         raise BundleError(f"{name} has {len(content)} bytes, its manifest says {size}")
     return content
@@ -238,10 +236,8 @@ def read_forecast_prefix(folder: Path, spec: ForecastSpec, model: ModelSpec, kv_
     path, item = folder / spec.file, ITEM_BYTES[kv_dtype]
     numbers = model.layers * model.kv_heads * model.head_dim * spec.columns
     size = _HEADER.size + 2 * numbers * item
-    try:
+    with reading(path):
         content = read_bytes(path, size)
-    except OSError as error:
-        raise BundleError(f"{path} cannot be read: {shown(error)}") from error
     if len(content) < size:
         raise BundleError(f"{path} has {len(content)} bytes; {spec.columns} columns of this model's caches take {size}")
     tensors, magic, _, heads, head_dim, columns = _HEADER.unpack_from(content)
@@ -267,15 +263,13 @@ def check_once(folder: Path, manifest: Manifest, memory: Path | None) -> None:
     memory: the folder where that is remembered, None = nowhere. BundleError names a file that differs: it would load,
     run and answer wrongly. Reads the whole bundle, so it is no work for an event loop.
     """
-    try:
+    with reading(f"the files of {folder}"):
         marker = _marker(folder, manifest, memory) if memory is not None else None
         if marker is not None and marker.is_file():
             return
         size = sum(entry.bytes for entry in manifest.files.values())
         log.info("checking the hashes of %d files, %.2f GB, once", len(manifest.files), size / 1e9)
         damaged = verify_hashes(folder, manifest)
-    except OSError as error:
-        raise BundleError(f"the files of {folder} cannot be read: {shown(error)}") from error
     if damaged:
         raise BundleError(
             f"{damaged[0]} is damaged: its sha256 is not the manifest's; copy or compile the bundle again"

@@ -18,7 +18,7 @@ from engine.compile.check.parity import widest_shape
 from engine.compile.plan import longest_sequence
 from engine.config import EngineConfig
 from engine.errors import BundleError
-from engine.files import FileRefused, is_regular, read_text, shown
+from engine.files import FileRefused, is_regular, read_text, reading, shown
 from engine.processes import install_command
 from engine.runtime.reading import text_logits
 from engine.text.tokenizer import Tokenizer
@@ -152,10 +152,8 @@ def open_reference(name: str, source: Path, context: int, memory: Path | None, s
     context: most tokens that the compared bundle was made for, on which some rotary embeddings depend. BundleError or
     CompileError when it cannot be used.
     """
-    try:
+    with reading(f"--against {name}"):
         is_bundle, is_there = is_regular(source / MANIFEST_FILE), source.exists()
-    except OSError as error:
-        raise BundleError(f"--against {name} cannot be read: {shown(error)}") from error
     if is_bundle:
         return open_bundle(name, source, memory, stack)
     if not is_there:

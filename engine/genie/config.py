@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from engine.errors import BundleError
-from engine.files import JSON_BYTES, brief, is_regular, read_json, shown
+from engine.files import JSON_BYTES, brief, is_regular, read_object
 
 
 class Fields:
@@ -71,13 +71,7 @@ class Fields:
 
 def load_fields(path: Path, limit: int = JSON_BYTES) -> Fields:
     """The JSON object in a file; BundleError when it cannot be read or is not one."""
-    try:
-        value = read_json(path, limit)
-    except OSError as error:
-        raise BundleError(f"{path} cannot be read: {shown(error)}") from error
-    if not isinstance(value, dict):
-        raise BundleError(f"{path} must hold a JSON object")
-    return Fields(value, f"{path.name}: ")
+    return Fields(read_object(path, limit), f"{path.name}: ")
 
 
 def load_optional(path: Path) -> Fields:

@@ -10,7 +10,7 @@ from engine.bundle.specs import TableSpec
 from engine.bundle.tensors import EMBEDS, LAYER_EMBEDS, Array, Encoding
 from engine.bundle.weight_files import check_table
 from engine.errors import BundleError
-from engine.files import confined, shown
+from engine.files import confined, reading
 
 
 class TokenTable:
@@ -41,9 +41,7 @@ def open_tables(folder: Path, manifest: Manifest) -> Tables:
         if spec is None:
             continue
         check_table(manifest, spec)
-        try:
+        with reading(spec.file):
             table = TokenTable(confined(folder, spec.file), spec)
-        except OSError as error:
-            raise BundleError(f"{spec.file} cannot be read: {shown(error)}") from error
         found |= dict.fromkeys(names, table)
     return found

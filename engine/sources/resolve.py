@@ -28,7 +28,7 @@ from engine.files import (
     model_name,
     model_parts,
     projectors_beside,
-    shown,
+    reading,
 )
 from engine.genie.config import is_genie_folder
 from engine.genie.convert import Toolbox, conversion_key, machine_tools, write_converted
@@ -84,10 +84,8 @@ class ListedModel:
 
 def models_in(folder: Path) -> tuple[list[ListedModel], list[str]]:
     """The models in order of their file names, and a sentence for each bundle that cannot be served. BundleError."""
-    try:
+    with reading(f"models_dir {folder}"):
         paths = sorted(folder.iterdir())
-    except OSError as error:
-        raise BundleError(f"models_dir {folder} cannot be read: {shown(error)}") from error
     found: list[ListedModel] = []
     problems: list[str] = []
     for path in paths:
@@ -139,10 +137,8 @@ def resolve_bundle(
     """
     if source in SHIPPED:
         return _compiled(SHIPPED[source](), source, cache, quant or DEMO_QUANT, lora)
-    try:
+    with reading(source):
         return _found(locate(source, cache), source, cache, quant, lora, later)
-    except OSError as error:
-        raise BundleError(f"{source} cannot be read: {shown(error)}") from error
 
 
 def _found(

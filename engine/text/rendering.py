@@ -9,8 +9,8 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
-from engine.errors import BundleError, InvalidRequest
-from engine.files import TEMPLATE_BYTES, read_text, shown
+from engine.errors import InvalidRequest
+from engine.files import TEMPLATE_BYTES, read_text, reading
 
 MEMORY_BYTES = 1024**3  # of address space; a prompt as long as a request may make it takes a part of it
 TOO_MUCH_MEMORY = f"The chat template takes more than {MEMORY_BYTES // 1024**2} MiB of memory."
@@ -83,10 +83,8 @@ def too_slow(longest_s: float) -> str:
 
 def read_template(path: Path) -> str:
     """The text of a template file; BundleError when it cannot be read."""
-    try:
+    with reading(path):
         return read_text(path, TEMPLATE_BYTES)
-    except OSError as error:
-        raise BundleError(f"{path} cannot be read: {shown(error)}") from error
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ import tokenizers
 
 from engine.bundle.manifest import TextSpec
 from engine.errors import BundleError, InvalidRequest
-from engine.files import TOKENIZER_BYTES, confined, one_line, read_text, shown
+from engine.files import TOKENIZER_BYTES, confined, one_line, read_text, reading
 
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 LARGEST_ID = (1 << 24) - 1
@@ -75,10 +75,8 @@ class Tokenizer:
     def load(cls, folder: Path, spec: TextSpec) -> "Tokenizer":
         """Read the tokenizer of a bundle; BundleError says what is wrong with it."""
         path = folder / spec.tokenizer
-        try:
+        with reading(path):
             serialized = read_text(confined(folder, spec.tokenizer), TOKENIZER_BYTES)
-        except OSError as error:
-            raise BundleError(f"{path} cannot be read: {shown(error)}") from error
         return cls(serialized, spec.bos_token, spec.add_bos, spec.writes.literals)
 
     def encode(self, text: str, allow_special: bool) -> tuple[int, ...]:

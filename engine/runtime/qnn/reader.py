@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 from engine.errors import BundleError
-from engine.files import MANIFEST_BYTES, open_regular, read_bytes, shown, write_whole
+from engine.files import MANIFEST_BYTES, open_regular, read_bytes, reading, write_whole
 from engine.processes import child_environment, module_command
 from engine.runtime.qnn.binary import BinaryInfo
 from engine.runtime.qnn.describe import REFUSED
@@ -29,11 +29,8 @@ def describe_binary(path: Path, cache: Path, command: Sequence[str] = (), timeou
     cache: folder for descriptions; they are made again when path, size, time or library version differ.
     command: what describes a file given as its last argument, () = `python -m engine.runtime.qnn.describe`.
     """
-    try:
-        with open_regular(path) as stream:
-            status = os.fstat(stream.fileno())
-    except OSError as error:
-        raise BundleError(f"{path} cannot be read: {shown(error)}") from error
+    with reading(path), open_regular(path) as stream:
+        status = os.fstat(stream.fileno())
     if not status.st_size:
         raise BundleError(f"{path.name} is empty")
     reader = (package_version(), str(configured_folder(os.environ) or ""))
