@@ -52,7 +52,7 @@ class RotaryTable:
         self._table = self._encoding.encode(self._function(angles) * self._factor)
 
 
-class RotaryTables:
+class RotationTables:
     """Those of one rotation, made as graphs come up that want them."""
 
     def __init__(self, rope: RopeSpec) -> None:
@@ -263,7 +263,7 @@ class RowInputs:
         self._rotary[ROTARY[tensor.name], encoding] = array
         return array.reshape((1,) * (len(tensor.shape) - 2) + array.shape)
 
-    def fill(self, batch: PackedBatch, rotary: RotaryTables) -> None:
+    def fill(self, batch: PackedBatch, rotary: RotationTables) -> None:
         """Write a batch of N rows into every buffer. `rotary` is the caller's, for all its shapes."""
         for ids in self._ids:
             ids[0] = batch.input_ids

@@ -17,7 +17,7 @@ from engine.bundle.specs import PoolingKind
 from engine.bundle.tensors import Array, encoding_of
 from engine.bundle.variant import StepShape, shape_table
 from engine.bundle.weight_files import read_floats
-from engine.runtime.buffers import Arena, RotaryTables, RowInputs
+from engine.runtime.buffers import Arena, RotationTables, RowInputs
 from engine.runtime.interface import Indices, Logits, PackedBatch, RowLayout, Runtime
 from engine.runtime.onnx_library import ort
 from engine.runtime.sessions import Binding, Provider, bind_all, load_sessions
@@ -112,7 +112,7 @@ class EncoderRuntime(Runtime):
         self._read = _reader(folder, manifest)
         self._sessions = load_sessions(folder, manifest, provider)
         self._variants = {graph.rows: _bound(manifest, graph, self._sessions[graph.name]) for graph in manifest.graphs}
-        self._rotary = RotaryTables(manifest.model.rope)
+        self._rotary = RotationTables(manifest.model.rope)
 
     def run(self, batch: PackedBatch) -> Logits:
         """The vector or score of each text [texts, X]. StepFailed when onnxruntime raises."""

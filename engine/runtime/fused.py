@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from engine.bundle.manifest import Manifest
 from engine.bundle.variant import ShapeTable, StepShape
 from engine.errors import StepFailed
-from engine.runtime.buffers import RotaryTables
+from engine.runtime.buffers import RotationTables
 from engine.runtime.fused_graphs import BoundGraph, FusedCache, FusedCaches, Placement, place
 from engine.runtime.interface import Logits, PackedBatch, PackedSegment, RowLayout, Runtime
 from engine.runtime.sessions import Provider, load_sessions
@@ -34,7 +34,7 @@ class CacheUpdate(Enum):
     COPIED = "the graph, as a copy"  # they are whole caches elsewhere, which take the place of the old ones
 
 
-def choose_update(manifest: Manifest, graphs: Sequence[BoundGraph], rotary: RotaryTables) -> CacheUpdate:
+def choose_update(manifest: Manifest, graphs: Sequence[BoundGraph], rotary: RotationTables) -> CacheUpdate:
     """In place where every graph, tried once, then gives the bytes of a copy. StepFailed when one cannot run."""
     assert manifest.fused is not None
     if not manifest.fused.kv_update_on_device:
@@ -46,7 +46,7 @@ def choose_update(manifest: Manifest, graphs: Sequence[BoundGraph], rotary: Rota
     return CacheUpdate.IN_PLACE if is_same else CacheUpdate.COPIED
 
 
-def _updates_in_place(manifest: Manifest, graph: BoundGraph, rotary: RotaryTables, serial: Callable[[], int]) -> bool:
+def _updates_in_place(manifest: Manifest, graph: BoundGraph, rotary: RotationTables, serial: Callable[[], int]) -> bool:
     """Run a graph over caches of the same contents with a copy and in place: same caches, same logits?"""
     assert manifest.fused is not None
     columns = manifest.fused.columns
@@ -118,7 +118,7 @@ class FusedRuntime(Runtime):
         graphs = [BoundGraph(manifest, graph, self._sessions[graph.name]) for graph in manifest.graphs]
         self._graphs = {graph.shape.rows: graph for graph in graphs}
         self._caches = FusedCaches(manifest)
-        self._rotary = RotaryTables(manifest.model.rope)
+        self._rotary = RotationTables(manifest.model.rope)
         self._last: _LastStep | None = None
         self.update = update or choose_update(manifest, graphs, self._rotary)
         log.info("fused caches are updated by %s", self.update.value)

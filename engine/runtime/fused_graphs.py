@@ -24,7 +24,7 @@ from engine.bundle.manifest import GraphSpec, Manifest
 from engine.bundle.tensors import LOGITS, Array, Encoding, encoding_of
 from engine.bundle.variant import StepShape
 from engine.errors import StepFailed
-from engine.runtime.buffers import Arena, Pool, RotaryTables, RowInputs
+from engine.runtime.buffers import Arena, Pool, RotationTables, RowInputs
 from engine.runtime.interface import PackedBatch, PackedSegment
 from engine.runtime.onnx_library import ort
 from engine.runtime.sessions import Binding, bind_all
@@ -224,7 +224,7 @@ class FusedInputs:
             if array is not None:
                 self.arrays[tensor.name] = array
 
-    def fill(self, batch: PackedBatch, placement: Placement, rotary: RotaryTables) -> None:
+    def fill(self, batch: PackedBatch, placement: Placement, rotary: RotationTables) -> None:
         """Write a step into every buffer. `rotary` is the caller's, for all its graphs."""
         self._rows.fill(placement.moved(batch, self._shape), rotary)
         if CONTROL in self.arrays:

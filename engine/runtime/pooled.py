@@ -13,7 +13,7 @@ from engine.bundle.variant import ShapeTable, StepShape
 from engine.bundle.weight_files import ForecastPrefix, read_head_weight, weight_input
 from engine.config import CPU_DEVICE
 from engine.errors import BundleError, StepFailed
-from engine.runtime.buffers import Arena, Fresh, RotaryTables, RowInputs, layer_graphs, layers_of
+from engine.runtime.buffers import Arena, Fresh, RotationTables, RowInputs, layer_graphs, layers_of
 from engine.runtime.embedded import EmbeddedRows
 from engine.runtime.head import LmHead
 from engine.runtime.interface import Indices, Logits, PackedBatch, Runtime
@@ -77,7 +77,7 @@ class OnnxRuntime(Runtime):
         self._arena = Arena()
         self._head_weight = read_head_weight(folder, manifest)
         self._head = LmHead(manifest, self._sessions, self._arena, self._head_weight)
-        self._rotary = RotaryTables(manifest.model.rope)
+        self._rotary = RotationTables(manifest.model.rope)
         self._steps: dict[StepShape, _BoundShape] = {}
         self._last: _BoundShape | None = None
 

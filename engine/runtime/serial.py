@@ -26,7 +26,7 @@ from engine.bundle.tensors import (
 from engine.bundle.variant import ShapeTable, StepShape, shape_of
 from engine.bundle.weight_files import read_head_weight
 from engine.errors import BundleError, StepFailed
-from engine.runtime.buffers import Arena, RotaryTables, RowInputs, layer_graphs
+from engine.runtime.buffers import Arena, RotationTables, RowInputs, layer_graphs
 from engine.runtime.carried import CarriedState, token_of_column
 from engine.runtime.embedded import EmbeddedRows
 from engine.runtime.head import LmHead
@@ -60,7 +60,7 @@ class SerialInputs:
             return turned.reshape(shape)
         return self._plain.buffer(tensor)
 
-    def fill(self, batch: PackedBatch, rotary: RotaryTables, local: RotaryTables | None) -> None:
+    def fill(self, batch: PackedBatch, rotary: RotationTables, local: RotationTables | None) -> None:
         """Write the rows of one sequence, at the right end. local: of layers that see a window."""
         self._plain.fill(batch, rotary)
         (segment,) = batch.segments
@@ -107,9 +107,9 @@ class SerialRuntime(Runtime):
         self._arena = Arena()
         self._head_weight = read_head_weight(folder, manifest)
         self._head = LmHead(manifest, self._sessions, self._arena, self._head_weight)
-        self._rotary = RotaryTables(manifest.model.rope)
+        self._rotary = RotationTables(manifest.model.rope)
         local = manifest.model.local_rope
-        self._local_rotary = RotaryTables(local) if local else None
+        self._local_rotary = RotationTables(local) if local else None
         found = {shape for graph in manifest.graphs if (shape := shape_of(graph)) is not None}
         self._shapes = {shape: self._open(shape) for shape in sorted(found)}
         with_result = [shape for shape, opened in self._shapes.items() if opened.result is not None]

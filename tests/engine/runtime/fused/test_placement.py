@@ -7,7 +7,7 @@ from engine.bundle.fused import shape_for
 from engine.bundle.manifest import load_manifest
 from engine.bundle.variant import StepShape
 from engine.errors import StepFailed
-from engine.runtime.buffers import RotaryTables
+from engine.runtime.buffers import RotationTables
 from engine.runtime.fused_graphs import FusedInputs, Placement, place
 from engine.runtime.interface import PackedBatch, PackedSegment
 from tests.bundles import Bundles
@@ -36,7 +36,7 @@ def filled(bundles: Bundles, layout: str, batch: PackedBatch) -> tuple[Placement
     placed = place(batch, shape_for(batch.shape.rows, manifest.fused.decode_slots), COLUMNS)
     inputs = FusedInputs(manifest, graph)
     inputs.arrays["attention_mask"][...] = 7  # what an earlier step left must not stay
-    inputs.fill(batch, placed, RotaryTables(manifest.model.rope))
+    inputs.fill(batch, placed, RotationTables(manifest.model.rope))
     return placed, inputs
 
 
