@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import isfinite
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,13 +50,6 @@ EVERYTHING = AttentionWindow()
 _sum = np.add.reduce
 
 
-class Runnable(Protocol):
-    """A graph, or more, bound to the buffers of one layer."""
-
-    def run(self) -> None:
-        """Compute. StepFailed."""
-
-
 @dataclass(slots=True)
 class BoundAttention:
     """One cache bound to one place among the rows: a binding for each layer, and the arrays that all of them read.
@@ -65,7 +57,7 @@ class BoundAttention:
     told: what changes from step to step, a mask or lengths: of all columns, then of those that windows leave.
     """
 
-    layers: Sequence[Runnable]
+    layers: Sequence["Binding | ChunkBinding"]
     told: tuple[Array, ...]
 
 
