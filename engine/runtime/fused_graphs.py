@@ -219,8 +219,6 @@ class FusedInputs:
             array = self._rows.buffer(tensor)
             if tensor.name == CONTROL:
                 array = np.zeros([int(size) for size in tensor.shape], tensor.dtype)
-            if tensor.name == CONTROL:
-                array = np.zeros([int(size) for size in tensor.shape], tensor.dtype)
             if array is not None:
                 self.arrays[tensor.name] = array
 
