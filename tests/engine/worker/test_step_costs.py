@@ -32,7 +32,7 @@ class Starts:
 
     def start(self, read: Callable[[], MachineReading]) -> dict[StepShape, float]:
         self._monkeypatch.setattr("engine.worker.step_costs.read_machine", read)
-        runtime = FakeRuntime(fixed((1, 64), (8, 64)), 1, 64)
+        runtime = FakeRuntime(fixed((1, 64), (8, 64)), 64)
         found = step_times(self._folder, load_manifest(self._folder), self.config, runtime)
         self.steps = len(runtime.steps)
         return found
