@@ -1,7 +1,6 @@
 """Step times of a bundle as they were measured on a machine, in a file of the cache."""
 
 import hashlib
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
@@ -10,7 +9,7 @@ import msgspec
 
 from engine.bundle.manifest import MANIFEST_FILE
 from engine.bundle.variant import StepShape
-from engine.files import MANIFEST_BYTES, MARKER_BYTES, read_bytes
+from engine.files import MANIFEST_BYTES, MARKER_BYTES, read_bytes, write_whole
 
 Count = Annotated[int, msgspec.Meta(ge=0)]
 Milliseconds = Annotated[float, msgspec.Meta(gt=0)]
@@ -52,11 +51,8 @@ def load_times(path: Path) -> StoredTimes | None:
 
 
 def save_times(path: Path, stored: StoredTimes) -> None:
-    """Save times; a second writer wins whole."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_suffix(f".{os.getpid()}")
-    draft.write_bytes(msgspec.json.encode(stored))
-    draft.replace(path)
+    """Save times. OSError."""
+    write_whole(path, msgspec.json.encode(stored))
 
 
 def all_times(costs: Path, bundle: Path) -> list[StoredTimes]:
