@@ -77,7 +77,7 @@ def test_stale_columns_change_no_bit(runtime: OnnxRuntime) -> None:
     plan = StepPlan(SHAPE, (segment("a", (33,), 20, (0, 1)),))
     batch = pack(plan, 16)
     clean = runtime.run(batch).decoded().copy()
-    pool = runtime._pool[0]
+    pool = runtime._pool.columns
     pool.keys[..., 40:] = 100.0
     pool.values[..., 40:, :] = -100.0
     np.testing.assert_array_equal(runtime.run(batch).decoded(), clean)
