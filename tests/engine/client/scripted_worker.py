@@ -101,7 +101,7 @@ class ScriptedWorker:
             self.generated += sum(len(event.token_ids) for event in events)
             send(Tokens(tuple(events), Stats(steps=self.steps, generated_tokens=self.generated, running=len(events))))
             if self.is_watched:
-                send(StepRecord(self.steps, 0.0, 1.0, 2.0, 0, 8, 64, (), len(self.sequences), 0, 0, 64))
+                send(StepRecord(self.steps, 0.0, 1.0, 2.0, 8, 64, (), len(self.sequences), 0, 0, 64))
         return bool(events)
 
     def _advance(self, sequence: Sequence) -> TokenEvent | None:

@@ -10,7 +10,7 @@ from engine.messages import StepRecord
 
 
 def record(number: int) -> StepRecord:
-    return StepRecord(number, 0.0, 1.0, 2.0, 0, 8, 64, (), 0, 0, 0, 64)
+    return StepRecord(number, 0.0, 1.0, 2.0, 8, 64, (), 0, 0, 0, 64)
 
 
 @pytest.fixture
