@@ -198,13 +198,14 @@ class FusedCaches:
         return found
 
 
-def _zero_codes(manifest: Manifest) -> Array:
+def _zero_codes(manifest: Manifest) -> NDArray[np.int64]:
     """[2, L, 1]: what zero is stored as in the keys and values of each layer."""
     graph = manifest.graphs[0]
     specs = {tensor.name: tensor for tensor in graph.inputs}
     cache = fused_shape(graph.name).caches[0]
     names = [cache_tensors("past", cache, layer) for layer in range(manifest.model.layers)]
-    return np.array([[[encoding_of(specs[pair[side]]).zero_point] for pair in names] for side in range(2)])
+    codes = [[[encoding_of(specs[pair[side]]).zero_point] for pair in names] for side in range(2)]
+    return np.array(codes, np.int64)
 
 
 class FusedInputs:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -55,12 +56,13 @@ def write_wrapper(
     """
     from onnx import helper  # noqa: PLC0415 (an extra)
 
-    def node_of(node: ContextNode) -> object:
+    def node_of(node: ContextNode) -> Any:
         texts = {"ep_cache_context": node.binary, "source": node.source, "ep_sdk_version": node.sdk_version}
-        attributes = {name: text for name, text in texts.items() if text} | {"embed_mode": 0, "main_context": 1}
+        attributes: dict[str, Any] = {name: text for name, text in texts.items() if text}
+        attributes |= {"embed_mode": 0, "main_context": 1}
         return helper.make_node(OPERATOR, node.inputs, node.outputs, node.graph, domain=DOMAIN, **attributes)
 
-    def values(specs: Sequence[TensorSpec]) -> list[object]:
+    def values(specs: Sequence[TensorSpec]) -> list[Any]:
         types = [helper.np_dtype_to_tensor_dtype(np.dtype(spec.dtype)) for spec in specs]
         return [
             helper.make_tensor_value_info(spec.name, kind, list(spec.shape))
@@ -77,7 +79,7 @@ def write_wrapper(
 
 def read_wrapper(path: Path) -> tuple[ContextNode, ...]:
     """The EPContext nodes of an ONNX file, () when it has none. BundleError when it is not an ONNX file."""
-    from google.protobuf.message import DecodeError  # noqa: PLC0415 (what onnx raises)
+    from google.protobuf.message import DecodeError  # type: ignore[import-untyped]  # noqa: PLC0415 (what onnx raises)
     from onnx import load_model  # noqa: PLC0415 (an extra)
 
     try:
