@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from engine.bundle.manifest import Manifest
 from engine.bundle.variant import StepShape
-from engine.compile.arguments import DEFAULT_SPLIT, CompileArguments, Layout, Quant
+from engine.compile.arguments import DEFAULT_SPLIT, CompileArguments, Layout
 from engine.compile.check.baseline import baseline_warning
 from engine.compile.check.parity_text import enough_tokens
 from engine.compile.compilation import Compilation, Pipeline, Stage, finished
@@ -144,8 +144,7 @@ def resolve(arguments: CompileArguments, progress: ProgressSink) -> CompilePlan:
     arguments = resolve_task(arguments, source.config, files)
     check_task(arguments, source.config, network)
     arguments = resolve_quality(arguments, source, network, progress)
-    enough = enough_tokens(network.spec.parameters, arguments.quant is Quant.KEEP)
-    arguments = replace(arguments, parity_tokens=arguments.parity_tokens or enough)
+    arguments = replace(arguments, parity_tokens=arguments.parity_tokens or enough_tokens(network.spec.parameters))
     parts = plan_parts_for(arguments, network)
     return CompilePlan(arguments, source, network, files, pipeline_of(arguments), shapes, parts)
 

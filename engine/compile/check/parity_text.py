@@ -5,19 +5,15 @@ from pathlib import Path
 from engine.compile.sources.text_files import load_tokenizer
 from engine.demo.location import HELD_OUT, is_shipped, shipped_texts
 
-MOST_TOKENS, KEPT_TOKENS, LEAST_TOKENS = 512, 128, 64
+MOST_TOKENS, LEAST_TOKENS = 512, 64
 LARGE = 1_000_000_000  # parameters from which on fewer tokens are taken, so that the check takes as long
 
 TEXT = Path(__file__).resolve().parents[1] / "texts" / "held_out.txt"
 
 
-def enough_tokens(parameters: int, is_kept: bool) -> int:
-    """Tokens of a check that means something: 512, of a model with more than 1e9 parameters fewer, but at least 64.
-
-    is_kept: weights stay as a file has them. Then at most 128: nothing was chosen whose loss has to be known.
-    """
-    most = KEPT_TOKENS if is_kept else MOST_TOKENS
-    return max(LEAST_TOKENS, min(most, MOST_TOKENS * LARGE // max(parameters, 1)))
+def enough_tokens(parameters: int) -> int:
+    """Tokens of a check that means something: 512, of a model with more than 1e9 parameters fewer, but at least 64."""
+    return max(LEAST_TOKENS, min(MOST_TOKENS, MOST_TOKENS * LARGE // max(parameters, 1)))
 
 
 def parity_tokens(folder: Path, vocab: int, count: int) -> list[int]:
