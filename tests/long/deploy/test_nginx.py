@@ -52,6 +52,14 @@ def balanced(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Balanced]:
             process.communicate()
 
 
+def test_websockets_reach_a_machine(balanced: Balanced) -> None:
+    """A handshake that the server refuses, because it does not converse: a plain request would be told to upgrade."""
+    upgrade = {"Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Version": "13"}
+    headers = upgrade | {"Sec-WebSocket-Key": "MDEyMzQ1Njc4OWFiY2RlZg=="}
+    answer = httpx.get(f"{balanced.url}/v1/realtime?intent=conversation", headers=headers, timeout=60)
+    assert answer.status_code == 400 and "it does not converse by voice" in answer.text
+
+
 def test_what_begins_alike_goes_to_one_machine_and_others_elsewhere(balanced: Balanced) -> None:
     machines = {}
     for group in range(12):
