@@ -85,7 +85,9 @@ def with_every_token(folder: Path, count: int) -> None:
     tokenizer = json.loads(path.read_text())
     words = tokenizer["model"]["vocab"]
     known = {*words.values(), *(token["id"] for token in tokenizer["added_tokens"])}
-    words |= {f"[unused {number}]": number for number in range(count) if number not in known}
+    unused = [number for number in range(count) if number not in known]
+    of_the_class = ("<bos>", "<eos>", "<unk>", "<pad>", "<mask>")  # which would be added behind all others
+    words |= dict(zip((*of_the_class, *(f"[unused {number}]" for number in unused)), unused, strict=False))
     path.write_text(json.dumps(tokenizer))
 
 
@@ -131,4 +133,5 @@ def without_bounds(manifest: Manifest) -> dict[str, Any]:
     native = facts.get("native") or {}
     for name in ("least_pixels", "most_pixels"):
         native.pop(name, None)
-    return facts | {"most_tiles": None}
+    told = dict.fromkeys(("token", "pad")) if manifest.vision.both_ways else {}  # of Gemma's own tokenizer
+    return facts | {"most_tiles": None} | told
