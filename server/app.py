@@ -30,7 +30,8 @@ from server.middleware.auth import KeyRing
 from server.middleware.checks import OPEN_PATHS, Guard, HeadChecks
 from server.middleware.limits import Rates
 from server.middleware.origins import EXPOSED, METHODS, is_loopback
-from server.models.models import Models, ResidenceCollector
+from server.models.families import ModelCollector
+from server.models.models import Models
 from server.observability.metrics import Metrics
 from server.observability.tracing import Layer
 from server.page import files as page
@@ -59,7 +60,7 @@ def create_app(
         # FastAPI's own would tell what refused bodies hold, wherever a provider is set for the whole process.
         telemetry={"tracing": False, "metrics": False, "logs": False, "auto_configure": False},
     )
-    metrics = Metrics(models, [ResidenceCollector(models)])
+    metrics = Metrics(ModelCollector(models))
     app.state.body_limits = BodyLimits(settings.body_limit_bytes, settings.resumable)
     slots = InputSlots(settings.max_queued, settings.max_queued)
     media = MediaFetcher(MediaSources.of(settings.media), settings.body_limit_bytes)

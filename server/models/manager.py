@@ -15,8 +15,8 @@ from engine.errors import Busy, BusyReason, EngineFailure, HexserveError
 from server.http.errors import refuse
 from server.models.eviction import fits, idle, left_s, next_idle_s, to_unload, to_yield
 from server.models.loader import in_background
+from server.models.models import Models
 from server.models.served_model import ModelState, PendingMemory, ServedModel
-from server.observability.metrics import MeasuredModel
 
 _log = logging.getLogger("hexserve")
 RETRY_S = 10.0
@@ -41,13 +41,13 @@ class ManagerRules:
     preloads: bool = False
 
 
-class ModelManager:
+class ModelManager(Models):
     """The models of a server and what each is doing. All methods belong to one event loop."""
 
     def __init__(
         self, models: Sequence[ServedModel], rules: ManagerRules, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self.models = tuple(models)
+        super().__init__(models)
         self.rules = rules
         self._clock = clock
         self._changed = asyncio.Event()  # memory may have become free
@@ -60,10 +60,6 @@ class ModelManager:
     def state(self) -> EngineState:
         """Ready as soon as it listens: requests for a model that is not loaded wait for it."""
         return EngineState.STOPPED if self._is_closing else EngineState.READY
-
-    @property
-    def measured(self) -> Sequence[MeasuredModel]:
-        return [model.measured for model in self.models]
 
     async def start(self) -> None:
         """Load the first model where that is wanted; HexserveError."""

@@ -14,7 +14,6 @@ from engine.errors import HexserveError
 from engine.messages import Stats
 from server.models.eviction import Resident
 from server.models.loader import BundleLoader
-from server.observability.metrics import MeasuredModel
 from server.settings import Settings
 
 
@@ -53,7 +52,7 @@ _STATES = {
 
 
 class ServedModel:
-    """A model with settings of its own. Its owner, a `OneModel` or a `ModelManager`, moves it; one event loop."""
+    """A model with settings of its own. Its owner, `Models` or a `ModelManager`, moves it; one event loop."""
 
     def __init__(self, settings: Settings, loader: BundleLoader | None = None, engine: Engine | None = None) -> None:
         self.settings = settings
@@ -117,13 +116,19 @@ class ServedModel:
         return Resident(self.name, self.size, self.used_at_s, may_go, is_going, self.keep_s)
 
     @property
-    def measured(self) -> MeasuredModel:
-        """Its counters over all its engines; Busy while an only model loads."""
-        if self.engine is None:
-            return MeasuredModel(self.name, self._past_stats, self._past_restarts, 0, None)
-        stats = add_stats(self._past_stats, self.engine.stats)
-        restarts = self._past_restarts + self.engine.restarts
-        return MeasuredModel(self.name, stats, restarts, self.engine.unfinished, self.engine.info)
+    def stats(self) -> Stats:
+        """Its counters over all its engines."""
+        return self._past_stats if self.engine is None else add_stats(self._past_stats, self.engine.stats)
+
+    @property
+    def restarts(self) -> int:
+        """Workers replaced, over all its engines."""
+        return self._past_restarts + (0 if self.engine is None else self.engine.restarts)
+
+    @property
+    def unfinished(self) -> int:
+        """Requests that wait or run."""
+        return 0 if self.engine is None else self.engine.unfinished
 
     @property
     def is_dead(self) -> bool:
@@ -139,7 +144,7 @@ class ServedModel:
         """Its engine has been closed: keep what it counted, and nothing else."""
         if self.engine is not None:
             self._past_stats = add_stats(self._past_stats, self.engine.stats, with_gauges=False)
-            self._past_restarts += self.engine.restarts
+            self._past_restarts = self.restarts
         self.engine, self.size, self.keep_s = None, 0, None
 
     @contextmanager

@@ -1,20 +1,15 @@
 """/metrics: vLLM's names, so that dashboards and autoscalers read them, and hexserve's own counters of rows and steps.
 
-Counters of the engine are read at scrape time from its `Stats`; times per request are observed as they happen.
+Times per request are observed as they happen; what models have counted is read by a collector at scrape time.
 """
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Callable
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from engine.client.engine import EngineInfo, EngineState
 from engine.errors import BusyReason
-from engine.messages import Stats
 from engine.request import RequestTimings
 from server.observability.request_facts import RequestFacts, SequenceEnd
 
@@ -37,157 +32,13 @@ HISTOGRAMS: tuple[tuple[str, str, tuple[float, ...]], ...] = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class MeasuredModel:
-    """What one model has counted. restarts: workers replaced. unfinished: requests that wait or run.
-
-    info: None while it is not loaded.
-    """
-
-    name: str
-    stats: Stats
-    restarts: int
-    unfinished: int
-    info: EngineInfo | None
-
-
-class MeasuredModels(Protocol):
-    """The models whose counters are shown."""
-
-    @property
-    def state(self) -> EngineState:
-        """The state of the server as far as it depends on its models."""
-
-    @property
-    def measured(self) -> Sequence[MeasuredModel]:
-        """All models, at least one; Busy while an only model loads."""
-
-
-class EngineCollector(Collector):
-    """Turns the engines' counters into metric families at scrape time."""
-
-    def __init__(self, models: MeasuredModels) -> None:
-        self._models = models
-
-    def collect(self) -> Iterator[Metric]:
-        """All families; those that need a loaded model are left out while an only one loads."""
-        state = self._models.state
-        ready = GaugeMetricFamily("hexserve:ready", "1 when requests are taken and answered.", labels=["state"])
-        ready.add_metric([state.value], float(state is EngineState.READY))
-        yield ready
-        if state is not EngineState.LOADING:
-            found: dict[str, Metric] = {}
-            for model in self._models.measured:
-                for family in _ModelFamilies(model).collect():
-                    if family.name in found:
-                        found[family.name].samples += family.samples
-                    else:
-                        found[family.name] = family
-            yield from found.values()
-
-
-class _ModelFamilies:
-    """The families of one model."""
-
-    def __init__(self, model: MeasuredModel) -> None:
-        self._engine = model
-
-    def collect(self) -> Iterator[Metric]:
-        """All of them."""
-        name = self._engine.name
-        for metric, text, value in self._counters():
-            counter = CounterMetricFamily(metric, text, labels=["model_name"])
-            counter.add_metric([name], value)
-            yield counter
-        stages = CounterMetricFamily(
-            "hexserve:stage_seconds",
-            "Time of engine steps by stage; 'graph: ...' are parts of 'graph'.",
-            labels=["model_name", "stage"],
-        )
-        for stage, seconds in self._engine.stats.stages.items():
-            stages.add_metric([name, stage], seconds)
-        yield stages
-        yield from self._guesses(name)
-        for metric, text, value in self._gauges():
-            gauge = GaugeMetricFamily(metric, text, labels=["model_name"])
-            gauge.add_metric([name], value)
-            yield gauge
-        info = self._engine.info
-        if info is not None:
-            device = GaugeMetricFamily(
-                "hexserve:device_info", "What really computes.", labels=["model_name", "device", "fingerprint"]
-            )
-            device.add_metric([name, info.device, info.fingerprint], 1.0)
-            yield device
-
-    def _guesses(self, name: str) -> tuple[CounterMetricFamily, ...]:
-        """Guesses by where they came from."""
-        stats, labels = self._engine.stats, ["model_name", "kind"]
-        drafted = CounterMetricFamily("hexserve:guesses", "Guessed tokens by their source.", labels=labels)
-        accepted = CounterMetricFamily("hexserve:guesses_accepted", "Those that were right.", labels=labels)
-        for kind, rows, right in (
-            ("lookup", stats.lookup_rows, stats.lookup_accepted),
-            ("prediction", stats.prediction_rows, stats.prediction_accepted),
-            ("draft", stats.draft_rows, stats.draft_accepted),
-            ("forecast", stats.forecast_rows, stats.forecast_accepted),
-        ):
-            drafted.add_metric([name, kind], rows)
-            accepted.add_metric([name, kind], right)
-        return drafted, accepted
-
-    def _counters(self) -> tuple[tuple[str, str, float], ...]:
-        stats = self._engine.stats
-        return (
-            ("vllm:prompt_tokens", "Prompt tokens taken in.", stats.prompt_tokens),
-            ("vllm:generation_tokens", "Tokens generated.", stats.generated_tokens),
-            ("vllm:prefix_cache_queries", "Prompt tokens looked up in the prefix cache.", stats.prefix_queries),
-            ("vllm:prefix_cache_hits", "Prompt tokens found in the prefix cache.", stats.prefix_hits),
-            ("vllm:num_preemptions", "Sequences that gave their columns back.", stats.preemptions),
-            ("hexserve:hand_overs", "Sequences that went to another device.", stats.hand_overs),
-            ("hexserve:steps", "Graph steps run.", stats.steps),
-            ("hexserve:rows_used", "Useful rows of all steps.", stats.rows_used),
-            ("hexserve:rows_run", "Rows of all steps, padding included.", stats.rows_run),
-            ("hexserve:decode_rows", "Rows that decoded.", stats.decode_rows),
-            ("hexserve:prefill_rows", "Rows that prefilled.", stats.prefill_rows),
-            ("vllm:spec_decode_num_draft_tokens", "Guessed tokens.", stats.drafted_rows),
-            ("vllm:spec_decode_num_accepted_tokens", "Guessed tokens that were right.", stats.accepted_rows),
-            ("hexserve:drafted_rows", "Rows with a guessed token.", stats.drafted_rows),
-            ("hexserve:accepted_rows", "Guessed tokens that were right.", stats.accepted_rows),
-            ("hexserve:graph_switches", "Steps with another variant than the one before.", stats.variant_switches),
-            ("hexserve:relayouts", "Times the pool was laid out anew for another variant.", stats.relayouts),
-            ("hexserve:experts_chosen", "Experts that rows chose, over all layers.", stats.experts_chosen),
-            ("hexserve:experts_read", "Different experts that steps read, over all layers.", stats.experts_read),
-            ("hexserve:draft_seconds", "Time in the draft model.", stats.draft_s),
-            ("hexserve:run_seconds", "Time inside the graphs.", stats.run_s),
-            ("hexserve:relayout_seconds", "Time re-laying the pool for variants of another width.", stats.relayout_s),
-            ("hexserve:copy_seconds", "Time copying KV blocks to and from the host KV cache.", stats.copy_s),
-            ("hexserve:step_seconds", "Time of whole engine steps.", stats.step_s),
-            ("hexserve:worker_restarts", "Workers that died and were replaced.", self._engine.restarts),
-        )
-
-    def _gauges(self) -> tuple[tuple[str, str, float], ...]:
-        stats = self._engine.stats
-        used = stats.kv_slots_used / stats.kv_slots_total if stats.kv_slots_total else 0.0
-        occupancy = stats.rows_used / stats.rows_run if stats.rows_run else 0.0
-        return (
-            ("vllm:num_requests_running", "Sequences that run.", stats.running),
-            ("vllm:num_requests_waiting", "Sequences that wait.", stats.waiting),
-            ("vllm:kv_cache_usage_perc", "Share of the pool's KV slots in use, 0 to 1.", used),
-            ("hexserve:batch_occupancy", "Useful rows over rows run since the start, 0 to 1.", occupancy),
-            ("hexserve:kv_slots_used", "KV slots in use.", stats.kv_slots_used),
-            ("hexserve:kv_slots", "KV slots of the pool.", stats.kv_slots_total),
-            ("hexserve:requests_unfinished", "Sequences the server has not finished.", self._engine.unfinished),
-        )
-
-
 class Metrics:
     """The registry and everything observed per request."""
 
-    def __init__(self, models: MeasuredModels, further: Sequence[Collector] = ()) -> None:
-        self._models = models
+    def __init__(self, models: Collector) -> None:
+        """models: of what they have counted."""
         self._registry = CollectorRegistry()
-        for collector in (EngineCollector(models), *further):
-            self._registry.register(collector)
+        self._registry.register(models)
         labels = ("model_name",)
         self.histograms = {
             name: Histogram(f"vllm:{name}", text, labels, registry=self._registry, buckets=buckets)
@@ -199,7 +50,6 @@ class Metrics:
         self.rejections = Counter(
             "vllm:admission_rejections", "Requests refused because of load.", ("reason",), registry=self._registry
         )
-
         self.answers = Counter(
             "http_requests",
             "Answered HTTP requests, refused ones included; other: a path that is not served.",
@@ -216,9 +66,9 @@ class Metrics:
         if reason.is_load:
             self.rejections.labels(reason.value).inc()
 
-    def watch(self, choices: int, max_tokens: int, model: str = "") -> "RequestWatch":
-        """Start observing one HTTP request whose n is `choices`. model: the name it asked for, "" = the first."""
-        return RequestWatch(self, model or self._models.measured[0].name, choices, max_tokens)
+    def watch(self, choices: int, max_tokens: int, model: str) -> "RequestWatch":
+        """Start observing one HTTP request whose n is `choices`. model: the name it asked for."""
+        return RequestWatch(self, model, choices, max_tokens)
 
     def text(self) -> bytes:
         """The exposition in Prometheus' text format."""

@@ -14,8 +14,10 @@ from engine.config import EngineConfig
 from engine.errors import BusyReason
 from engine.messages import Stats
 from engine.request import RequestTimings
-from server.models.models import Models, OneModel, ResidenceCollector
-from server.models.served_model import ModelState
+from server.models.families import ModelCollector
+from server.models.loader import BundleLoader
+from server.models.models import Models
+from server.models.served_model import ServedModel
 from server.observability.metrics import Metrics
 from server.settings import Settings
 from tests.server.scripted_engine import ScriptedEngine
@@ -44,14 +46,11 @@ def exported() -> dict[str, tuple[str, str, frozenset[str]]]:
     """Of each sample: its family's name and kind, its labels. Everything has happened once."""
     engine = ScriptedEngine()
     engine.stats = Stats(stages={"plan": 1.0})
-    coming = SimpleNamespace(
-        name="scripted", comes_and_goes=True, state=ModelState.READY, loads=2, unloads=1, size=9, pins=1
-    )
-    residence = ResidenceCollector(cast("Models", SimpleNamespace(models=[coming])))
-    metrics = Metrics(OneModel(Settings(EngineConfig("unused")), engine), [residence])
+    coming = ServedModel(Settings(EngineConfig("unused")), cast("BundleLoader", SimpleNamespace()), engine)
+    metrics = Metrics(ModelCollector(Models([coming])))
     metrics.answered("GET", "/metrics", 200)
     metrics.rejected(BusyReason.REQUESTS)
-    watch = metrics.watch(1, 16)
+    watch = metrics.watch(1, 16, "scripted")
     watch.tokens_arrived(1, watch.tokens_arrived(1, watch.submitted_at))
     watch.finished("stop", RequestTimings(1.0, 2.0, 3.0, 4, 0, 2))
     found: dict[str, tuple[str, str, frozenset[str]]] = {}

@@ -9,11 +9,17 @@ from engine.config import EngineConfig
 from server import app
 from server.http.in_flight import InFlight
 from server.middleware.auth import KeyRing
-from server.models.models import OneModel
+from server.models.families import ModelCollector
+from server.models.models import Models
+from server.models.served_model import ServedModel
 from server.observability.metrics import Metrics
 from server.observability.tracing import Layer
 from server.settings import Settings
 from server.stored_responses.runs import StoredResponses
+
+
+def one_model(engine: Engine, settings: Settings | None = None) -> Models:
+    return Models([ServedModel(settings or Settings(EngineConfig("unused")), engine=engine)])
 
 
 def create_app(
@@ -24,8 +30,8 @@ def create_app(
     stored: StoredResponses | None = None,
     layers: Sequence[Layer] = (),
 ) -> FastAPI:
-    return app.create_app(settings, OneModel(settings, engine), keys, in_flight, stored, layers)
+    return app.create_app(settings, one_model(engine, settings), keys, in_flight, stored, layers)
 
 
 def metrics_of(engine: Engine) -> Metrics:
-    return Metrics(OneModel(Settings(EngineConfig("unused")), engine))
+    return Metrics(ModelCollector(one_model(engine)))

@@ -5,9 +5,9 @@ import threading
 
 from engine.config import EngineConfig
 from server.middleware.auth import KeyRing
-from server.models.models import OneModel
 from server.run import bind, run
 from server.settings import Settings
+from tests.server.one_model import one_model
 from tests.server.scripted_engine import ScriptedEngine
 
 
@@ -24,4 +24,4 @@ class StuckEngine(ScriptedEngine):
 
 if __name__ == "__main__":
     settings = Settings(EngineConfig("unused"))
-    raise SystemExit(run(settings, KeyRing(), lambda: OneModel(settings, StuckEngine()), bind("127.0.0.1", 0)))
+    raise SystemExit(run(settings, KeyRing(), lambda: one_model(StuckEngine(), settings), bind("127.0.0.1", 0)))

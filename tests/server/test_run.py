@@ -21,8 +21,8 @@ from engine.errors import BundleError, EngineFailure, HexserveError
 from server import run
 from server.http import connections
 from server.middleware.auth import KeyRing
-from server.models.models import OneModel
 from server.settings import Settings
+from tests.server.one_model import one_model
 from tests.server.scripted_engine import NAME, ScriptedEngine
 
 ROOT = Path(__file__).parents[2]
@@ -60,7 +60,7 @@ class Life:
         self.engine = engine
         listener = run.bind("127.0.0.1", 0)
         settings = Settings(EngineConfig("unused"), drain_s=drain_s)
-        models = OneModel(settings, engine)
+        models = one_model(engine, settings)
         self.serving = asyncio.create_task(run._serve(settings, KeyRing(), lambda: models, listener))
         self.client = httpx.AsyncClient(base_url=f"http://127.0.0.1:{listener.getsockname()[1]}", timeout=10)
 

@@ -29,7 +29,7 @@ from server.middleware.auth import KeyFileError, read_keys
 from server.middleware.origins import is_loopback
 from server.models.loader import BundleLoader
 from server.models.manager import ManagerRules, ModelManager
-from server.models.models import Models, OneModel
+from server.models.models import Models
 from server.models.served_model import ServedModel
 from server.observability.tracing import Layer
 from server.run import UNUSABLE, bind, run
@@ -73,7 +73,7 @@ def prepare(settings: Settings, cache: Path, open_engine: OpenEngine, held: Exit
     devices = devices_of(settings.engine.devices, settings.model_name)
     settings = replace(settings, engine=replace(settings.engine, devices=devices))
     own = _resolved(settings, _found(settings, cache, held), cache, held)
-    return Prepared(own, (), 1, lambda limits: OneModel(own, open_engine(own.engine, limits, "")))
+    return Prepared(own, (), 1, lambda limits: Models([ServedModel(own, engine=open_engine(own.engine, limits, ""))]))
 
 
 def _several(settings: Settings, cache: Path, open_engine: OpenEngine, held: ExitStack) -> Prepared:

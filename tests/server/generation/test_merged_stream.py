@@ -18,7 +18,7 @@ def generate(engine: ScriptedEngine, count: int) -> list[ScriptedTokenStream]:
 
 
 def merge(engine: ScriptedEngine, in_flight: InFlight, count: int = 1) -> MergedStream:
-    return MergedStream(generate(engine, count), in_flight, metrics_of(engine).watch(count, 50))
+    return MergedStream(generate(engine, count), in_flight, metrics_of(engine).watch(count, 50, "m"))
 
 
 async def drained(stream: MergedStream, finishes: int) -> list[ChoiceDelta]:
@@ -86,7 +86,7 @@ async def test_a_bug_in_a_generation_is_a_failure(engine: ScriptedEngine, caplog
             yield
 
     request = Request("0", (1,), SamplingParams(5))
-    stream = MergedStream([Broken(engine, request, [])], InFlight(), metrics_of(engine).watch(1, 5))
+    stream = MergedStream([Broken(engine, request, [])], InFlight(), metrics_of(engine).watch(1, 5, "m"))
     with pytest.raises(EngineFailure, match="ZeroDivisionError"):
         await stream.deltas()
     assert "secret" in caplog.text

@@ -49,7 +49,7 @@ class Stage:
         return self.opened[-1]
 
     def run(self, count: int, timeout_s: float = 0.0) -> PooledRun:
-        watch = metrics_of(ScriptedEngine()).watch(1, 0)
+        watch = metrics_of(ScriptedEngine()).watch(1, 0, "m")
         return PooledRun(self.submit, count, self.slots, self.in_flight, watch, timeout_s)
 
     def check_clean(self) -> None:

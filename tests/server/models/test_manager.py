@@ -336,12 +336,12 @@ async def test_an_only_model_loads_at_the_start_and_its_failure_is_the_servers(s
 async def test_counters_go_on_over_loads(stage: MakeStage) -> None:
     one = stage()
     await one.use(0)
-    assert (one.models[0].measured.stats.steps, one.models[0].measured.restarts) == (7, 2)
+    assert (one.models[0].stats.steps, one.models[0].restarts) == (7, 2)
     await one.manager.unload(one.models[0])
-    after = one.models[0].measured
-    assert (after.stats.steps, after.stats.running, after.restarts, after.info) == (7, 0, 2, None)
+    after = one.models[0]
+    assert (after.stats.steps, after.stats.running, after.restarts, after.engine) == (7, 0, 2, None)
     await one.use(0)
-    assert (one.models[0].measured.stats.steps, one.models[0].measured.restarts) == (14, 4)
+    assert (one.models[0].stats.steps, one.models[0].restarts) == (14, 4)
 
 
 async def test_a_model_is_found_by_its_name_or_an_adapters(stage: MakeStage) -> None:

@@ -16,7 +16,7 @@ from engine.errors import BundleError
 from engine.isolation.memory import usable_memory
 from server.commands.serve.start import MACHINE_SHARE, Prepared, prepare
 from server.models.manager import ModelManager
-from server.models.models import OneModel
+from server.models.models import Models
 from server.settings import Settings
 from tests.bundles import Bundles
 from tests.server.scripted_engine import ScriptedEngine
@@ -56,7 +56,7 @@ def settings_of(bundle: Path, **options: object) -> Settings:
 async def test_one_model_is_there_from_the_start(made: Prepare, bundles: Bundles) -> None:
     prepared = made(settings_of(bundles("free")))
     models = prepared.make(ClientLimits())
-    assert isinstance(models, OneModel) and prepared.count == 1
+    assert type(models) is Models and prepared.count == 1
     assert not models.models[0].comes_and_goes
     assert cast(OpenedEngine, models.models[0].engine).label == ""
 

@@ -1,0 +1,139 @@
+"""What models have counted, as the families of /metrics: their engines, and which of them are loaded."""
+
+from collections.abc import Iterator, Sequence
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from engine.client.engine import EngineState
+from server.models.models import Models
+from server.models.served_model import ModelState, ServedModel
+
+
+class ModelCollector(Collector):
+    """Turns the counters of models into metric families at scrape time."""
+
+    def __init__(self, models: Models) -> None:
+        self._models = models
+
+    def collect(self) -> Iterator[Metric]:
+        """All families; those that need a loaded model are left out while an only one loads."""
+        state, models = self._models.state, self._models.models
+        ready = GaugeMetricFamily("hexserve:ready", "1 when requests are taken and answered.", labels=["state"])
+        ready.add_metric([state.value], float(state is EngineState.READY))
+        yield ready
+        if state is not EngineState.LOADING:
+            found: dict[str, Metric] = {}
+            for model in models:
+                for family in _engine_families(model):
+                    found.setdefault(family.name, family)
+                    if found[family.name] is not family:
+                        found[family.name].samples += family.samples
+            yield from found.values()
+        if coming := [model for model in models if model.comes_and_goes]:
+            yield from _residence(coming)
+
+
+def _engine_families(model: ServedModel) -> Iterator[Metric]:
+    for metric, text, value in _counters(model):
+        counter = CounterMetricFamily(metric, text, labels=["model_name"])
+        counter.add_metric([model.name], value)
+        yield counter
+    stages = CounterMetricFamily(
+        "hexserve:stage_seconds",
+        "Time of engine steps by stage; 'graph: ...' are parts of 'graph'.",
+        labels=["model_name", "stage"],
+    )
+    for stage, seconds in model.stats.stages.items():
+        stages.add_metric([model.name, stage], seconds)
+    yield stages
+    yield from _guesses(model)
+    for metric, text, value in _gauges(model):
+        gauge = GaugeMetricFamily(metric, text, labels=["model_name"])
+        gauge.add_metric([model.name], value)
+        yield gauge
+    if model.engine is not None:
+        info, labels = model.engine.info, ["model_name", "device", "fingerprint"]
+        device = GaugeMetricFamily("hexserve:device_info", "What really computes.", labels=labels)
+        device.add_metric([model.name, info.device, info.fingerprint], 1.0)
+        yield device
+
+
+def _guesses(model: ServedModel) -> tuple[CounterMetricFamily, ...]:
+    """Guesses by where they came from."""
+    stats, labels = model.stats, ["model_name", "kind"]
+    drafted = CounterMetricFamily("hexserve:guesses", "Guessed tokens by their source.", labels=labels)
+    accepted = CounterMetricFamily("hexserve:guesses_accepted", "Those that were right.", labels=labels)
+    for kind, rows, right in (
+        ("lookup", stats.lookup_rows, stats.lookup_accepted),
+        ("prediction", stats.prediction_rows, stats.prediction_accepted),
+        ("draft", stats.draft_rows, stats.draft_accepted),
+        ("forecast", stats.forecast_rows, stats.forecast_accepted),
+    ):
+        drafted.add_metric([model.name, kind], rows)
+        accepted.add_metric([model.name, kind], right)
+    return drafted, accepted
+
+
+def _counters(model: ServedModel) -> tuple[tuple[str, str, float], ...]:
+    stats = model.stats
+    return (
+        ("vllm:prompt_tokens", "Prompt tokens taken in.", stats.prompt_tokens),
+        ("vllm:generation_tokens", "Tokens generated.", stats.generated_tokens),
+        ("vllm:prefix_cache_queries", "Prompt tokens looked up in the prefix cache.", stats.prefix_queries),
+        ("vllm:prefix_cache_hits", "Prompt tokens found in the prefix cache.", stats.prefix_hits),
+        ("vllm:num_preemptions", "Sequences that gave their columns back.", stats.preemptions),
+        ("hexserve:hand_overs", "Sequences that went to another device.", stats.hand_overs),
+        ("hexserve:steps", "Graph steps run.", stats.steps),
+        ("hexserve:rows_used", "Useful rows of all steps.", stats.rows_used),
+        ("hexserve:rows_run", "Rows of all steps, padding included.", stats.rows_run),
+        ("hexserve:decode_rows", "Rows that decoded.", stats.decode_rows),
+        ("hexserve:prefill_rows", "Rows that prefilled.", stats.prefill_rows),
+        ("vllm:spec_decode_num_draft_tokens", "Guessed tokens.", stats.drafted_rows),
+        ("vllm:spec_decode_num_accepted_tokens", "Guessed tokens that were right.", stats.accepted_rows),
+        ("hexserve:drafted_rows", "Rows with a guessed token.", stats.drafted_rows),
+        ("hexserve:accepted_rows", "Guessed tokens that were right.", stats.accepted_rows),
+        ("hexserve:graph_switches", "Steps with another variant than the one before.", stats.variant_switches),
+        ("hexserve:relayouts", "Times the pool was laid out anew for another variant.", stats.relayouts),
+        ("hexserve:experts_chosen", "Experts that rows chose, over all layers.", stats.experts_chosen),
+        ("hexserve:experts_read", "Different experts that steps read, over all layers.", stats.experts_read),
+        ("hexserve:draft_seconds", "Time in the draft model.", stats.draft_s),
+        ("hexserve:run_seconds", "Time inside the graphs.", stats.run_s),
+        ("hexserve:relayout_seconds", "Time re-laying the pool for variants of another width.", stats.relayout_s),
+        ("hexserve:copy_seconds", "Time copying KV blocks to and from the host KV cache.", stats.copy_s),
+        ("hexserve:step_seconds", "Time of whole engine steps.", stats.step_s),
+        ("hexserve:worker_restarts", "Workers that died and were replaced.", model.restarts),
+    )
+
+
+def _gauges(model: ServedModel) -> tuple[tuple[str, str, float], ...]:
+    stats = model.stats
+    used = stats.kv_slots_used / stats.kv_slots_total if stats.kv_slots_total else 0.0
+    occupancy = stats.rows_used / stats.rows_run if stats.rows_run else 0.0
+    return (
+        ("vllm:num_requests_running", "Sequences that run.", stats.running),
+        ("vllm:num_requests_waiting", "Sequences that wait.", stats.waiting),
+        ("vllm:kv_cache_usage_perc", "Share of the pool's KV slots in use, 0 to 1.", used),
+        ("hexserve:batch_occupancy", "Useful rows over rows run since the start, 0 to 1.", occupancy),
+        ("hexserve:kv_slots_used", "KV slots in use.", stats.kv_slots_used),
+        ("hexserve:kv_slots", "KV slots of the pool.", stats.kv_slots_total),
+        ("hexserve:requests_unfinished", "Sequences the server has not finished.", model.unfinished),
+    )
+
+
+def _residence(models: Sequence[ServedModel]) -> tuple[Metric, ...]:
+    """State, loads, unloads and memory of each model."""
+    labels = ["model_name"]
+    state = GaugeMetricFamily("hexserve:model_state", "1 for the state of a model.", labels=[*labels, "state"])
+    loads = CounterMetricFamily("hexserve:model_loads", "Times a model was loaded.", labels=labels)
+    unloads = CounterMetricFamily("hexserve:model_unloads", "Times a model was unloaded.", labels=labels)
+    memory = GaugeMetricFamily("hexserve:model_memory_bytes", "Memory estimated for a loaded model.", labels=labels)
+    requests = GaugeMetricFamily("hexserve:model_requests", "Requests that use a model.", labels=labels)
+    for model in models:
+        for each in ModelState:
+            state.add_metric([model.name, each.value], float(model.state is each))
+        loads.add_metric([model.name], model.loads)
+        unloads.add_metric([model.name], model.unloads)
+        memory.add_metric([model.name], model.size)
+        requests.add_metric([model.name], model.pins)
+    return state, loads, unloads, memory, requests
