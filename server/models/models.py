@@ -37,7 +37,7 @@ class Models:
         return model.engine
 
     def ready(self, model: ServedModel) -> Engine | None:
-        """The model's engine if requests can run, None when `loaded` has to be waited for; Busy while an only one loads."""
+        """The engine if requests can run, None when `loaded` has to be waited for; Busy while an only model loads."""
         assert model is self.models[0]
         self._only.info  # noqa: B018 (Busy while it loads)
         return self._only
