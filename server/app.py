@@ -17,6 +17,7 @@ from server.api.ollama import embed as ollama_embed
 from server.api.ollama import generation as ollama_generation
 from server.api.ollama import models as ollama_models
 from server.api.openai import audio, chat, completions, embeddings, realtime, responses
+from server.api.openai.response_runs import StoredResponses
 from server.api.openapi import OpenApiDocument
 from server.generation.launch import Server
 from server.generation.stream import InputSlots
@@ -37,7 +38,6 @@ from server.observability.tracing import Layer
 from server.page import files as page
 from server.page.files import PATHS, read_page
 from server.settings import Settings, listed
-from server.stored_responses.runs import StoredResponses
 
 
 def create_app(

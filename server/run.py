@@ -19,6 +19,7 @@ from starlette.types import ASGIApp
 
 from engine.errors import BundleError, HexserveError
 from server import signals
+from server.api.openai.response_runs import StoredResponses
 from server.app import create_app
 from server.http.connections import ACCEPTED_AT_ONCE, AcceptFailures, ConnectionLimits, DatedState, protocol_factory
 from server.http.in_flight import InFlight
@@ -28,7 +29,6 @@ from server.middleware.checks import HEADER_BYTES
 from server.models.models import Models
 from server.observability.tracing import Layer
 from server.settings import Settings, listed
-from server.stored_responses.runs import StoredResponses
 from server.stored_responses.store import ResponseStore
 
 _log = logging.getLogger("hexserve")

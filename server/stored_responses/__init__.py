@@ -1,1 +1,1 @@
-"""Stored responses: their states, the SQLite database of them, and those that are being generated."""
+"""Stored responses: their states, and the SQLite database of them."""

@@ -7,6 +7,7 @@ from fastapi import FastAPI
 from engine.client.engine import Engine
 from engine.config import EngineConfig
 from server import app
+from server.api.openai.response_runs import StoredResponses
 from server.http.in_flight import InFlight
 from server.middleware.auth import KeyRing
 from server.models.families import ModelCollector
@@ -15,7 +16,6 @@ from server.models.served_model import ServedModel
 from server.observability.metrics import Metrics
 from server.observability.tracing import Layer
 from server.settings import Settings
-from server.stored_responses.runs import StoredResponses
 
 
 def one_model(engine: Engine, settings: Settings | None = None) -> Models:

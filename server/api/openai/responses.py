@@ -1,8 +1,8 @@
 """POST /v1/responses, and /v1/responses/{id}: read, delete and cancel stored responses, list what they answered."""
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 from fastapi import APIRouter, Request, Response
@@ -18,6 +18,7 @@ from server.api.openai.response_input import (
     tool_identities,
 )
 from server.api.openai.response_request import ResponsesRequest
+from server.api.openai.response_runs import NotHere, ResponseRun, StoredResponses
 from server.api.openai.response_storage import (
     INCLUDED,
     MOST_OF_A_PAGE,
@@ -34,14 +35,21 @@ from server.api.openai.response_storage import (
 from server.api.openai.response_writer import ResponseWriter, response_object
 from server.api.openapi import answers, errors
 from server.generation.answers import TokenCount
+from server.generation.framing import EventStream, frame
 from server.generation.launch import answer, resumption_of, server_of, take_model, until_left, written
 from server.generation.params import check_generates
 from server.generation.prepare import checked_chat, field_aliases, prepared_chat
 from server.http.errors import Refusal, echo, refuse
 from server.http.fields import Answer
-from server.stored_responses.access import caller_key, event_stream, previous_of, stored_of
-from server.stored_responses.record import NotStored, ResponseKey, ResponseRecord, ResponseStatus
-from server.stored_responses.runs import NotHere, ResponseRun, StoredResponses
+from server.middleware.auth import Caller
+from server.stored_responses.record import (
+    ConversationTooLarge,
+    NotContinuable,
+    NotStored,
+    ResponseKey,
+    ResponseRecord,
+    ResponseStatus,
+)
 
 router = APIRouter(route_class=BoundedRoute)
 
@@ -49,9 +57,9 @@ router = APIRouter(route_class=BoundedRoute)
 @router.post("/v1/responses", response_model=None, responses=answers(ResponseAnswer, ResponseEvent))
 async def create_response(body: ResponsesRequest, request: Request) -> Response:
     """Answer a list of input items with a list of output items, whole or as a stream of named events."""
-    stored = stored_of(request)
+    stored = _stored_of(request)
     wanted = storing(body, stored is not None, resumption_of(request) is not None)
-    before = await previous_of(request, wanted.previous)
+    before = await _previous_of(request, wanted.previous)
     items = [*items_of(before), *given_items(body)]
     check_count(items)
     service = await take_model(request, body.model, check_generates)
@@ -70,17 +78,47 @@ async def create_response(body: ResponsesRequest, request: Request) -> Response:
     if stored is None or not wanted.is_kept:
         return await answer(request, stream, writer, bool(body.stream))
     status = ResponseStatus.QUEUED if wanted.is_background else ResponseStatus.IN_PROGRESS
-    key, begun = caller_key(request, envelope.id), msgspec.structs.replace(response, status=status.value)
+    key, begun = _caller_key(request, envelope.id), msgspec.structs.replace(response, status=status.value)
     given = stored_items(given_items(body))
     record = ResponseRecord(key, wanted.previous, status, wanted.is_background, begun, given)
     run = await stored.start(record, stream, writer, [one.key.id for one in before], service.pinned())
     return await _stored_answer(request, run, bool(body.stream), service.settings.keep_alive_s)
 
 
+def _stored_of(request: Request) -> StoredResponses | None:
+    """The stored responses of the app that a request came to, None when nothing is stored."""
+    return cast("StoredResponses | None", request.app.state.stored)
+
+
+def _caller_key(request: Request, id: str) -> ResponseKey:
+    """The key of a response of this caller."""
+    caller = cast("Caller | None", request.scope.get("state", {}).get("caller"))
+    return ResponseKey(caller.owner if caller is not None else "", id)
+
+
+async def _previous_of(request: Request, id: str | None) -> Sequence[ResponseRecord]:
+    """The responses that a request follows, the first one first. Refusal naming `previous_response_id`."""
+    stored = _stored_of(request)
+    if id is None or stored is None:
+        return ()
+    param = "previous_response_id"
+    try:
+        return await stored.store.conversation(_caller_key(request, id), request.app.state.body_limits.size_bytes)
+    except NotStored as missing:
+        message = f"Previous response with id {echo(missing.id)} not found."
+        raise refuse(message, param, "previous_response_not_found", 404) from None
+    except NotContinuable as error:
+        message = f"The response {echo(error.id)} cannot be followed: it is {error.status}, not completed."
+        raise refuse(message, param, "invalid_value") from None
+    except ConversationTooLarge as error:
+        message = f"The responses before this one have {error.size} bytes, the limit is {error.limit}."
+        raise refuse(message, param, "invalid_value") from None
+
+
 async def _stored_answer(request: Request, run: ResponseRun, is_stream: bool, keep_alive_s: float) -> Response:
     """As `answer`: until the first delta an error still has its HTTP status. In the background nobody has to stay."""
     if run.is_background:
-        return event_stream(run.events(), keep_alive_s) if is_stream else written(run.response)
+        return _event_stream(run.events(), keep_alive_s) if is_stream else written(run.response)
     try:
         await until_left(request, run.first(keep_alive_s) if is_stream else run.ended())
         if run.failure is not None and not (is_stream and run.has_said):
@@ -88,7 +126,7 @@ async def _stored_answer(request: Request, run: ResponseRun, is_stream: bool, ke
     except BaseException:
         run.cancel()
         raise
-    return event_stream(run.events(), keep_alive_s, left=run.cancel) if is_stream else written(run.response)
+    return _event_stream(run.events(), keep_alive_s, left=run.cancel) if is_stream else written(run.response)
 
 
 PATH = "/v1/responses/{response_id}"
@@ -132,7 +170,7 @@ async def get_response(response_id: str, request: Request) -> Response:
         if not (await stored.get(key)).is_background:
             message = "Only a response that was created with 'background' true can be streamed again."
             raise refuse(message, "stream", "invalid_value")
-        return event_stream(await stored.events(key, reading.after), server_of(request).settings.keep_alive_s)
+        return _event_stream(await stored.events(key, reading.after), server_of(request).settings.keep_alive_s)
 
 
 @router.delete(PATH, response_model=None, responses=_answers(DeletedResponse))
@@ -166,10 +204,10 @@ async def list_input_items(response_id: str, request: Request) -> Response:
 
 
 def _asked(request: Request, response_id: str) -> tuple[StoredResponses, ResponseKey]:
-    stored = stored_of(request)
+    stored = _stored_of(request)
     if stored is None:
         raise refuse(f"Response with id {echo(response_id)} not found: {OFF}.", "response_id", status=404)
-    return stored, caller_key(request, response_id)
+    return stored, _caller_key(request, response_id)
 
 
 @contextmanager
@@ -187,3 +225,15 @@ def _refusals(response_id: str) -> Iterator[None]:
 
 def _not_found(response_id: str) -> Refusal:
     return refuse(f"Response with id {echo(response_id)} not found.", "response_id", status=404)
+
+
+def _event_stream(
+    batches: AsyncIterator[Sequence[Any]], keep_alive_s: float, left: Callable[[], None] = lambda: None
+) -> EventStream:
+    """The events of a response as a stream. left: called when it has ended or its client has gone."""
+    return EventStream(_frames(batches), keep_alive_s, left)
+
+
+async def _frames(events: AsyncIterator[Sequence[Any]]) -> AsyncIterator[bytes]:
+    async for batch in events:
+        yield b"".join(map(frame, batch))

@@ -19,12 +19,12 @@ from fastapi import FastAPI
 from engine.errors import StepFailed
 from engine.request import Delta
 from server.api.openai.response_answer import DeletedResponse, ResponseAnswer, ResponseItems
+from server.api.openai.response_runs import StoredResponses
 from server.generation.resumption import RESUMABLE
 from server.http.in_flight import InFlight
 from server.middleware.auth import read_keys
 from server.settings import Settings
 from server.stored_responses.database import Database, StorageBounds
-from server.stored_responses.runs import StoredResponses
 from server.stored_responses.store import DATABASE, ResponseStore
 from tests.server.answers import check_answer
 from tests.server.api.openai.test_responses import HELLO, KEYS, TOOL, events, types

@@ -6,57 +6,15 @@ from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 
 from engine.errors import EngineFailure, HexserveError
-from server.generation.stream import ChoiceDelta, MergedStream
+from server.api.openai.response_answer import ResponseAnswer, ResponseEvent
+from server.api.openai.response_writer import ResponseWriter
+from server.generation.stream import MergedStream
 from server.http.errors import StorageFailed
 from server.stored_responses.record import ResponseKey, ResponseRecord, ResponseStatus
 from server.stored_responses.store import ResponseStore
-
-
-class RunEvent(Protocol):
-    """One event; the number is its place in the stream."""
-
-    sequence_number: int
-
-
-class RunResponse(Protocol):
-    """The response that the events make."""
-
-    @property
-    def status(self) -> str:
-        """What it has come to, one of `ResponseStatus`."""
-
-
-class RunWriter(Protocol):
-    """Turns deltas into events, which make the response."""
-
-    @property
-    def finished(self) -> bool:
-        """True when the model has said everything."""
-
-    @property
-    def response(self) -> RunResponse:
-        """The response as it is now, a copy."""
-
-    def queued(self) -> Sequence[RunEvent]:
-        """The events of a response that waits."""
-
-    def chunks(self, deltas: Sequence[ChoiceDelta]) -> Sequence[RunEvent]:
-        """The events of these deltas."""
-
-    def closing(self) -> Sequence[RunEvent]:
-        """The end of the last item; the response is complete then."""
-
-    def ended(self) -> RunEvent:
-        """The last event."""
-
-    def failure(self, error: HexserveError) -> Sequence[RunEvent]:
-        """The events of the end of a response that cannot go on."""
-
-    def cancelled(self) -> Sequence[RunEvent]:
-        """The events of the end of a response that nobody wants any more."""
 
 
 class ResponseCancelled(HexserveError):
@@ -66,7 +24,9 @@ class ResponseCancelled(HexserveError):
 class ResponseRun:
     """Owns the events of one response until it has ended and is stored."""
 
-    def __init__(self, record: ResponseRecord, stream: MergedStream, writer: RunWriter, store: ResponseStore) -> None:
+    def __init__(
+        self, record: ResponseRecord, stream: MergedStream, writer: ResponseWriter, store: ResponseStore
+    ) -> None:
         self.key: ResponseKey = record.key
         self.is_background = record.is_background
         self.has_said = False  # something of the model
@@ -76,14 +36,14 @@ class ResponseRun:
         self._writer = writer
         self._store = store
         self._failure: HexserveError | None = EngineFailure("The response broke off.")  # until it has ended well
-        self._events: list[RunEvent] = []
+        self._events: list[ResponseEvent] = []
         self._has_ended = False
         self._grown = asyncio.Event()
         if record.is_background:
             self._say(writer.queued())
 
     @property
-    def response(self) -> RunResponse:
+    def response(self) -> ResponseAnswer:
         """The response as it is now."""
         return self._writer.response
 
@@ -150,24 +110,24 @@ class ResponseRun:
         self._say(self._writer.closing())
         await self._keep(ResponseStatus(self._writer.response.status), [self._writer.ended()])
 
-    async def _break_off(self, status: ResponseStatus, events: Sequence[RunEvent]) -> None:
+    async def _break_off(self, status: ResponseStatus, events: Sequence[ResponseEvent]) -> None:
         try:
             await self._keep(status, events)
         except StorageFailed:  # told already, by the log and by what made this one end
             self._say(events)
 
-    async def _keep(self, status: ResponseStatus, last: Sequence[RunEvent]) -> None:
+    async def _keep(self, status: ResponseStatus, last: Sequence[ResponseEvent]) -> None:
         """Store the end, then say it."""
         everything = [*self._events, *self._in_order(last)] if self.is_background else None
         await self._store.update(self.key.id, status, self._writer.response, everything)
         self.is_stored = True
         self._say(last)
 
-    def _say(self, events: Sequence[RunEvent]) -> None:
+    def _say(self, events: Sequence[ResponseEvent]) -> None:
         self._events += self._in_order(events)
         self._wake()
 
-    def _in_order(self, events: Sequence[RunEvent]) -> Sequence[RunEvent]:
+    def _in_order(self, events: Sequence[ResponseEvent]) -> Sequence[ResponseEvent]:
         """Numbered in the order they are said: an end that could not be stored was never said."""
         for number, event in enumerate(events, len(self._events)):
             event.sequence_number = number
@@ -199,7 +159,7 @@ class StoredResponses:
         self,
         record: ResponseRecord,
         stream: MergedStream,
-        writer: RunWriter,
+        writer: ResponseWriter,
         followed: Sequence[str],
         model: AbstractContextManager[None],
     ) -> ResponseRun:
