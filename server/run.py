@@ -59,38 +59,29 @@ def run(
     limits: ConnectionLimits = USUAL_LIMITS,
 ) -> int:
     """Serve until a signal says to end; the exit code (0 ended as asked, 1 engine failure, 2 unusable bundle)."""
-    code = asyncio.run(_serve_once(settings, keys, make_models, listener, store, layers, limits))
+
+    async def once() -> int:
+        code = await serve(settings, keys, make_models(), listener, store, layers, limits, is_last=True)
+        signals.end_with(code)  # asyncio still waits for its threads, which may be at work for long
+        return code
+
+    code = asyncio.run(once())
     signals.ignore()
     return code
 
 
-async def _serve_once(
+async def serve(
     settings: Settings,
     keys: KeyRing,
-    make_models: Callable[[], Models],
+    models: Models,
     listener: socket.socket,
-    store: ResponseStore | None,
-    layers: Sequence[Layer],
-    limits: ConnectionLimits,
-) -> int:
-    code = await _serve(settings, keys, make_models, listener, True, store, layers, limits)
-    signals.end_with(code)  # asyncio still waits for its threads, which may be at work for long
-    return code
-
-
-async def _serve(
-    settings: Settings,
-    keys: KeyRing,
-    make_models: Callable[[], Models],
-    listener: socket.socket,
-    is_last: bool = False,
     store: ResponseStore | None = None,
     layers: Sequence[Layer] = (),
     limits: ConnectionLimits = USUAL_LIMITS,
+    is_last: bool = False,
 ) -> int:
-    """`is_last`: the process ends afterwards, and signals stay ours until its exit code is theirs."""
+    """As `run`, in a loop. is_last: the process ends afterwards, and signals stay ours until they have its exit code."""
     asyncio.get_running_loop().set_exception_handler(AcceptFailures())
-    models = make_models()
     AppStatus.enable_automatic_graceful_drain = False  # otherwise the first signal would cut every stream
     in_flight = InFlight()
     stored = None if store is None else StoredResponses(store)

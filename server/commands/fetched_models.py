@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-from rich.console import Console
 from rich.table import Column, Table
 
 from engine.demo.location import SHIPPED
@@ -13,9 +12,9 @@ from engine.sources.names import LocalPath
 from engine.sources.packaged import CatalogueEntry
 from server.commands.exit_codes import FAILED, refuse
 from server.commands.own_server import settings_cache
+from server.commands.tables import wide_console
 from server.settings import SettingsError
 
-FILE_WIDTH = 200  # of no terminal
 FETCHED = "fetched by its name"
 OF_ITS_PAGE = "as the page it comes from says"
 
@@ -31,7 +30,7 @@ def tell_all() -> None:
         table.add_row(name, entry.title, size, entry.licence, ", ".join(entry.abilities), _size(fetched.on_disk(name)))
     for model in fetched.fetched():
         table.add_row(model.name, FETCHED, "", "", "", _size(model))
-    _console().print(table)
+    wide_console().print(table)
 
 
 def tell_one(name: str) -> None:
@@ -44,7 +43,7 @@ def tell_one(name: str) -> None:
     table = Table(show_header=False, box=None)
     for key, value in _facts(name, entry, found):
         table.add_row(key, value)
-    _console().print(table)
+    wide_console().print(table)
 
 
 def remove_one(name: str) -> None:
@@ -80,11 +79,6 @@ def _facts(name: str, entry: CatalogueEntry | None, found: FetchedModel | None) 
     return [*facts, ("path", str(found.path))] if found else facts
 
 
-def _console() -> Console:
-    console = Console(highlight=False, markup=False)
-    return console if console.is_terminal else Console(highlight=False, markup=False, width=FILE_WIDTH)
-
-
 def _size(model: FetchedModel | None) -> str:
     if model is None:
         return "no"
@@ -115,5 +109,5 @@ def tell_plan(name: str) -> None:
     table = Table("file", "size", "here", box=None, header_style="bold")
     for file in plan.files:
         table.add_row(file.name, megabytes(file.size), "no" if file in plan.missing else "yes")
-    _console().print(table)
+    wide_console().print(table)
     print(f"{megabytes(plan.size)} would come from {plan.origin} into {plan.folder}; nothing was fetched")

@@ -61,7 +61,7 @@ class Life:
         listener = run.bind("127.0.0.1", 0)
         settings = Settings(EngineConfig("unused"), drain_s=drain_s)
         models = one_model(engine, settings)
-        self.serving = asyncio.create_task(run._serve(settings, KeyRing(), lambda: models, listener))
+        self.serving = asyncio.create_task(run.serve(settings, KeyRing(), models, listener))
         self.client = httpx.AsyncClient(base_url=f"http://127.0.0.1:{listener.getsockname()[1]}", timeout=10)
 
     async def ready(self, status: int = 200) -> None:

@@ -2,9 +2,10 @@
 
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Any
 
 import typer
 
@@ -14,7 +15,6 @@ from server.commands.serve.command import serve, settings_of
 from server.commands.service.definition import (
     ServiceDefinition,
     ServiceError,
-    ServiceState,
     check_name,
     stop_seconds,
 )
@@ -23,48 +23,11 @@ from server.commands.service.systemd import SystemdUser
 from server.settings import ENVIRONMENT_PREFIX, Settings
 
 
-class ServiceManager(Protocol):
-    """Each method raises ServiceError."""
-
-    def install(self, service: ServiceDefinition) -> Iterator[str]:
-        """Install and start it; lines for the user."""
-
-    def remove(self, name: str) -> Iterator[str]:
-        """Stop and remove it; lines for the user."""
-
-    def state(self, name: str) -> ServiceState:
-        """What is known of it."""
-
-
-def manager_of(platform: str = sys.platform) -> ServiceManager:
+def manager_of(platform: str = sys.platform) -> ScheduledTasks | SystemdUser:
     """The service manager of this system. Raises ServiceError."""
     if platform == "win32":
         return ScheduledTasks()
     return SystemdUser()
-
-
-def install_service(name: str, words: tuple[str, ...]) -> None:
-    """Install `hexserve serve WORDS`; ends the command when that would be refused."""
-    settings = served_settings(words)
-    _do(lambda: manager_of().install(definition(name, words, settings)))
-    note = foreign_variables()
-    if note:
-        print(note)
-
-
-def remove_service(name: str) -> None:
-    """Remove it, or end the command."""
-    _do(lambda: manager_of().remove(check_name(name)))
-
-
-def tell_status(name: str) -> None:
-    """Print one line and end the command with 0 or 1."""
-    try:
-        state = manager_of().state(check_name(name))
-    except ServiceError as error:
-        refuse(error)
-    print(state.text)
-    raise typer.Exit(0 if state.is_running else FAILED)
 
 
 def definition(name: str, words: tuple[str, ...], settings: Settings) -> ServiceDefinition:
@@ -95,14 +58,6 @@ def foreign_variables(environment: Mapping[str, str] = os.environ) -> str:
     )
 
 
-def _do(work: Callable[[], Iterator[str]]) -> None:
-    try:
-        for line in work():
-            print(line)
-    except ServiceError as error:
-        refuse(error)
-
-
 service_app = typer.Typer(help="Have the system start the server: a systemd user unit, on Windows a scheduled task.")
 Name = Annotated[str, typer.Option("--name", help="Name of the service, for more than one on a machine.")]
 
@@ -114,22 +69,38 @@ Name = Annotated[str, typer.Option("--name", help="Name of the service, for more
 )
 def install(context: typer.Context, name: Name = "hexserve") -> None:
     """Install and start a service with these options of `hexserve serve`, in place of one of the same name."""
-    from server.commands.service.command import install_service
-
-    install_service(name, tuple(context.args))
+    words = tuple(context.args)
+    settings = served_settings(words)
+    with _refusing():
+        _tell(manager_of().install(definition(name, words, settings)))
+    if note := foreign_variables():
+        print(note)
 
 
 @service_app.command("remove")
 def remove(name: Name = "hexserve") -> None:
     """Stop a service and remove it."""
-    from server.commands.service.command import remove_service
-
-    remove_service(name)
+    with _refusing():
+        _tell(manager_of().remove(check_name(name)))
 
 
 @service_app.command("status")
 def status(name: Name = "hexserve") -> None:
     """Say whether a service runs; status 0 when it does, 1 when it does not."""
-    from server.commands.service.command import tell_status
+    with _refusing():
+        state = manager_of().state(check_name(name))
+    print(state.text)
+    raise typer.Exit(0 if state.is_running else FAILED)
 
-    tell_status(name)
+
+@contextmanager
+def _refusing() -> Iterator[None]:
+    try:
+        yield
+    except ServiceError as error:
+        refuse(error)
+
+
+def _tell(lines: Iterable[str]) -> None:
+    for line in lines:
+        print(line)
