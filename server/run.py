@@ -80,7 +80,7 @@ async def serve(
     limits: ConnectionLimits = USUAL_LIMITS,
     is_last: bool = False,
 ) -> int:
-    """As `run`, in a loop. is_last: the process ends afterwards, and signals stay ours until they have its exit code."""
+    """As `run`, in a loop. is_last: the process ends afterwards, and signals are ours until its end."""
     asyncio.get_running_loop().set_exception_handler(AcceptFailures())
     AppStatus.enable_automatic_graceful_drain = False  # otherwise the first signal would cut every stream
     in_flight = InFlight()
