@@ -5,7 +5,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Request, Response
 from msgspec import UNSET, UnsetType
-from pydantic import Discriminator, Field, StringConstraints, Tag
+from pydantic import Field, StringConstraints
 
 from engine.bundle.specs import RerankKind, RerankSpec
 from engine.client.engine import EngineInfo
@@ -17,7 +17,7 @@ from server.generation.answers import Envelope
 from server.generation.launch import take_model, until_left, written_aside
 from server.generation.pooling import PooledUsage, Truncation, check_count, kept_tokens, rerank_spec
 from server.http.errors import refuse
-from server.http.fields import MAX_TOKENS, Answer, Body, Name, Priority, User, text_or_object
+from server.http.fields import MAX_TOKENS, Answer, Body, Name, Priority, TextOrObject, User
 
 MAX_DOCUMENTS = 2048
 
@@ -28,9 +28,7 @@ class DocumentText(Body):
     text: str
 
 
-Document = Annotated[
-    Annotated[str, Tag("text")] | Annotated[DocumentText, Tag("object")], Discriminator(text_or_object)
-]
+Document = TextOrObject[str, DocumentText]
 Positive = Annotated[int, Field(ge=1, le=MAX_TOKENS)]
 
 

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Discriminator, Field, StringConstraints, Tag
+from pydantic import Field, StringConstraints
 
 from server.http.fields import (
     MAX_MESSAGES,
@@ -23,14 +23,14 @@ from server.http.fields import (
     ServiceTier,
     Temperature,
     TemplateOptions,
+    TextOrList,
+    TextOrObject,
     TokenId,
     TokenLimit,
     TopK,
     TopLogprobs,
     UnmaskingStrategy,
     User,
-    text_or_list,
-    text_or_object,
 )
 
 MAX_REGEX_CHARACTERS = 16_384
@@ -39,9 +39,7 @@ MAX_SCHEMA_CHARACTERS = 1_048_576  # of a schema given as text; the whole form i
 MAX_OPTIONS = 8192
 MAX_OPTION_CHARACTERS = 4096
 SchemaText = Annotated[str, StringConstraints(min_length=1, max_length=MAX_SCHEMA_CHARACTERS)]
-Schema = Annotated[
-    Annotated[SchemaText, Tag("text")] | Annotated[dict[str, Any], Tag("object")], Discriminator(text_or_object)
-]
+Schema = TextOrObject[SchemaText, dict[str, Any]]
 RegexText = Annotated[str, StringConstraints(min_length=1, max_length=MAX_REGEX_CHARACTERS)]
 GrammarText = Annotated[str, StringConstraints(min_length=1, max_length=MAX_GRAMMAR_CHARACTERS)]
 OptionText = Annotated[str, StringConstraints(min_length=1, max_length=MAX_OPTION_CHARACTERS)]
@@ -114,10 +112,7 @@ class StreamOptions(Body):
 
 StopText = Annotated[str, StringConstraints(min_length=1, max_length=MAX_STOP_CHARACTERS)]
 StopTexts = Annotated[list[StopText], Field(max_length=MAX_STOPS, fail_fast=True)]
-Stop = Annotated[
-    Annotated[StopText, Tag("text")] | Annotated[StopTexts, Tag("texts")],
-    Discriminator(text_or_list),
-]
+Stop = TextOrList[StopText, StopTexts]
 
 
 class SamplingBody(Body):
@@ -187,10 +182,7 @@ class TextPart(Body):
 
 
 TextParts = Annotated[list[TextPart], Field(min_length=1, max_length=1024, fail_fast=True)]
-Content = Annotated[
-    Annotated[str, Tag("text")] | Annotated[TextParts, Tag("texts")],
-    Discriminator(text_or_list),
-]
+Content = TextOrList[str, TextParts]
 
 
 MAX_URL_CHARACTERS = 32 * 1024 * 1024  # the body's own limit is lower unless it was raised
@@ -216,10 +208,7 @@ class ImagePart(Body):
 
 UserPart = Annotated[TextPart | ImagePart, Field(discriminator="type")]
 UserParts = Annotated[list[UserPart], Field(min_length=1, max_length=1024, fail_fast=True)]
-UserContent = Annotated[
-    Annotated[str, Tag("text")] | Annotated[UserParts, Tag("texts")],
-    Discriminator(text_or_list),
-]
+UserContent = TextOrList[str, UserParts]
 
 
 class InstructionMessage(Body):
@@ -312,10 +301,7 @@ class NamedToolChoice(Body):
     function: ChosenFunction
 
 
-ToolChoice = Annotated[
-    Annotated[Literal["none", "auto", "required"], Tag("text")] | Annotated[NamedToolChoice, Tag("object")],
-    Discriminator(text_or_object),
-]
+ToolChoice = TextOrObject[Literal["none", "auto", "required"], NamedToolChoice]
 
 
 class PredictedContent(Body):

@@ -4,11 +4,11 @@ Strict: no type is coerced, no unknown field passes. A field that is not honoure
 anything else is refused by name. Rules between fields are in `server/generation/params.py`.
 """
 
-from typing import Annotated, Any, Literal, TypeAlias, Union, get_args, get_type_hints
+from typing import Annotated, Any, Literal, TypeAlias, TypeVar, Union, get_args, get_type_hints
 
 import msgspec
 from msgspec import UNSET, UnsetType
-from pydantic import BaseModel, Field, GetCoreSchemaHandler, StringConstraints
+from pydantic import BaseModel, Discriminator, Field, GetCoreSchemaHandler, StringConstraints, Tag
 from pydantic_core import CoreSchema, core_schema
 
 MAX_MESSAGES = 4096
@@ -92,3 +92,8 @@ def texts_or_ids(value: object) -> str:
 def text_or_object(value: object) -> str:
     """Tag of a field that is a string or an object."""
     return "text" if isinstance(value, str) else "object"
+
+
+Text, Other = TypeVar("Text"), TypeVar("Other")
+TextOrList = Annotated[Annotated[Text, Tag("text")] | Annotated[Other, Tag("texts")], Discriminator(text_or_list)]
+TextOrObject = Annotated[Annotated[Text, Tag("text")] | Annotated[Other, Tag("object")], Discriminator(text_or_object)]

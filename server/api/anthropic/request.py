@@ -1,11 +1,11 @@
 """The bodies of POST /v1/messages and POST /v1/messages/count_tokens."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import Discriminator, Field, StringConstraints, Tag
+from pydantic import Field, StringConstraints
 
 from server.generation.chat_request import MAX_URL_CHARACTERS, ImageText, StopTexts
-from server.http.fields import MAX_MESSAGES, MAX_TOKENS, Body, Name, NotYet, Probability, Temperature, text_or_list
+from server.http.fields import MAX_MESSAGES, MAX_TOKENS, Body, Name, NotYet, Probability, Temperature, TextOrList
 
 
 class CacheControl(Body):
@@ -93,6 +93,8 @@ class ToolRemoval(Body):
 
 
 MAX_BLOCKS = 4096
+Item = TypeVar("Item")
+Blocks = Annotated[list[Item], Field(max_length=MAX_BLOCKS, fail_fast=True)]
 Identifier = Annotated[str, StringConstraints(pattern=r"^[a-zA-Z0-9_-]{1,256}$")]
 
 
@@ -141,11 +143,6 @@ class ToolReference(Body):
 
 
 ResultBlock = Annotated[TextBlock | ToolReference, Field(discriminator="type")]
-ResultBlocks = Annotated[list[ResultBlock], Field(max_length=MAX_BLOCKS, fail_fast=True)]
-ResultContent = Annotated[
-    Annotated[str, Tag("text")] | Annotated[ResultBlocks, Tag("texts")],
-    Discriminator(text_or_list),
-]
 
 
 class ToolResultBlock(Body):
@@ -153,7 +150,7 @@ class ToolResultBlock(Body):
 
     type: Literal["tool_result"]
     tool_use_id: Identifier
-    content: ResultContent | None = None
+    content: TextOrList[str, Blocks[ResultBlock]] | None = None
     is_error: bool | None = None
     cache_control: CacheControl | None = None
     toolset_name: NotYet = None
@@ -182,50 +179,30 @@ class ImageBlock(Body):
     cache_control: CacheControl | None = None
 
 
-TextBlocks = Annotated[list[TextBlock], Field(max_length=MAX_BLOCKS, fail_fast=True)]
 UserBlock = Annotated[TextBlock | ImageBlock | ToolResultBlock, Field(discriminator="type")]
-UserBlocks = Annotated[list[UserBlock], Field(max_length=MAX_BLOCKS, fail_fast=True)]
 AssistantBlock = Annotated[TextBlock | ThinkingBlock | ToolUseBlock, Field(discriminator="type")]
-AssistantBlocks = Annotated[list[AssistantBlock], Field(max_length=MAX_BLOCKS, fail_fast=True)]
 SystemBlock = Annotated[TextBlock | ToolAddition | ToolRemoval, Field(discriminator="type")]
-SystemBlocks = Annotated[list[SystemBlock], Field(max_length=MAX_BLOCKS, fail_fast=True)]
-SystemText = Annotated[
-    Annotated[str, Tag("text")] | Annotated[TextBlocks, Tag("texts")],
-    Discriminator(text_or_list),
-]
-InstructionContent = Annotated[
-    Annotated[str, Tag("text")] | Annotated[SystemBlocks, Tag("texts")],
-    Discriminator(text_or_list),
-]
-UserContent = Annotated[
-    Annotated[str, Tag("text")] | Annotated[UserBlocks, Tag("texts")],
-    Discriminator(text_or_list),
-]
-AssistantContent = Annotated[
-    Annotated[str, Tag("text")] | Annotated[AssistantBlocks, Tag("texts")],
-    Discriminator(text_or_list),
-]
 
 
 class UserTurn(Body):
     """What the user said, and results of calls."""
 
     role: Literal["user"]
-    content: UserContent
+    content: TextOrList[str, Blocks[UserBlock]]
 
 
 class AssistantTurn(Body):
     """What the model said earlier."""
 
     role: Literal["assistant"]
-    content: AssistantContent
+    content: TextOrList[str, Blocks[AssistantBlock]]
 
 
 class SystemTurn(Body):
     """An instruction in the middle of a conversation, for good or until the user's next turn."""
 
     role: Literal["system"]
-    content: InstructionContent
+    content: TextOrList[str, Blocks[SystemBlock]]
     clear_at: Literal["next_user_message", "never"] | None = None
 
 
@@ -298,7 +275,7 @@ class ConversationBody(Body):
 
     model: Name
     messages: Annotated[list[Turn], Field(min_length=1, max_length=MAX_MESSAGES, fail_fast=True)]
-    system: SystemText | None = None
+    system: TextOrList[str, Blocks[TextBlock]] | None = None
     tools: Annotated[list[DeclaredTool], Field(max_length=MAX_DECLARED_TOOLS, fail_fast=True)] | None = None
     tool_choice: Choice | None = None
     thinking: ThinkingSetting | None = None

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Discriminator, Field, StringConstraints, Tag
+from pydantic import Field, StringConstraints
 
 from server.generation.chat_request import MAX_URL_CHARACTERS, Stop, Tool
 from server.generation.pooling import MAX_INPUTS
@@ -18,11 +18,11 @@ from server.http.fields import (
     RepetitionPenalty,
     Seed,
     Temperature,
+    TextOrList,
+    TextOrObject,
     TokenLimit,
     TopK,
     TopLogprobs,
-    text_or_list,
-    text_or_object,
 )
 
 One = Annotated[float, Field(ge=1, le=1)]
@@ -69,19 +69,9 @@ class OllamaOptions(Body):
 
 
 MAX_KEEP_ALIVE_CHARACTERS = 64
-OllamaFormat = Annotated[
-    Annotated[Literal["", "json"], Tag("text")] | Annotated[dict[str, Any], Tag("object")],
-    Discriminator(text_or_object),
-]
-Think = Annotated[
-    Annotated[Literal["low", "medium", "high"], Tag("text")] | Annotated[bool, Tag("object")],
-    Discriminator(text_or_object),
-]
-KeepAlive = Annotated[
-    Annotated[str, StringConstraints(max_length=MAX_KEEP_ALIVE_CHARACTERS), Tag("text")]
-    | Annotated[float, Tag("object")],
-    Discriminator(text_or_object),
-]
+OllamaFormat = TextOrObject[Literal["", "json"], dict[str, Any]]
+Think = TextOrObject[Literal["low", "medium", "high"], bool]
+KeepAlive = TextOrObject[Annotated[str, StringConstraints(max_length=MAX_KEEP_ALIVE_CHARACTERS)], float]
 # Of the bytes of an image in base64; no data URL.
 ImageBytes = Annotated[str, StringConstraints(min_length=1, max_length=MAX_URL_CHARACTERS)]
 Images = Annotated[list[ImageBytes], Field(max_length=1024, fail_fast=True)]
@@ -159,11 +149,7 @@ class OllamaGenerateRequest(OllamaGenerationBody):
     steps: NotYet = None
 
 
-Texts = Annotated[
-    Annotated[str, Tag("text")]
-    | Annotated[list[str], Field(min_length=1, max_length=MAX_INPUTS, fail_fast=True), Tag("texts")],
-    Discriminator(text_or_list),
-]
+Texts = TextOrList[str, Annotated[list[str], Field(min_length=1, max_length=MAX_INPUTS, fail_fast=True)]]
 
 
 class OllamaEmbedRequest(Body):

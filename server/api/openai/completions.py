@@ -18,7 +18,7 @@ from server.generation.launch import ReadPrompt, answer, take_model, until_left
 from server.generation.params import GenerationParams, check_choices, check_generates, generation_params
 from server.generation.structured_output import text_form
 from server.http.errors import refuse
-from server.http.fields import NotYet, TokenIds, TokenLimit, TopLogprobs, text_or_list, texts_or_ids
+from server.http.fields import NotYet, TextOrList, TokenIds, TokenLimit, TopLogprobs, texts_or_ids
 from server.settings import Settings
 
 MAX_PROMPTS = 1024
@@ -33,9 +33,7 @@ Prompt = Annotated[
 ]
 EncodedEmbeds = Annotated[str, StringConstraints(min_length=1)]
 EncodedList = Annotated[list[EncodedEmbeds], Field(min_length=1, max_length=MAX_PROMPTS, fail_fast=True)]
-PromptEmbedsField = Annotated[
-    Annotated[EncodedEmbeds, Tag("text")] | Annotated[EncodedList, Tag("texts")], Discriminator(text_or_list)
-]
+PromptEmbedsField = TextOrList[EncodedEmbeds, EncodedList]
 
 
 class CompletionRequest(GenerationBody):

@@ -18,10 +18,10 @@ from server.http.fields import (
     NotYet,
     ServiceTier,
     TemplateOptions,
+    TextOrList,
+    TextOrObject,
     TokenLimit,
     TopLogprobs,
-    text_or_list,
-    text_or_object,
 )
 
 ToolName = Annotated[str, StringConstraints(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
@@ -82,10 +82,7 @@ class NamedFunction(Body):
     name: Name
 
 
-ResponseToolChoice = Annotated[
-    Annotated[Literal["none", "auto", "required"], Tag("text")] | Annotated[NamedFunction, Tag("object")],
-    Discriminator(text_or_object),
-]
+ResponseToolChoice = TextOrObject[Literal["none", "auto", "required"], NamedFunction]
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,15 +124,9 @@ class InputImage(Body):
 InputParts = Annotated[
     list[Annotated[InputText | InputImage, Field(discriminator="type")]], Field(max_length=1024, fail_fast=True)
 ]
-MessageContent = Annotated[
-    Annotated[str, Tag("text")] | Annotated[InputParts, Tag("texts")],
-    Discriminator(text_or_list),
-]
+MessageContent = TextOrList[str, InputParts]
 InputTexts = Annotated[list[InputText], Field(max_length=1024, fail_fast=True)]
-InputContent = Annotated[
-    Annotated[str, Tag("text")] | Annotated[InputTexts, Tag("texts")],
-    Discriminator(text_or_list),
-]
+InputContent = TextOrList[str, InputTexts]
 
 
 class InputMessage(Body):
@@ -233,10 +224,7 @@ InputItem = Annotated[
     Discriminator(_kind),
 ]
 InputItems = Annotated[list[InputItem], Field(min_length=1, max_length=MAX_MESSAGES, fail_fast=True)]
-Input = Annotated[
-    Annotated[str, Tag("text")] | Annotated[InputItems, Tag("texts")],
-    Discriminator(text_or_list),
-]
+Input = TextOrList[str, InputItems]
 
 
 class TextSchemaFormat(Body):
