@@ -8,7 +8,16 @@ from typing import Any, Protocol
 
 from engine.bundle.answer_format import KEY, CallFormat, JsonArguments, LiteralArguments, TaggedArguments
 from engine.grammar.spec import Types, types_of
-from server.generation.literals import LiteralScanner, Unsure, as_json, find, read_elements, read_literal, read_value
+from server.generation.literals import (
+    LiteralScanner,
+    Unsure,
+    as_json,
+    find,
+    read_elements,
+    read_literal,
+    read_value,
+    uncertain,
+)
 
 Schema = Mapping[str, Any]
 MAX_KEY_CHARACTERS = 512
@@ -307,9 +316,8 @@ class TaggedReader(_ValueReader):
         """The part of a string that is certain."""
         core = closing.strip().replace(KEY, key)
         place = text.find(core, self._seen)
-        keep = place if place >= 0 else len(text) - _begun(text, core)
-        keep -= len(text[:keep]) - len(text[:keep].rstrip())
-        if keep <= 0:
+        keep = len(text[:place].rstrip()) if place >= 0 else len(text) - uncertain(text, (core,))
+        if not keep:
             return "", text, False
         made = ("" if self._is_begun else '"') + as_json(text[:keep])[1:-1]
         self._is_begun, self._seen = True, max(0, self._seen - keep)
@@ -337,9 +345,3 @@ def _follows(text: str, place: int, next_: str, is_next: Callable[[int], bool], 
     if unsure:
         raise Unsure
     return False
-
-
-def _begun(text: str, literal: str) -> int:
-    """Length of the end of `text` that may be the beginning of a literal."""
-    sizes: Sequence[int] = range(min(len(text), len(literal) - 1), 0, -1)
-    return next((size for size in sizes if literal.startswith(text[-size:])), 0)

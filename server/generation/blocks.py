@@ -7,7 +7,7 @@ from typing import Any, Generic, TypeVar
 from engine.request import Delta
 from server.generation.answers import TokenCount
 from server.generation.call_block import CallArguments, CallBegin
-from server.generation.framing import CountedWriter
+from server.generation.framing import AnswerWriter
 from server.generation.parsing import ParsedChoice, Part, Thought
 from server.generation.stream import ChoiceDelta
 
@@ -40,7 +40,7 @@ class Block(ABC, Generic[Event]):
 Open = TypeVar("Open", bound=Block[Any])
 
 
-class BlockWriter(CountedWriter, ABC, Generic[Event, Open]):
+class BlockWriter(AnswerWriter, Generic[Event, Open]):
     """Makes the events of the blocks of one choice; streamed or not, the same events make the answer."""
 
     def __init__(self, count: TokenCount, choice: ParsedChoice) -> None:
@@ -50,7 +50,6 @@ class BlockWriter(CountedWriter, ABC, Generic[Event, Open]):
         self._done = 0  # blocks that are closed
 
     def take(self, deltas: Sequence[ChoiceDelta]) -> None:
-        """Keep deltas for `answer`."""
         self._grow(deltas)
 
     def _grow(self, deltas: Sequence[ChoiceDelta]) -> list[Event]:

@@ -5,9 +5,10 @@ after an `await` there would run.
 """
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 from sse_starlette import EventSourceResponse, ServerSentEvent
@@ -19,41 +20,17 @@ from server.generation.resumption import comment
 from server.generation.stream import ChoiceDelta, MergedStream
 from server.http.error_formats import openai_body
 from server.http.errors import from_engine
+from server.http.fields import Answer
 
 DONE = b"data: [DONE]\n\n"
 COMMENT = ServerSentEvent(comment="keep-alive", sep="\n")
 HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 
 
-class ChunkWriter(Protocol):
-    """Turns the deltas of one request into the chunks of its route, and counts tokens."""
+class AnswerWriter(ABC):
+    """Makes of the deltas of one request the chunks of its route, or the whole answer, and counts tokens."""
 
-    @property
-    def finished(self) -> bool:
-        """True when every choice has had its last chunk."""
-
-    def chunks(self, deltas: Sequence[ChoiceDelta]) -> list[Any]:
-        """The chunks of these deltas, in order."""
-
-    def last_chunks(self) -> list[Any]:
-        """What follows when every choice has finished: the usage chunk, if it was asked for."""
-
-    @property
-    def events(self) -> int:
-        """How many events there were so far, in a format that numbers them; else 0."""
-
-    @property
-    def ending(self) -> bytes:
-        """Frames after the last chunk."""
-
-    def failure(self, error: HexserveError) -> list[Any]:
-        """The last chunks of a stream that cannot go on."""
-
-
-class CountedWriter:
-    """A writer that is finished when every choice that it counts is; its last chunk is the end of the stream."""
-
-    ending = b""
+    ending = b""  # frames after the last chunk
     _count: TokenCount
 
     @property
@@ -63,11 +40,31 @@ class CountedWriter:
 
     @property
     def events(self) -> int:
-        """The events are not numbered."""
+        """How many events there were so far, in a format that numbers them; else 0."""
         return 0
 
+    @abstractmethod
+    def chunks(self, deltas: Sequence[ChoiceDelta]) -> list[Any]:
+        """The chunks of these deltas, in order."""
 
-class PlainEnding(CountedWriter):
+    @abstractmethod
+    def last_chunks(self) -> list[Any]:
+        """What follows when every choice has finished: the usage chunk, if it was asked for."""
+
+    @abstractmethod
+    def failure(self, error: HexserveError) -> list[Any]:
+        """The last chunks of a stream that cannot go on."""
+
+    @abstractmethod
+    def take(self, deltas: Sequence[ChoiceDelta]) -> None:
+        """Keep deltas for `answer`."""
+
+    @abstractmethod
+    def answer(self) -> Answer:
+        """The body of an answer that is not streamed."""
+
+
+class PlainEnding(AnswerWriter):
     """How chats and completions end."""
 
     ending = DONE
@@ -106,7 +103,7 @@ EVENTS = Framing("text/event-stream", frame)
 async def frames(
     stream: MergedStream,
     first: Sequence[ChoiceDelta],
-    writer: ChunkWriter,
+    writer: AnswerWriter,
     framing: Framing = EVENTS,
     idle_s: float = 0.0,
 ) -> AsyncIterator[bytes]:
@@ -132,7 +129,7 @@ async def frames(
         stream.abort()
 
 
-def _piece(deltas: Sequence[ChoiceDelta], writer: ChunkWriter, framing: Framing) -> bytes:
+def _piece(deltas: Sequence[ChoiceDelta], writer: AnswerWriter, framing: Framing) -> bytes:
     """Frames of what the client has not got yet; the writer must see the rest too."""
     known = [each for each in deltas if each.delta.is_known]
     if known:
@@ -185,7 +182,7 @@ class EventStream(EventSourceResponse):
 def stream_response(
     stream: MergedStream,
     first: Sequence[ChoiceDelta],
-    writer: ChunkWriter,
+    writer: AnswerWriter,
     keep_alive_s: float,
     framing: Framing = EVENTS,
 ) -> EventStream:

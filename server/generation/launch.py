@@ -6,7 +6,7 @@ import uuid
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import msgspec
 from fastapi import Request, Response
@@ -21,10 +21,10 @@ from engine.request import ImagePrompt, Pooling, PromptEmbeds, SamplingParams
 from engine.request import Request as EngineRequest
 from server.generation.answers import Envelope
 from server.generation.chat_template import Thinking, check_no_images
-from server.generation.framing import EVENTS, ChunkWriter, Framing, deltas_within, stream_response
+from server.generation.framing import EVENTS, AnswerWriter, Framing, deltas_within, stream_response
 from server.generation.params import GenerationParams, out_of_order
 from server.generation.resumption import Resumption
-from server.generation.stream import ChoiceDelta, InputSlots, MergedStream, PooledRun
+from server.generation.stream import InputSlots, MergedStream, PooledRun
 from server.generation.structured_output import AnswerForm, placed
 from server.http.errors import ClientLeft, RequestTimeout, refuse
 from server.http.fields import Answer
@@ -41,16 +41,6 @@ ReadPrompt = tuple[int, ...] | PromptEmbeds | ImagePrompt
 T = TypeVar("T")
 MOST_GRAMMARS_BYTES = MOST_EMBEDS_BYTES = 16 * 1024 * 1024  # of one request
 MOST_PIXELS_BYTES = 128 * 1024 * 1024
-
-
-class AnswerWriter(ChunkWriter, Protocol):
-    """Writes chunks, or the whole answer from all deltas."""
-
-    def take(self, deltas: Sequence[ChoiceDelta]) -> None:
-        """Keep deltas for `answer`."""
-
-    def answer(self) -> Answer:
-        """The body of an answer that is not streamed."""
 
 
 @dataclass(frozen=True, slots=True)

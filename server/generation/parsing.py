@@ -92,7 +92,7 @@ class ReasoningSplitter:
             thought = Thought(self._trimmed(text))
             self._state, self._is_trimming = _State.AFTER, True
             return thought
-        keep = len(self._pending) if is_last else len(self._pending) - _uncertain(self._pending, self._closing)
+        keep = len(self._pending) if is_last else len(self._pending) - uncertain(self._pending, (self._closing,))
         if not keep:
             return None
         text, self._pending = self._pending[:keep], self._pending[keep:]
@@ -102,19 +102,6 @@ class ReasoningSplitter:
         shown = text.lstrip() if self._is_trimming else text
         self._is_trimming = self._is_trimming and not shown
         return shown
-
-
-def reasoning_splitter(markers: Markers | None, is_open: bool) -> ReasoningSplitter | None:
-    """A splitter for one choice, None for a model that does not reason."""
-    return None if markers is None else ReasoningSplitter(markers, is_open)
-
-
-def _uncertain(text: str, marker: str) -> int:
-    """Length of the end of `text` that may still become the marker, or white space before it."""
-    longest = min(len(text), len(marker) - 1)
-    partial = next((size for size in range(longest, 0, -1) if marker.startswith(text[-size:])), 0)
-    before = text[: len(text) - partial]
-    return partial + len(before) - len(before.rstrip())
 
 
 NO_SCHEMAS: Mapping[str, Schema] = {}

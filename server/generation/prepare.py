@@ -14,7 +14,7 @@ from server.generation.chat_request import ChatRequest
 from server.generation.chat_template import Thinking, chat_tools, thinking_after, thinking_budget
 from server.generation.launch import Service, until_left
 from server.generation.params import GenerationParams, chat_params, predicted_tokens
-from server.generation.parsing import CallSplitter, ParsedChoice, reasoning_splitter
+from server.generation.parsing import CallSplitter, ParsedChoice, ReasoningSplitter
 from server.generation.structured_output import AnswerForm, chat_form
 from server.http.errors import Refusal
 
@@ -44,7 +44,7 @@ class PreparedChat:
 
     def _parsed(self) -> ParsedChoice:
         thinking, answer = self.thinking, self.answer
-        reasoning = reasoning_splitter(thinking.markers, thinking.is_open)
+        reasoning = None if thinking.markers is None else ReasoningSplitter(thinking.markers, thinking.is_open)
         if answer is None or (self.tools is None and answer.content is None):
             return ParsedChoice(None, reasoning)
         functions = [tool["function"] for tool in self.tools or ()]

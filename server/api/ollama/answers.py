@@ -12,7 +12,7 @@ from engine.errors import HexserveError
 from engine.request import Delta, RequestTimings
 from server.generation.answers import FINISH_NAMES, TokenCount, TokenLogprobEntry
 from server.generation.call_block import CallArguments, CallBegin, whole_object
-from server.generation.framing import CountedWriter
+from server.generation.framing import AnswerWriter
 from server.generation.parsing import ParsedChoice, Part, Thought
 from server.generation.stream import ChoiceDelta
 from server.http.error_formats import OllamaError, ollama_body
@@ -191,7 +191,7 @@ def generate_line(model: str, created_at: str, said: Said) -> OllamaLine:
 LineOf = Callable[[str, str, Said], OllamaLine]
 
 
-class OllamaWriter(CountedWriter):
+class OllamaWriter(AnswerWriter):
     """Lines and answers of one request. line_of: a line of its route. alternatives: None = no logprobs."""
 
     def __init__(

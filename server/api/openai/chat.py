@@ -124,7 +124,6 @@ class ChatWriter(PlainEnding):
         return chunks
 
     def last_chunks(self) -> list[ChatChunk]:
-        """The usage chunk, if it was asked for."""
         return self._usage.last(self._envelope.around(ChatChunk, []))
 
     def take(self, deltas: Sequence[ChoiceDelta]) -> None:

@@ -208,7 +208,6 @@ class CompletionWriter(PlainEnding):
         return self._usage.on(self._envelope.around(Completion, [choice]))
 
     def last_chunks(self) -> list[Completion]:
-        """The usage chunk, if it was asked for."""
         return self._usage.last(self._envelope.around(Completion, []))
 
     def take(self, deltas: Sequence[ChoiceDelta]) -> None:

@@ -11,6 +11,7 @@ from server.generation.framing import EVENTS, PlainEnding, frames
 from server.generation.resumption import DeliveredChoice, Resumption, comment, noted, unwrapped
 from server.generation.stream import ChoiceDelta
 from server.http.errors import Refusal
+from server.http.fields import Answer
 
 GIVEN: dict[str, Any] = {"id": "a" * 32, "created": 7, "seed": 3, "delivered": [{"choice": 0, "token_ids": [1, 2]}]}
 
@@ -88,6 +89,12 @@ class Writer(PlainEnding):
 
     def last_chunks(self) -> list[dict[str, Any]]:
         return []
+
+    def take(self, deltas: Sequence[ChoiceDelta]) -> None:
+        raise AssertionError("it streams")
+
+    def answer(self) -> Answer:
+        raise AssertionError("it streams")
 
 
 @pytest.mark.parametrize("is_together", [True, False])

@@ -10,6 +10,7 @@ from engine.errors import HexserveError, StepFailed
 from engine.request import Delta, FinishReason
 from server.generation.framing import PlainEnding, frame, frames, stream_response
 from server.generation.stream import ChoiceDelta
+from server.http.fields import Answer
 
 
 class Stream:
@@ -40,6 +41,12 @@ class Writer(PlainEnding):
 
     def last_chunks(self) -> list[dict[str, Any]]:
         return [{"usage": 1}]
+
+    def take(self, deltas: Sequence[ChoiceDelta]) -> None:
+        raise AssertionError("it streams")
+
+    def answer(self) -> Answer:
+        raise AssertionError("it streams")
 
 
 def arrived(texts: Sequence[str]) -> list[ChoiceDelta]:
