@@ -20,15 +20,6 @@ from server.http.errors import Refusal
 
 
 @dataclass(frozen=True, slots=True)
-class CheckedChat:
-    """A body whose fields are honoured. tools: as the chat template reads them, None when it may call none."""
-
-    params: GenerationParams
-    tools: list[dict[str, Any]] | None
-    form: AnswerForm | None
-
-
-@dataclass(frozen=True, slots=True)
 class PreparedChat:
     """What `Service.launch` takes, and how the answer is taken apart."""
 
@@ -52,47 +43,44 @@ class PreparedChat:
         return ParsedChoice(CallSplitter(answer, self.tools is not None, schemas, thinking.prefilled), reasoning)
 
 
-def checked_chat(body: ChatRequest, service: Service) -> CheckedChat:
-    """Check all that needs no tokens, and admit the request before any work is done for it.
-
-    Raises Refusal naming a field, and Busy.
-    """
-    params = chat_params(body, service.engine, service.settings)
-    service.admit(params.choices)
-    tools = chat_tools(body, service.writes)
-    return CheckedChat(params, tools, chat_form(body, service.writes if tools is not None else None))
-
-
 async def prepared_chat(
     request: Request,
     service: Service,
     body: ChatRequest,
-    checked: CheckedChat,
-    messages: Sequence[Mapping[str, Any]],
+    messages: Callable[[], Sequence[Mapping[str, Any]]],
     options: Mapping[str, Any],
 ) -> PreparedChat:
     """Render and tokenise the messages, and compile the grammar of the answer's form.
 
-    messages, options: what the chat template reads. Raises CallerError and Refusal naming a field, ClientLeft.
+    messages, options: what the chat template reads; the messages are made once the body is checked and admitted. Raises
+    CallerError and Refusal naming a field, Busy, ClientLeft.
     """
-    engine, params = service.engine, checked.params
-    prompt = await until_left(request, service.chat_prompt(messages, checked.tools, options, params.keep))
+    engine, (params, tools, form) = service.engine, _checked(body, service)
+    prompt = await until_left(request, service.chat_prompt(messages(), tools, options, params.keep))
     prediction = await until_left(request, predicted_tokens(body.prediction, engine))
     thinking = thinking_after(ids_of(prompt), engine)
     budget = thinking_budget(body.thinking_token_budget, thinking, engine)
     params = replace(params, thinking_budget=budget, prediction=prediction)
-    params = await until_left(request, service.constrained(params, checked.form, thinking))
-    return PreparedChat(prompt, params, thinking, service.writes, checked.tools)
+    params = await until_left(request, service.constrained(params, form, thinking))
+    return PreparedChat(prompt, params, thinking, service.writes, tools)
 
 
-async def prepared_text(request: Request, service: Service, checked: CheckedChat, text: str) -> PreparedChat:
-    """The same for a prompt that no chat template renders: all that follows it is plain text.
-
-    Raises CallerError and Refusal naming a field, ClientLeft.
-    """
-    prompt = await until_left(request, service.engine.text_prompt(text, checked.params.keep))
-    params = await until_left(request, service.constrained(checked.params, checked.form))
+async def prepared_text(request: Request, service: Service, body: ChatRequest, text: str) -> PreparedChat:
+    """The same for a prompt that no chat template renders: all that follows it is plain text."""
+    params, _, form = _checked(body, service)
+    prompt = await until_left(request, service.engine.text_prompt(text, params.keep))
+    params = await until_left(request, service.constrained(params, form))
     return PreparedChat(prompt, params, Thinking(None), None, None)
+
+
+def _checked(
+    body: ChatRequest, service: Service
+) -> tuple[GenerationParams, list[dict[str, Any]] | None, AnswerForm | None]:
+    """Parameters, tools as the chat template reads them, form: all that needs no tokens, before any work is done."""
+    params = chat_params(body, service.engine, service.settings)
+    service.admit(params.choices)
+    tools = chat_tools(body, service.writes)
+    return params, tools, chat_form(body, service.writes if tools is not None else None)
 
 
 @contextmanager

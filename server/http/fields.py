@@ -94,6 +94,7 @@ def text_or_object(value: object) -> str:
     return "text" if isinstance(value, str) else "object"
 
 
-Text, Other = TypeVar("Text"), TypeVar("Other")
+Text = TypeVar("Text")
+Other = TypeVar("Other")
 TextOrList = Annotated[Annotated[Text, Tag("text")] | Annotated[Other, Tag("texts")], Discriminator(text_or_list)]
 TextOrObject = Annotated[Annotated[Text, Tag("text")] | Annotated[Other, Tag("object")], Discriminator(text_or_object)]

@@ -25,7 +25,7 @@ from server.generation.chat_template import chat_tools
 from server.generation.framing import PINGED_EVENTS
 from server.generation.launch import answer, take_model, until_left, written
 from server.generation.params import check_generates
-from server.generation.prepare import checked_chat, field_aliases, prepared_chat
+from server.generation.prepare import field_aliases, prepared_chat
 from server.http.error_formats import AnthropicError, request_id_of
 from server.http.errors import refuse
 
@@ -43,8 +43,7 @@ async def create_message(body: MessagesRequest, request: Request) -> Response:
     check_fields(body)
     chat = message_chat(body)
     with _own_words():
-        checked = checked_chat(chat, service)
-        prepared = await prepared_chat(request, service, chat, checked, template_turns(body), thinking_options(body))
+        prepared = await prepared_chat(request, service, chat, lambda: template_turns(body), thinking_options(body))
     room = service.engine.info.max_context - len(prepared.prompt)
     params = replace(prepared.params, max_tokens=min(body.max_tokens, room))
     envelope = service.envelope("msg")

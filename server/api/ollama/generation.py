@@ -34,7 +34,7 @@ from server.generation.answers import TokenCount
 from server.generation.framing import LINES
 from server.generation.launch import answer, any_model, written
 from server.generation.params import check_generates
-from server.generation.prepare import PreparedChat, checked_chat, field_aliases, prepared_chat, prepared_text
+from server.generation.prepare import PreparedChat, field_aliases, prepared_chat, prepared_text
 from server.http.error_formats import OllamaError
 
 router = APIRouter(route_class=UntypedRoute)
@@ -51,10 +51,10 @@ async def create_ollama_chat(body: OllamaChatRequest, request: Request) -> Respo
         return _empty(body, chat_line, "load")
     service = loaded.service
     with field_aliases(chat_name):
-        chat = as_chat(body, service.engine.info)
-        checked = checked_chat(chat, service)
-        turns, options = template_turns(body.messages), think_options(body.think)
-        prepared = await prepared_chat(request, service, chat, checked, turns, options)
+        chat, messages = as_chat(body, service.engine.info), body.messages
+        prepared = await prepared_chat(
+            request, service, chat, lambda: template_turns(messages), think_options(body.think)
+        )
     return await _answered(request, body, loaded, prepared, chat_line, "messages")
 
 
@@ -71,12 +71,11 @@ async def create_ollama_generation(body: OllamaGenerateRequest, request: Request
     is_raw = check_prompt(body, service.engine.text_facts)
     with field_aliases(generate_name):
         chat = as_chat(body, service.engine.info)
-        checked = checked_chat(chat, service)
         if is_raw:
-            prepared = await prepared_text(request, service, checked, body.prompt)
+            prepared = await prepared_text(request, service, chat, body.prompt)
         else:
             prepared = await prepared_chat(
-                request, service, chat, checked, prompt_turns(body), think_options(body.think)
+                request, service, chat, lambda: prompt_turns(body), think_options(body.think)
             )
     return await _answered(request, body, loaded, prepared, generate_line, "prompt")
 

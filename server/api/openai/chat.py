@@ -17,7 +17,7 @@ from server.generation.framing import PlainEnding
 from server.generation.launch import answer, take_model
 from server.generation.params import check_generates
 from server.generation.parsing import ChatFinish, ChatMessage, ParsedChoice, Part, Thought
-from server.generation.prepare import checked_chat, prepared_chat
+from server.generation.prepare import prepared_chat
 from server.generation.stream import ChoiceDelta
 from server.http.fields import Answer
 
@@ -175,10 +175,8 @@ router = APIRouter(route_class=BoundedRoute)
 async def create_chat(body: ChatRequest, request: Request) -> Response:
     """Answer a conversation, whole or as a stream of events."""
     service = await take_model(request, body.model, check_generates)
-    checked = checked_chat(body, service)
-    messages = template_messages(body.messages)
     options = template_options(body.chat_template_kwargs, body.reasoning_effort, body.add_generation_prompt)
-    chat = await prepared_chat(request, service, body, checked, messages, options)
+    chat = await prepared_chat(request, service, body, lambda: template_messages(body.messages), options)
     envelope = replace(service.envelope("chatcmpl"), names_tier=body.service_tier is not None)
     stream = service.launch(envelope, [chat.prompt], chat.params, "messages")
     count = TokenCount(stream.prompt_tokens, chat.params.choices, body.prediction is not None)

@@ -38,7 +38,7 @@ from server.generation.answers import TokenCount
 from server.generation.framing import EventStream, frame
 from server.generation.launch import answer, resumption_of, server_of, take_model, until_left, written
 from server.generation.params import check_generates
-from server.generation.prepare import checked_chat, field_aliases, prepared_chat
+from server.generation.prepare import field_aliases, prepared_chat
 from server.http.errors import Refusal, echo, refuse
 from server.http.fields import Answer
 from server.middleware.auth import Caller
@@ -65,9 +65,9 @@ async def create_response(body: ResponsesRequest, request: Request) -> Response:
     service = await take_model(request, body.model, check_generates)
     with field_aliases(own_name):
         chat = as_chat(body)
-        checked = checked_chat(chat, service)
-        messages = template_items(body.instructions, items)
-        prepared = await prepared_chat(request, service, chat, checked, messages, response_options(body))
+        prepared = await prepared_chat(
+            request, service, chat, lambda: template_items(body.instructions, items), response_options(body)
+        )
     envelope = service.envelope("resp")
     stream = service.launch(envelope, [prepared.prompt], prepared.params, "input")
     count = TokenCount(stream.prompt_tokens, 1)
