@@ -66,7 +66,7 @@ def message_answers(whole: type[Answer], chunk: type[Answer], error: type[Answer
 
 def message_errors(error: type[Answer]) -> dict[int | str, dict[str, Any]]:
     """OpenAPI of the error answers of such a route: a server that is full is 529."""
-    return errors(*(status for status in _ERROR_TEXTS if status not in (401, 409, 503)), model=error)
+    return error_answers(*(status for status in _ERROR_TEXTS if status not in (401, 409, 503)), model=error)
 
 
 def line_answers(whole: type[Answer], error: type[Answer]) -> dict[int | str, dict[str, Any]]:
@@ -79,7 +79,7 @@ def event_answers(event: type[Answer]) -> dict[int | str, dict[str, Any]]:
     """OpenAPI of a route without a body that always answers with a stream of events."""
     said = f"`data: ` events of {event.__name__}, then `data: [DONE]`"
     content = {"text/event-stream": _stream(said, event)}
-    return {200: {"description": "The events.", "content": content}} | errors(404, 503)
+    return {200: {"description": "The events.", "content": content}} | error_answers(404, 503)
 
 
 def _answers(whole: type[Answer], media_type: str, said: str, chunk: type[Answer]) -> dict[int | str, dict[str, Any]]:
@@ -92,14 +92,10 @@ def _stream(said: str, *chunks: type[Answer]) -> dict[str, Any]:
     return {"schema": {"type": "string", "description": said}, "x-event-schema": event}
 
 
-def errors(*statuses: int | str, model: type[Answer] = ErrorBody) -> dict[int | str, dict[str, Any]]:
-    """OpenAPI of the error answers of a route."""
-    return {status: {"model": model, "description": _ERROR_TEXTS[status]} for status in statuses}
-
-
 def error_answers(*statuses: int | str, model: type[Answer] = ErrorBody) -> dict[int | str, dict[str, Any]]:
     """OpenAPI of these error answers, by default all that a route with a body has. 401 is added to all."""
-    return errors(*(statuses or (status for status in _ERROR_TEXTS if status not in (401, 409, 529))), model=model)
+    of_bodies = (status for status in _ERROR_TEXTS if status not in (401, 409, 529))
+    return {status: {"model": model, "description": _ERROR_TEXTS[status]} for status in statuses or of_bodies}
 
 
 REFERENCE = "#/components/schemas/"

@@ -111,9 +111,9 @@ def ranking(raw: Sequence[bytes], spec: RerankSpec, body: RerankRequest, envelop
 router = APIRouter(route_class=BoundedRoute)
 
 
-@router.post("/rerank", response_model=None, include_in_schema=False)
-@router.post("/v2/rerank", response_model=None, include_in_schema=False)
-@router.post("/v1/rerank", response_model=None, responses=answers(Ranking))
+@router.post("/rerank", include_in_schema=False)
+@router.post("/v2/rerank", include_in_schema=False)
+@router.post("/v1/rerank", responses=answers(Ranking))
 async def rerank(body: RerankRequest, request: Request) -> Response:
     """The documents in order of how well they fit the query."""
     service = await take_model(request, body.model, rerank_spec)

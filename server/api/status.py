@@ -10,7 +10,7 @@ from engine.client.engine import EngineState
 from server.api.anthropic.models import AnthropicModel, AnthropicModelPage, anthropic_model, anthropic_page
 from server.api.body import BoundedRoute
 from server.api.openai.models import Model, ModelList, listed_model
-from server.api.openapi import answers, either, errors
+from server.api.openapi import answers, either, error_answers
 from server.generation.launch import Server, server_of, take_model, written
 from server.http.error_formats import speaks_anthropic
 from server.http.fields import Answer, Body, Name
@@ -42,14 +42,14 @@ class Health(Answer):
 router = APIRouter(route_class=BoundedRoute)
 
 
-@router.post("/models/load", response_model=None, responses=answers(ModelMoved))
+@router.post("/models/load", responses=answers(ModelMoved))
 async def load(body: LoadRequest, request: Request) -> Response:
     """Load a model, if it is not loaded, and answer when it is; as the first request to it would."""
     service = await take_model(request, body.model)
     return written(ModelMoved(model=service.model, state="ready"))
 
 
-@router.post("/models/unload", response_model=None, responses=answers(ModelMoved) | errors(409))
+@router.post("/models/unload", responses=answers(ModelMoved) | error_answers(409))
 async def unload(body: LoadRequest, request: Request) -> Response:
     """Unload a model that no request uses, and answer when its memory is free; 409 while one does."""
     models = server_of(request).models
@@ -58,7 +58,7 @@ async def unload(body: LoadRequest, request: Request) -> Response:
     return written(ModelMoved(model=body.model, state=model.state.value))
 
 
-@router.get("/v1/models", response_model=None, responses=either(ModelList, AnthropicModelPage) | errors(503))
+@router.get("/v1/models", responses=either(ModelList, AnthropicModelPage) | error_answers(503))
 async def list_models(request: Request) -> Response:
     """The models of this server, each with its adapters; in Anthropic's form when asked with `anthropic-version`."""
     models = server_of(request).models.models
@@ -67,9 +67,7 @@ async def list_models(request: Request) -> Response:
     return written(anthropic_page(listed, request.query_params) if is_anthropic else ModelList(data=listed))
 
 
-@router.get(
-    "/v1/models/{model_id:path}", response_model=None, responses=either(Model, AnthropicModel) | errors(404, 503)
-)
+@router.get("/v1/models/{model_id:path}", responses=either(Model, AnthropicModel) | error_answers(404, 503))
 async def retrieve_model(model_id: str, request: Request) -> Response:
     """The model or the adapter of that name; in Anthropic's form when asked with `anthropic-version`."""
     found = listed_model(find(server_of(request).models.models, model_id), model_id)
@@ -91,21 +89,21 @@ def _answers(otherwise: str) -> dict[int | str, dict[str, Any]]:
     return {200: {"model": Health}, 503: {"model": Health, "description": otherwise}}
 
 
-@router.get("/health", response_model=None, responses=_answers("Not now."))
+@router.get("/health", responses=_answers("Not now."))
 async def health(request: Request) -> Response:
     """200 while requests are answered; a worker being replaced counts as well, as its requests go on."""
     server = server_of(request)
     return _health(server.models.state in (EngineState.READY, EngineState.RESTARTING), server)
 
 
-@router.get("/health/live", response_model=None, responses=_answers("Restart it."))
+@router.get("/health/live", responses=_answers("Restart it."))
 async def live(request: Request) -> Response:
     """503 only when restarting this process is the only help."""
     server = server_of(request)
     return _health(server.models.state not in (EngineState.DEAD, EngineState.STOPPED), server)
 
 
-@router.get("/health/ready", response_model=None, responses=_answers("Not now."))
+@router.get("/health/ready", responses=_answers("Not now."))
 async def ready(request: Request) -> Response:
     """200 when a request sent now would be worked on at once; 503 while loading, restarting or draining.
 

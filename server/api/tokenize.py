@@ -91,7 +91,7 @@ class TokenizerInfo(Answer, kw_only=True):
 router = APIRouter(route_class=BoundedRoute)
 
 
-@router.post("/tokenize", response_model=None, responses=answers(TokenizeAnswer))
+@router.post("/tokenize", responses=answers(TokenizeAnswer))
 async def tokenize(body: TokenizeRequest, request: Request) -> Response:
     """Token ids of a text or a conversation."""
     service = await take_model(request, body.model)
@@ -121,7 +121,7 @@ async def _text_tokens(engine: Engine, text: str, add_special: bool) -> tuple[in
     return (*spec.begin_ids, *await engine.tokenize(text, False), *spec.end_ids)
 
 
-@router.post("/detokenize", response_model=None, responses=answers(Detokenized))
+@router.post("/detokenize", responses=answers(Detokenized))
 async def detokenize(body: DetokenizeRequest, request: Request) -> Response:
     """The text of token ids, special tokens included."""
     service = await take_model(request, body.model)
@@ -135,7 +135,7 @@ async def detokenize(body: DetokenizeRequest, request: Request) -> Response:
     return written(Detokenized(await until_left(request, service.engine.detokenize(body.tokens))))
 
 
-@router.get("/tokenizer_info", response_model=None, responses=answers(TokenizerInfo, None, 404, 503))
+@router.get("/tokenizer_info", responses=answers(TokenizerInfo, None, 404, 503))
 async def tokenizer_info(request: Request, model: str | None = None) -> Response:
     """Special tokens and chat template of the model; without a name, of the first."""
     engine = (await take_model(request, model)).engine

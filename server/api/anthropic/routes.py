@@ -32,11 +32,7 @@ from server.http.errors import refuse
 router = APIRouter(route_class=BoundedRoute)
 
 
-@router.post(
-    "/v1/messages",
-    response_model=None,
-    responses=message_answers(MessageAnswer, MessageEvent, AnthropicError),
-)
+@router.post("/v1/messages", responses=message_answers(MessageAnswer, MessageEvent, AnthropicError))
 async def create_message(body: MessagesRequest, request: Request) -> Response:
     """Answer a conversation, whole or as a stream of named events."""
     service = await take_model(request, body.model, check_generates)
@@ -61,9 +57,7 @@ async def create_message(body: MessagesRequest, request: Request) -> Response:
 
 
 @router.post(
-    "/v1/messages/count_tokens",
-    response_model=None,
-    responses={200: {"model": TokenCountAnswer}, **message_errors(AnthropicError)},
+    "/v1/messages/count_tokens", responses={200: {"model": TokenCountAnswer}, **message_errors(AnthropicError)}
 )
 async def count_tokens(body: CountTokensRequest, request: Request) -> Response:
     """The tokens of the prompt that /v1/messages would make of the same fields."""

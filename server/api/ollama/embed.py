@@ -34,7 +34,7 @@ class OllamaEmbeddingsAnswer(Answer):
 router = APIRouter(route_class=UntypedRoute)
 
 
-@router.post("/api/embed", response_model=None, responses=answers(OllamaEmbedAnswer, model=OllamaError))
+@router.post("/api/embed", responses=answers(OllamaEmbedAnswer, model=OllamaError))
 async def create_ollama_embed(body: OllamaEmbedRequest, request: Request) -> Response:
     """The vector of one text or of many."""
     loaded = await load_model(request, body.model, body.keep_alive, embedding_spec)
@@ -50,7 +50,7 @@ async def create_ollama_embed(body: OllamaEmbedRequest, request: Request) -> Res
     return await written_aside(made)
 
 
-@router.post("/api/embeddings", response_model=None, responses=answers(OllamaEmbeddingsAnswer, model=OllamaError))
+@router.post("/api/embeddings", responses=answers(OllamaEmbeddingsAnswer, model=OllamaError))
 async def create_ollama_embedding(body: OllamaEmbeddingsRequest, request: Request) -> Response:
     """The vector of one text, as older clients ask for it."""
     loaded = await load_model(request, body.model, body.keep_alive, embedding_spec)

@@ -40,7 +40,7 @@ from server.http.error_formats import OllamaError
 router = APIRouter(route_class=UntypedRoute)
 
 
-@router.post("/api/chat", response_model=None, responses=line_answers(OllamaChatAnswer, OllamaError))
+@router.post("/api/chat", responses=line_answers(OllamaChatAnswer, OllamaError))
 async def create_ollama_chat(body: OllamaChatRequest, request: Request) -> Response:
     """Answer a conversation, line by line or whole."""
     if not body.messages and kept_s(body.keep_alive) == 0:
@@ -58,7 +58,7 @@ async def create_ollama_chat(body: OllamaChatRequest, request: Request) -> Respo
     return await _answered(request, body, loaded, prepared, chat_line, "messages")
 
 
-@router.post("/api/generate", response_model=None, responses=line_answers(OllamaGenerateAnswer, OllamaError))
+@router.post("/api/generate", responses=line_answers(OllamaGenerateAnswer, OllamaError))
 async def create_ollama_generation(body: OllamaGenerateRequest, request: Request) -> Response:
     """Answer a prompt, or continue it when it is raw or the model has no chat template."""
     if not body.prompt and kept_s(body.keep_alive) == 0:

@@ -215,14 +215,14 @@ SPOKEN_VERSION = "0.12.11"
 router = APIRouter(route_class=UntypedRoute)
 
 
-@router.get("/api/tags", response_model=None, responses=answers(OllamaModelList, None, 503, model=OllamaError))
+@router.get("/api/tags", responses=answers(OllamaModelList, None, 503, model=OllamaError))
 async def list_ollama_models(request: Request) -> Response:
     """The models that can be asked, each with its adapters."""
     models = server_of(request).models.models
     return written(OllamaModelList([_known(model, name).listed() for model in models for name in model.names]))
 
 
-@router.post("/api/show", response_model=None, responses=answers(OllamaShown, model=OllamaError))
+@router.post("/api/show", responses=answers(OllamaShown, model=OllamaError))
 async def show_ollama_model(body: OllamaShowRequest, request: Request) -> Response:
     """All that is known of a model; its chat template while it is loaded."""
     models = server_of(request).models.models
@@ -232,7 +232,7 @@ async def show_ollama_model(body: OllamaShowRequest, request: Request) -> Respon
     return written(_known(model, name).shown(template))
 
 
-@router.get("/api/ps", response_model=None, responses=answers(OllamaLoadedList, None, 503, model=OllamaError))
+@router.get("/api/ps", responses=answers(OllamaLoadedList, None, 503, model=OllamaError))
 async def list_loaded_models(request: Request) -> Response:
     """The models that are loaded, and when each is unloaded if nobody uses it."""
     models, clock = server_of(request).models, Clock()
@@ -253,7 +253,7 @@ def _known(model: ServedModel, name: str) -> KnownModel:
     return KnownModel(tagged(name), "" if name == model.name else tagged(model.name), manifest, context)
 
 
-@router.get("/api/version", response_model=None, responses={200: {"model": OllamaVersion}})
+@router.get("/api/version", responses={200: {"model": OllamaVersion}})
 async def ollama_version() -> Response:
     """Which version of Ollama's API this is."""
     return written(OllamaVersion(SPOKEN_VERSION))

@@ -171,7 +171,7 @@ def _delta(part: Part) -> ChunkDelta:
 router = APIRouter(route_class=BoundedRoute)
 
 
-@router.post("/v1/chat/completions", response_model=None, responses=answers(ChatCompletion, ChatChunk))
+@router.post("/v1/chat/completions", responses=answers(ChatCompletion, ChatChunk))
 async def create_chat(body: ChatRequest, request: Request) -> Response:
     """Answer a conversation, whole or as a stream of events."""
     service = await take_model(request, body.model, check_generates)

@@ -151,7 +151,7 @@ async def prompt_ids(given: Sequence[GivenPrompt], engine: Engine, keep: int | N
 router = APIRouter(route_class=BoundedRoute)
 
 
-@router.post("/v1/completions", response_model=None, responses=answers(Completion, Completion))
+@router.post("/v1/completions", responses=answers(Completion, Completion))
 async def create_completion(body: CompletionRequest, request: Request) -> Response:
     """Continue one prompt or several, given as text or as token ids; whole or as a stream of events."""
     service = await take_model(request, body.model, check_generates)

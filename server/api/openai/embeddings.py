@@ -55,7 +55,7 @@ def embedding_list(
 router = APIRouter(route_class=BoundedRoute)
 
 
-@router.post("/v1/embeddings", response_model=None, responses=answers(EmbeddingList))
+@router.post("/v1/embeddings", responses=answers(EmbeddingList))
 async def create_embeddings(body: EmbeddingRequest, request: Request) -> Response:
     """The vector of one text or of many, given as text or as token ids."""
     service = await take_model(request, body.model, embedding_spec)

@@ -33,7 +33,7 @@ from server.api.openai.response_storage import (
     storing,
 )
 from server.api.openai.response_writer import ResponseWriter, response_object
-from server.api.openapi import answers, errors
+from server.api.openapi import answers, error_answers
 from server.generation.answers import TokenCount
 from server.generation.framing import EventStream, frame
 from server.generation.launch import answer, resumption_of, server_of, take_model, until_left, written
@@ -54,7 +54,7 @@ from server.stored_responses.record import (
 router = APIRouter(route_class=BoundedRoute)
 
 
-@router.post("/v1/responses", response_model=None, responses=answers(ResponseAnswer, ResponseEvent))
+@router.post("/v1/responses", responses=answers(ResponseAnswer, ResponseEvent))
 async def create_response(body: ResponsesRequest, request: Request) -> Response:
     """Answer a list of input items with a list of output items, whole or as a stream of named events."""
     stored = _stored_of(request)
@@ -154,12 +154,10 @@ PAGE_QUERY = _query(
 
 
 def _answers(whole: type[Answer]) -> dict[int | str, dict[str, Any]]:
-    return {200: {"model": whole}, **errors(*FAILURES)}
+    return {200: {"model": whole}, **error_answers(*FAILURES)}
 
 
-@router.get(
-    PATH, response_model=None, responses=answers(ResponseAnswer, ResponseEvent, *FAILURES), openapi_extra=STREAM_QUERY
-)
+@router.get(PATH, responses=answers(ResponseAnswer, ResponseEvent, *FAILURES), openapi_extra=STREAM_QUERY)
 async def get_response(response_id: str, request: Request) -> Response:
     """A response as it is now; with `stream=true` the events of one in the background, behind `starting_after`."""
     reading = reading_of(request.query_params)
@@ -173,7 +171,7 @@ async def get_response(response_id: str, request: Request) -> Response:
         return _event_stream(await stored.events(key, reading.after), server_of(request).settings.keep_alive_s)
 
 
-@router.delete(PATH, response_model=None, responses=_answers(DeletedResponse))
+@router.delete(PATH, responses=_answers(DeletedResponse))
 async def delete_response(response_id: str, request: Request) -> Response:
     """Remove a response; one that is being generated ends."""
     with _refusals(response_id):
@@ -182,7 +180,7 @@ async def delete_response(response_id: str, request: Request) -> Response:
     return written(DeletedResponse(id=response_id))
 
 
-@router.post(PATH + "/cancel", response_model=None, responses=_answers(ResponseAnswer))
+@router.post(PATH + "/cancel", responses=_answers(ResponseAnswer))
 async def cancel_response(response_id: str, request: Request) -> Response:
     """Cancel a response in the background; one that has ended is answered as it is."""
     with _refusals(response_id):
@@ -192,7 +190,7 @@ async def cancel_response(response_id: str, request: Request) -> Response:
         return written((await stored.cancel(key)).response)
 
 
-@router.get(PATH + "/input_items", response_model=None, responses=_answers(ResponseItems), openapi_extra=PAGE_QUERY)
+@router.get(PATH + "/input_items", responses=_answers(ResponseItems), openapi_extra=PAGE_QUERY)
 async def list_input_items(response_id: str, request: Request) -> Response:
     """What a response answered: the items of its own request and of the responses before it."""
     page = page_of(request.query_params)
