@@ -170,7 +170,6 @@ class Option:
         return next((part for part in get_args(self.annotation)[1:] if isinstance(part, str)), "")
 
     def has(self, trait: Trait) -> bool:
-        """Whether the trait stands beside its type."""
         return trait in get_args(self.annotation)[1:]
 
     @property

@@ -91,8 +91,6 @@ class BoundedRequest(Request):
 
 
 class BoundedRoute(APIRoute):
-    """A route that hands FastAPI a BoundedRequest."""
-
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         """FastAPI's own handler behind the bounded body."""
         handle = super().get_route_handler()

@@ -48,7 +48,6 @@ class RerankRequest(Body):
 
     @property
     def texts(self) -> list[str]:
-        """The documents as texts."""
         return [document if isinstance(document, str) else document.text for document in self.documents]
 
 

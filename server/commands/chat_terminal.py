@@ -44,7 +44,6 @@ class Conversation:
         return start + self.said + ([{"role": "user", "content": question}] if question else [])
 
     def add(self, question: str, answer: str) -> None:
-        """Keep one exchange."""
         self.said += [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]
 
 
@@ -63,7 +62,6 @@ class Timing:
     usage: StreamedUsage | None = None
 
     def arrived(self, now: float) -> None:
-        """Text came at `now`."""
         self.last_s = now - self.asked_at
         self.first_s = self.last_s if self.first_s is None else self.first_s
 
@@ -95,8 +93,6 @@ HELP = """\
 
 
 class Terminal:
-    """Reads questions and commands, shows answers."""
-
     def __init__(
         self,
         client: ServerClient,

@@ -123,7 +123,6 @@ def source_here(source: str) -> "NamedSource":
 
 
 def compile_here(arguments: CompileArguments) -> int:
-    """Compile in this process; the exit code."""
     from engine.compile.console import run_compiler
 
     with ending_in_order():

@@ -214,7 +214,6 @@ class ServerClient:
         )
 
     async def close(self) -> None:
-        """Drop the connections."""
         await self._http.aclose()
 
     async def find_model(self) -> None:

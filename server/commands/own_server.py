@@ -44,7 +44,6 @@ class ServerFailed(Exception):
 
 
 def serve_command(bundle: str, port: int) -> list[str]:
-    """Command line of a server for `bundle` on loopback `port`."""
     return module_command("server", "serve", "--bundle", bundle, "--host", "127.0.0.1", "--port", str(port))
 
 

@@ -35,7 +35,6 @@ class AnswerWriter(ABC):
 
     @property
     def finished(self) -> bool:
-        """True when every choice has finished."""
         return self._count.finished
 
     @property
@@ -70,7 +69,6 @@ class PlainEnding(AnswerWriter):
     ending = DONE
 
     def failure(self, error: HexserveError) -> list[Any]:
-        """One error event."""
         return [openai_body(from_engine(error))]
 
 
@@ -172,7 +170,6 @@ class EventStream(EventSourceResponse):
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send the stream."""
         try:
             await super().__call__(scope, receive, send)
         finally:
@@ -193,7 +190,6 @@ def stream_response(
 
 
 def line(payload: Any) -> bytes:
-    """One chunk."""
     return msgspec.json.encode(payload) + b"\n"
 
 

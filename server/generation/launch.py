@@ -242,7 +242,6 @@ def _check_pixels(prompts: Sequence[ReadPrompt], choices: int) -> None:
 
 
 def _prompted(request: EngineRequest, prompt: ReadPrompt) -> EngineRequest:
-    """The request with its prompt."""
     match prompt:
         case PromptEmbeds():
             return replace(request, prompt_ids=prompt.placeholders, prompt_embeds=prompt.data)
@@ -337,7 +336,6 @@ async def answer(
 
 
 def written(answer: Any, status: int = 200) -> Response:
-    """An answer as JSON."""
     return Response(msgspec.json.encode(answer), status, media_type="application/json")
 
 

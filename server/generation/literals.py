@@ -191,7 +191,6 @@ class _LiteralReader:
         self._text, self._quote, self._place = text, quote, 0
 
     def rest(self) -> str:
-        """What has not been read."""
         return self._text[self._place :]
 
     def value(self, depth: int) -> Any:

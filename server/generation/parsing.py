@@ -19,8 +19,6 @@ from server.http.fields import Answer
 
 @dataclass(frozen=True, slots=True)
 class Thought:
-    """A piece of reasoning."""
-
     text: str
 
 
@@ -140,7 +138,6 @@ class CallSplitter:
 
     @property
     def has_calls(self) -> bool:
-        """True once a call came out."""
         return self._calls > 0
 
     def feed(self, text: str, is_last: bool = False) -> list[Piece]:
@@ -291,7 +288,6 @@ class ParsedChoice:
 
     @property
     def has_calls(self) -> bool:
-        """True once a call came out."""
         return self._splitter is not None and self._splitter.has_calls
 
     def finish_name(self, finish: FinishReason) -> ChatFinish:

@@ -57,7 +57,6 @@ def rerank_spec(manifest: Manifest) -> RerankSpec:
 
 
 def embedding_inputs(body: EmbeddingRequest, info: EngineInfo) -> list[PooledInput]:
-    """The inputs, one or many."""
     keep, given = kept_tokens(body.truncate_prompt_tokens, info), body.input
     if isinstance(given, str):
         return [TextInput(given, "input", body.prompt_name, keep)]

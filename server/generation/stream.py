@@ -127,13 +127,11 @@ class InputSlots:
         self._free_requests = requests
 
     def enter(self) -> None:
-        """Let a request in; Busy when too many are inside."""
         if not self._free_requests:
             raise Busy("Too many requests for embeddings are waiting.", BusyReason.REQUESTS, retry_after_s=2.0)
         self._free_requests -= 1
 
     def leave(self) -> None:
-        """Let a request out."""
         self._free_requests += 1
 
 

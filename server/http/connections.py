@@ -138,7 +138,6 @@ class BoundedProtocol(H11Protocol):
         self._inner_app, self.app = self.app, self._noting_events
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
-        """A client connected."""
         super().connection_made(transport)
         if self._max_connections and len(self.connections) > self._max_connections:
             self._refuse(TOO_MANY)
@@ -167,7 +166,6 @@ class BoundedProtocol(H11Protocol):
         return True
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The client is gone."""
         self._stop_timer()
         if self._probe_timer is not None:
             self._probe_timer.cancel()

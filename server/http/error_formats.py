@@ -86,7 +86,6 @@ class ErrorFormat:
     busy: int = 503
 
     def status(self, error: WireError) -> int:
-        """The HTTP status of an error."""
         return self.busy if error.status == 503 else error.status
 
 
@@ -129,7 +128,6 @@ def speaks_anthropic(headers: Mapping[str, str]) -> bool:
 
 
 def request_format(scope: Scope) -> ErrorFormat:
-    """How errors are written that answer this request."""
     return error_format(scope["path"], speaks_anthropic(Headers(scope=scope)))
 
 

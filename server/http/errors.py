@@ -50,7 +50,6 @@ class RequestTimeout(HexserveError):
 
     @classmethod
     def after(cls, timeout_s: float) -> "RequestTimeout":
-        """The failure of a request that had so many seconds."""
         return cls(f"The request took longer than {timeout_s:g} s.")
 
 

@@ -72,7 +72,6 @@ def _without_unset(hint: Any) -> Any:
 
 
 def text_or_list(value: object) -> str:
-    """Tag of a field that is a string or a list."""
     return "texts" if isinstance(value, list) else "text"
 
 
@@ -90,7 +89,6 @@ def texts_or_ids(value: object) -> str:
 
 
 def text_or_object(value: object) -> str:
-    """Tag of a field that is a string or an object."""
     return "text" if isinstance(value, str) else "object"
 
 

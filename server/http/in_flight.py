@@ -10,8 +10,6 @@ from engine.errors import Busy, HexserveError
 
 
 class InFlightRequest(Protocol):
-    """A request that generates and can be ended."""
-
     def fail(self, error: HexserveError) -> None:
         """End it with this error."""
 
@@ -74,7 +72,6 @@ class HeldUntilAnswered:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle one request."""
         with ExitStack() as held:
             scope.setdefault("state", {})["held"] = held
             await self._app(scope, receive, send)

@@ -142,7 +142,6 @@ class AccessLog:
         self._write = write
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle one request."""
         if scope["type"] not in REQUESTS:
             await self._app(scope, receive, send)
             return
@@ -210,7 +209,6 @@ class _RequestLog:
         return method if method in METHODS else "other", handler, self._facts.status
 
     def record(self) -> AccessRecord:
-        """What is written of it."""
         state = self._scope.get("state", {})
         return AccessRecord(
             at=time.time(),

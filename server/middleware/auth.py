@@ -160,7 +160,6 @@ class Caller:
     owner: str = ""
 
     def spend(self, tokens: int) -> None:
-        """Count tokens against its limit."""
         self.limiter.spend(self.name, tokens)
 
 

@@ -46,7 +46,6 @@ class HeadChecks:
         self._origins = origins
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Refuse a request or hand it on."""
         if scope["type"] not in REQUESTS:
             await self._app(scope, receive, send)
             return

@@ -80,7 +80,6 @@ class Account:
         return None
 
     def enter(self, now: float) -> None:
-        """Count a request in."""
         self.inside += 1
         if self._requests is not None:
             self._requests.take(1, now)
@@ -120,7 +119,6 @@ class Limiter:
 
     @property
     def busy(self) -> int:
-        """Callers with something running."""
         return len(self._busy)
 
     def enter(self, caller: str) -> Denial | None:
@@ -137,7 +135,6 @@ class Limiter:
         return denial
 
     def leave(self, caller: str) -> None:
-        """A request of `caller` is over."""
         account = self._busy[caller]
         account.inside -= 1
         if not account.inside:

@@ -60,7 +60,6 @@ def _engine_families(model: ServedModel) -> Iterator[Metric]:
 
 
 def _guesses(model: ServedModel) -> tuple[CounterMetricFamily, ...]:
-    """Guesses by where they came from."""
     stats, labels = model.stats, ["model_name", "kind"]
     drafted = CounterMetricFamily("hexserve:guesses", "Guessed tokens by their source.", labels=labels)
     accepted = CounterMetricFamily("hexserve:guesses_accepted", "Those that were right.", labels=labels)

@@ -52,7 +52,6 @@ class BundleLoader:
         return self._size
 
     def open(self) -> Engine:
-        """A new engine, to be started."""
         return self._open_engine(self._config)
 
 

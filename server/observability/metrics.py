@@ -71,7 +71,6 @@ class Metrics:
         return RequestWatch(self, model, choices, max_tokens)
 
     def text(self) -> bytes:
-        """The exposition in Prometheus' text format."""
         return generate_latest(self._registry)
 
 

@@ -55,7 +55,6 @@ class RequestFacts:
         return sum(each.accepted_tokens for each in self.timings), sum(each.drafted_tokens for each in self.timings)
 
     def first_token(self) -> None:
-        """A token has come; the first one counts."""
         if self.first_token_at is None:
             self.first_token_at = time.perf_counter()
 

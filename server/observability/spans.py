@@ -128,7 +128,6 @@ class TraceLayer:
         self._propagator = TraceContextTextMapPropagator()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle one request."""
         if scope["type"] != "http" or scope["method"] != "POST":  # no span for each health check and scrape
             await self._app(scope, receive, send)
             return

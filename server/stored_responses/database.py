@@ -104,7 +104,6 @@ class Database:
         self._link.execute("COMMIT")
 
     def add(self, record: ResponseRecord) -> None:
-        """Keep a new response."""
         response, given = msgspec.json.encode(record.response), msgspec.json.encode(record.input)
         size = len(response) + len(given)
         values = (record.key.id, record.key.owner, self._server, record.previous, record.status, record.is_background)

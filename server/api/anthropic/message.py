@@ -152,7 +152,6 @@ class OpenBlock(Block[MessageEvent]):
         return self._delta({"type": self.delta_type, self.delta_field: text})
 
     def closed(self) -> list[MessageEvent]:
-        """The event that ends it."""
         return [MessageEvent("content_block_stop", index=self._index)]
 
     def _delta(self, delta: dict[str, str]) -> list[MessageEvent]:
@@ -189,7 +188,6 @@ class OpenThinking(OpenBlock):
         return events if self._is_shown else []
 
     def closed(self) -> list[MessageEvent]:
-        """The signature, then the end."""
         signature = signature_of(self.text, self._is_shown)
         return [*self._delta({"type": "signature_delta", "signature": signature}), *super().closed()]
 

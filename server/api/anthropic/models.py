@@ -34,7 +34,6 @@ DEFAULT_LIMIT, MOST = 20, 1000
 
 
 def anthropic_model(model: Model) -> AnthropicModel:
-    """What is known of a model."""
     created = datetime.fromtimestamp(model.created, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     return AnthropicModel(
         id=model.id,

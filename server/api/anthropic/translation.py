@@ -229,7 +229,6 @@ def _texts(content: str | Sequence[SystemBlock]) -> list[str]:
 
 
 def _say(messages: list[dict[str, Any]], text: str) -> None:
-    """Add to what the user said last, or begin a turn."""
     last = messages[-1] if messages and messages[-1]["role"] == "user" else None
     if last is None:
         messages.append({"role": "user", "content": text})

@@ -167,7 +167,6 @@ class Said:
     calls: list[OllamaCallAnswer] = field(default_factory=list)
 
     def add(self, other: "Said") -> None:
-        """What came after this."""
         self.text += other.text
         self.thinking += other.thinking
         self.calls += other.calls
@@ -177,13 +176,11 @@ class Said:
 
 
 def chat_line(model: str, created_at: str, said: Said) -> OllamaLine:
-    """A line of /api/chat."""
     message = OllamaAnswerMessage(content=said.text, thinking=said.thinking or UNSET, tool_calls=said.calls or UNSET)
     return OllamaChatAnswer(model=model, created_at=created_at, message=message)
 
 
 def generate_line(model: str, created_at: str, said: Said) -> OllamaLine:
-    """A line of /api/generate."""
     thinking = said.thinking or UNSET
     return OllamaGenerateAnswer(model=model, created_at=created_at, response=said.text, thinking=thinking)
 
@@ -220,11 +217,9 @@ class OllamaWriter(AnswerWriter):
         return [self._line(said) for said in found if said]
 
     def last_chunks(self) -> list[OllamaLine]:
-        """The line that says why the answer ended, and its counts."""
         return [self._ended(Said())]
 
     def failure(self, error: HexserveError) -> list[OllamaError]:
-        """The last line of a stream that cannot go on."""
         return [ollama_body(from_engine(error))]
 
     def take(self, deltas: Sequence[ChoiceDelta]) -> None:

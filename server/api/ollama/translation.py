@@ -159,12 +159,10 @@ FIELD_ALIASES: Mapping[str, str] = MappingProxyType(
 
 
 def chat_name(param: str) -> str:
-    """What a field of the chat route is called in /api/chat."""
     return FIELD_ALIASES.get(param, f"options.{param}" if param in OPTIONS else param)
 
 
 def generate_name(param: str) -> str:
-    """What a field of the chat route is called in /api/generate."""
     return "prompt" if param.startswith("messages") else chat_name(param)
 
 
@@ -249,7 +247,6 @@ def as_embedding(body: OllamaEmbedRequest | OllamaEmbeddingsRequest) -> Embeddin
 
 
 def embed_name(param: str) -> str:
-    """What a field of /v1/embeddings is called in /api/embeddings."""
     return "prompt" if param == "input" else param
 
 

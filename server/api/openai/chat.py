@@ -87,8 +87,6 @@ class ChatChunk(Identified, kw_only=True):
 
 
 class ChatWriter(PlainEnding):
-    """Chunks and answers of one chat."""
-
     def __init__(
         self,
         envelope: Envelope,

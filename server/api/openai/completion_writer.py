@@ -26,7 +26,6 @@ class CompletionLogprobs(Answer):
     text_offset: list[int]
 
     def add(self, other: "CompletionLogprobs") -> None:
-        """What came after these."""
         self.tokens += other.tokens
         self.token_logprobs += other.token_logprobs
         self.top_logprobs += other.top_logprobs
@@ -146,7 +145,6 @@ class TextChoice:
             self._finish = FINISH_NAMES[delta.finish]
 
     def answer(self, number: int) -> CompletionChoice:
-        """The whole choice."""
         lists = None if self._lists is None else CompletionLogprobs([], [], [], [])
         for _, more in self._pieces:
             if lists is not None and more is not None:
@@ -178,8 +176,6 @@ class Best:
 
 
 class CompletionWriter(PlainEnding):
-    """Chunks and answers of one completion request."""
-
     def __init__(
         self, envelope: Envelope, count: TokenCount, choices: Sequence[TextChoice], usage: StreamUsage, best: Best
     ) -> None:

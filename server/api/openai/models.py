@@ -60,7 +60,6 @@ def listed_model(model: ServedModel, name: str) -> Model:
 
 
 def _engine_facts(engine: Engine | None) -> dict[str, Any]:
-    """What is known of a loaded model only."""
     if engine is None:
         return {}
     info = engine.info

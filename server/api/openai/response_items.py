@@ -45,7 +45,6 @@ class OpenItem(Block[ResponseEvent]):
         return []
 
     def closed(self, status: ItemStatus) -> list[ResponseEvent]:
-        """The events that end it."""
         return [ResponseEvent("response.output_item.done", output_index=self._index, item=self.item(status))]
 
     def _event(self, name: str) -> ResponseEvent:
@@ -71,7 +70,6 @@ class TextItem(OpenItem):
         return [*first, self._part_event("added")]
 
     def closed(self, status: ItemStatus) -> list[ResponseEvent]:
-        """The whole text, the part, the item."""
         done = self._event(f"{self.event}.done")
         done.text = self.text
         return [done, self._part_event("done"), *super().closed(status)]
@@ -118,7 +116,6 @@ class OpenMessage(TextItem):
         self._logprobs += entries
 
     def closed(self, status: ItemStatus) -> list[ResponseEvent]:
-        """The whole text with all its logprobs."""
         events = super().closed(status)
         events[0].logprobs = list(self._logprobs)
         return events
@@ -148,7 +145,6 @@ class OpenCall(OpenItem):
         return [event]
 
     def closed(self, status: ItemStatus) -> list[ResponseEvent]:
-        """The arguments, the item."""
         event = self._event("function_call_arguments.done")
         event.name, event.arguments = self._name, self.text
         return [event, *super().closed(status)]
@@ -166,12 +162,10 @@ class OpenCustomCall(OpenCall):
     prefix = "ctc"
 
     def grow(self, text: str) -> list[ResponseEvent]:
-        """More of its arguments."""
         self._pieces.append(text)
         return []
 
     def closed(self, status: ItemStatus) -> list[ResponseEvent]:
-        """The input, the item."""
         text = custom_input(self.text)
         grown, done = self._event("custom_tool_call_input.delta"), self._event("custom_tool_call_input.done")
         grown.delta, done.input = text, text

@@ -44,7 +44,6 @@ class ResponseRun:
 
     @property
     def response(self) -> ResponseAnswer:
-        """The response as it is now."""
         return self._writer.response
 
     @property
@@ -184,7 +183,6 @@ class StoredResponses:
         return run
 
     async def get(self, key: ResponseKey) -> ResponseRecord:
-        """A response as it is now."""
         run = self._run(key)  # asked first: one that ends meanwhile has its last state too
         record = await self.store.get(key)
         return record if run is None else replace(record, response=run.response)

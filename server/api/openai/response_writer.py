@@ -98,7 +98,6 @@ class ResponseWriter(BlockWriter[ResponseEvent, OpenItem]):
         return self._number
 
     def last_chunks(self) -> list[ResponseEvent]:
-        """The end of the last item, then of the response."""
         return [*self.closing(), self.ended()]
 
     def closing(self) -> list[ResponseEvent]:

@@ -91,7 +91,6 @@ def _stored_of(request: Request) -> StoredResponses | None:
 
 
 def _caller_key(request: Request, id: str) -> ResponseKey:
-    """The key of a response of this caller."""
     caller = cast("Caller | None", request.scope.get("state", {}).get("caller"))
     return ResponseKey(caller.owner if caller is not None else "", id)
 

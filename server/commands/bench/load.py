@@ -33,7 +33,6 @@ class BenchTarget(ServerClient):
         self.extra: Mapping[str, Any] = {}  # fields sent beyond the standard ones
 
     async def answer(self, prompt: BenchPrompt, max_tokens: int) -> MeasuredAnswer:
-        """One greedy streamed answer."""
         return await ask(self, prompt, {"max_tokens": max_tokens, "temperature": 0, **self.extra})
 
     async def counters(self) -> ScrapedCounters | None:

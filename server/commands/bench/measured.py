@@ -97,7 +97,6 @@ class Reader:
         self._is_finished = False
 
     def take(self, piece: Piece, now: float) -> None:
-        """Note one piece that came at `now`."""
         if piece.has_output:
             self._arrivals.append(now)
         self._usage = piece.usage or self._usage
@@ -226,7 +225,6 @@ def read_metrics(text: str) -> Reading | None:
 
 
 def between(before: ScrapedCounters, after: ScrapedCounters) -> ScrapedCounters:
-    """What was counted from `before` to `after`."""
     fields = [field.name for field in dataclasses.fields(ScrapedCounters)]
     return ScrapedCounters(**{name: getattr(after, name) - getattr(before, name) for name in fields})
 

@@ -58,7 +58,6 @@ class PromptSource:
     vocabulary: int = 0
 
     def prompt(self, *place: object) -> BenchPrompt:
-        """What one request asks."""
         return self._ids(self.prompt_tokens, *place) if self.vocabulary else self.chat(*place)
 
     def prefixed(self, prefix_tokens: int, prefix: object, tail: object) -> BenchPrompt:
@@ -68,7 +67,6 @@ class PromptSource:
         return self._ids(prefix_tokens, "prefix", prefix) + self._ids(TAIL_TOKENS, "tail", prefix, tail)
 
     def chat(self, *place: object) -> list[Message]:
-        """The messages of one request."""
         draw = self._draw(*place)
         if self.texts:
             return list(self.texts[draw.randrange(len(self.texts))])
@@ -87,7 +85,6 @@ class PromptSource:
 
 
 def user(text: str) -> Message:
-    """A message of the user."""
     return {"role": "user", "content": text}
 
 

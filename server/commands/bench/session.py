@@ -74,7 +74,6 @@ class Servers:
     timeout_s: float
 
     def targets(self, addresses: Sequence[str]) -> list[BenchTarget]:
-        """One target for each address."""
         return [
             BenchTarget(_name(number), address, self.api_key, self.model, self.timeout_s)
             for number, address in enumerate(addresses)

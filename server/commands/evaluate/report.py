@@ -35,7 +35,6 @@ class EvaluatedRow:
 
     @classmethod
     def of(cls, model: EvaluatedModel, quality: Quality) -> "EvaluatedRow":
-        """A model with its figures."""
         return cls(model.name, model.form, model.size, model.device, quality)
 
 
@@ -59,7 +58,6 @@ class Evaluation:
     models: Sequence[EvaluatedRow]
 
     def document(self) -> dict[str, Any]:
-        """Every figure."""
         rows = {"reference": self.reference and asdict(self.reference), "models": [asdict(row) for row in self.models]}
         intervals = {"level": LEVEL, "resamples": RESAMPLES, "block_tokens": BLOCK_TOKENS}
         return {**asdict(self.setting), **rows, "intervals": intervals}

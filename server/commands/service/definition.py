@@ -89,5 +89,4 @@ def run_tool(words: Sequence[str]) -> ToolResult:
 
 
 def has_tool(name: str) -> bool:
-    """Whether a tool is on the PATH."""
     return shutil.which(name) is not None

@@ -65,7 +65,6 @@ class ScheduledTasks:
         self._logs = Path(environment.get("LOCALAPPDATA") or Path.home()) / "hexserve"
 
     def install(self, service: ServiceDefinition) -> Iterator[str]:
-        """Create the task, or replace it, and start it; lines for the user."""
         log = self._logs / f"{service.name}.log"
         text = task_text(service, self._user, str(log))
         try:
@@ -89,7 +88,6 @@ class ScheduledTasks:
         yield f"ended and removed the task {name}"
 
     def state(self, name: str) -> ServiceState:
-        """What the Task Scheduler knows of it."""
         shown = run_tool(("schtasks", "/Query", "/TN", name, "/V", "/FO", "CSV", "/NH"))
         rows = [row for row in csv.reader(shown.output.splitlines()) if len(row) > LAST_RESULT]
         if shown.code or not rows:

@@ -95,7 +95,6 @@ class SystemdUser:
         self._folder = base / "systemd" / "user"
 
     def install(self, service: ServiceDefinition) -> Iterator[str]:
-        """Write the unit, enable and start it; lines for the user."""
         text = unit_text(service)
         self._systemctl("daemon-reload")  # fails before anything is written where there is no manager
         file = self._file(service.name)
@@ -113,7 +112,6 @@ class SystemdUser:
             yield f"it ends when you log out; to run it always: sudo loginctl enable-linger {getpass.getuser()}"
 
     def remove(self, name: str) -> Iterator[str]:
-        """Stop the service and forget it."""
         file = self._file(name)
         if not file.exists():
             raise ServiceError(f"there is no service {name}: {file} does not exist")
@@ -123,7 +121,6 @@ class SystemdUser:
         yield f"stopped {name} and removed {file}"
 
     def state(self, name: str) -> ServiceState:
-        """What the manager knows of it."""
         shown = self._systemctl("show", _unit(name), f"--property={','.join(PROPERTIES)}")
         known = dict(line.split("=", 1) for line in shown.output.splitlines() if "=" in line)
         if known.get("LoadState") == "not-found":
