@@ -14,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from server.commands.bench.load import BenchLoad, Book, measure
 from server.commands.bench.prompts import PromptSource
-from server.commands.bench.session import Servers, prepare
+from server.commands.bench.session import prepare, targets_at
 from server.commands.exit_codes import FAILED, INTERRUPTED, whole_numbers
 from server.commands.http_client import Unreachable
 from server.commands.own_server import ServerFailed, running_server
@@ -62,7 +62,7 @@ def main() -> int:
 
 
 async def _profiles(address: str, prompts: PromptSource, load: BenchLoad) -> list[StepProfile]:
-    (target,) = Servers([address], "", "", "", TIMEOUT_S).targets([address])
+    [target] = targets_at([address], "", "", TIMEOUT_S)
     found = []
     try:
         length, _ = await prepare([target], True, prompts.vocabulary)

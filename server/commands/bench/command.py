@@ -1,5 +1,6 @@
 """`hexserve bench`: options, and what they name."""
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -36,7 +37,7 @@ def bench(
     """Measure tokens per second and latencies under load; several URLs are compared side by side."""
     from server.commands.bench.load import BenchLoad
     from server.commands.bench.prompts import BadPrompts, PromptSource, fresh_seed, read_prompts
-    from server.commands.bench.session import Servers, run_bench
+    from server.commands.bench.session import BenchSession, targets_at
     from server.commands.http_client import UnusableAddress, headers_for, is_server, root_address
 
     try:
@@ -54,5 +55,6 @@ def bench(
     rounds = rounds or (ROUNDS_SIDE_BY_SIDE if len(addresses) > 1 else 1)
     load = BenchLoad(levels, requests_per_client, max_tokens, rounds, shared_prefix)
     source = PromptSource(fresh_seed() if seed is None else seed, prompt_tokens, texts=texts, vocabulary=token_ids)
-    servers = Servers(addresses, names[0] if names else "demo", api_key, model, timeout)
-    raise typer.Exit(run_bench(servers, source, load, full_length, json_file))
+    open_targets = partial(targets_at, api_key=api_key, model=model, timeout_s=timeout)
+    session = BenchSession(addresses, names[0] if names else "demo", open_targets, source, load, full_length, json_file)
+    raise typer.Exit(session.run())

@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Annotated, Any, get_args, get_type_hints
 
 import numpy as np
 from prometheus_client.parser import text_string_to_metric_families
@@ -142,20 +142,20 @@ async def ask(client: ServerClient, prompt: BenchPrompt, fields: Mapping[str, An
 
 @dataclass(frozen=True, slots=True)
 class ScrapedCounters:
-    """Counters since the server started; times in seconds. A difference of two readings has the same fields."""
+    """Counters since the start, each with its name in /metrics; times in seconds. A difference has the same fields."""
 
-    steps: float
-    rows_used: float
-    rows_run: float
-    decode_rows: float
-    prefill_rows: float
-    run_s: float
-    step_s: float
-    prefix_queries: float
-    prefix_hits: float
-    preemptions: float
-    drafted_rows: float = 0.0
-    accepted_rows: float = 0.0
+    steps: Annotated[float, "hexserve:steps_total"]
+    rows_used: Annotated[float, "hexserve:rows_used_total"]
+    rows_run: Annotated[float, "hexserve:rows_run_total"]
+    decode_rows: Annotated[float, "hexserve:decode_rows_total"]
+    prefill_rows: Annotated[float, "hexserve:prefill_rows_total"]
+    run_s: Annotated[float, "hexserve:run_seconds_total"]
+    step_s: Annotated[float, "hexserve:step_seconds_total"]
+    prefix_queries: Annotated[float, "vllm:prefix_cache_queries_total"]
+    prefix_hits: Annotated[float, "vllm:prefix_cache_hits_total"]
+    preemptions: Annotated[float, "vllm:num_preemptions_total"]
+    drafted_rows: Annotated[float, "hexserve:drafted_rows_total"]
+    accepted_rows: Annotated[float, "hexserve:accepted_rows_total"]
 
     @property
     def useful_rows_per_step(self) -> float | None:
@@ -185,18 +185,7 @@ class ScrapedCounters:
 
 
 SAMPLES: Mapping[str, str] = {
-    "steps": "hexserve:steps_total",
-    "rows_used": "hexserve:rows_used_total",
-    "rows_run": "hexserve:rows_run_total",
-    "decode_rows": "hexserve:decode_rows_total",
-    "prefill_rows": "hexserve:prefill_rows_total",
-    "run_s": "hexserve:run_seconds_total",
-    "step_s": "hexserve:step_seconds_total",
-    "prefix_queries": "vllm:prefix_cache_queries_total",
-    "prefix_hits": "vllm:prefix_cache_hits_total",
-    "preemptions": "vllm:num_preemptions_total",
-    "drafted_rows": "hexserve:drafted_rows_total",
-    "accepted_rows": "hexserve:accepted_rows_total",
+    field: get_args(hint)[1] for field, hint in get_type_hints(ScrapedCounters, include_extras=True).items()
 }
 BUSY = ("vllm:num_requests_running", "vllm:num_requests_waiting")
 
@@ -225,13 +214,10 @@ def read_metrics(text: str) -> Reading | None:
 
 
 def between(before: ScrapedCounters, after: ScrapedCounters) -> ScrapedCounters:
-    fields = [field.name for field in dataclasses.fields(ScrapedCounters)]
-    return ScrapedCounters(**{name: getattr(after, name) - getattr(before, name) for name in fields})
+    pairs = zip(dataclasses.astuple(before), dataclasses.astuple(after), strict=True)
+    return ScrapedCounters(*(later - earlier for earlier, later in pairs))
 
 
 def total(parts: list[ScrapedCounters]) -> ScrapedCounters | None:
     """The sum of several differences, None without any."""
-    if not parts:
-        return None
-    fields = [field.name for field in dataclasses.fields(ScrapedCounters)]
-    return ScrapedCounters(**{name: sum(getattr(part, name) for part in parts) for name in fields})
+    return ScrapedCounters(*map(sum, zip(*map(dataclasses.astuple, parts), strict=True))) if parts else None

@@ -4,8 +4,8 @@ import asyncio
 import contextlib
 import dataclasses
 import random
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from rich.console import Console
@@ -63,79 +63,67 @@ async def _try(target: BenchTarget, count: int, vocabulary: int) -> MeasuredAnsw
     return await target.answer(ids or [user(words(draw, count))], 2)
 
 
-@dataclass(frozen=True, slots=True)
-class Servers:
-    """The servers to measure, with key and model. Without addresses a server of our own is started on `bundle`."""
-
-    addresses: Sequence[str]
-    bundle: str
-    api_key: str
-    model: str
-    timeout_s: float
-
-    def targets(self, addresses: Sequence[str]) -> list[BenchTarget]:
-        return [
-            BenchTarget(_name(number), address, self.api_key, self.model, self.timeout_s)
-            for number, address in enumerate(addresses)
-        ]
-
-
-def run_bench(
-    servers: Servers, prompts: PromptSource, load: BenchLoad, wants_full_length: bool, json_file: Path | None
-) -> int:
-    """Measure and report; the exit code: 0, 1 when a request or a server failed, 130 after Ctrl-C."""
-    console = Console()
-    try:
-        with contextlib.ExitStack() as stack:
-            addresses = servers.addresses
-            if not addresses:
-                console.print(f"Starting a server on {servers.bundle} ...", markup=False)
-                addresses = [stack.enter_context(running_server(servers.bundle))]
-            session = BenchSession(console, servers.targets(addresses), prompts, load, wants_full_length)
-            return session.run(json_file)
-    except (Unreachable, ServerFailed) as error:
-        refuse(error, FAILED)
-
-
-def _name(number: int) -> str:
-    return chr(ord("A") + number) if number < 26 else f"S{number}"
+def targets_at(addresses: Sequence[str], api_key: str, model: str, timeout_s: float) -> list[BenchTarget]:
+    """Servers called A, B, ... UnusableAddress."""
+    names = (chr(ord("A") + number) if number < 26 else f"S{number}" for number in range(len(addresses)))
+    return [BenchTarget(name, url, api_key, model, timeout_s) for name, url in zip(names, addresses, strict=True)]
 
 
 @dataclass(frozen=True, slots=True)
 class BenchSession:
-    """The servers, load and prompts of one run. `wants_full_length`: answers run to max_tokens if every server can."""
+    """One run: prompts and load for the servers at `addresses`, or for one of our own on `bundle` where there are none.
 
-    console: Console
-    targets: Sequence[BenchTarget]
+    wants_full_length: answers run to max_tokens if every server can.
+    """
+
+    addresses: Sequence[str]
+    bundle: str
+    open_targets: Callable[[Sequence[str]], Sequence[BenchTarget]]
     prompts: PromptSource
     load: BenchLoad
     wants_full_length: bool
+    json_file: Path | None
+    console: Console = field(default_factory=Console)
 
-    def run(self, json_file: Path | None) -> int:
-        """The exit code: 0, 1 when a request failed, 130 after Ctrl-C. Raises Unreachable."""
+    def run(self) -> int:
+        """Measure and report; the exit code: 0, 1 when a request or a server failed, 130 after Ctrl-C."""
+        try:
+            with contextlib.ExitStack() as stack:
+                addresses = self.addresses
+                if not addresses:
+                    self.console.print(f"Starting a server on {self.bundle} ...", markup=False)
+                    addresses = [stack.enter_context(running_server(self.bundle))]
+                return self._run(self.open_targets(addresses))
+        except (Unreachable, ServerFailed) as error:
+            refuse(error, FAILED)
+
+    def _run(self, targets: Sequence[BenchTarget]) -> int:
         book = Book()
         was_stopped = False
         try:
-            asyncio.run(self._measure(book))
+            asyncio.run(self._measure(targets, book))
         except KeyboardInterrupt:
             was_stopped = True
             self.console.print("Stopped; this is what was measured:")
-        print_report(self.console, self.targets, book)
-        if json_file is not None:
-            self._write(json_file, book)
-            self.console.print(f"Written to {json_file}", markup=False, highlight=False)
+        print_report(self.console, targets, book)
+        if self.json_file is not None:
+            self._write(self.json_file, targets, book)
         has_failures = any(a.outcome is AnswerOutcome.FAILED for record in book.turns for a in record.answers)
         return INTERRUPTED if was_stopped else FAILED if has_failures else 0
 
-    def _write(self, json_file: Path, book: Book) -> None:
+    def _write(self, json_file: Path, targets: Sequence[BenchTarget], book: Book) -> None:
         try:
-            write_json(json_file, self.targets, self.load, self.prompts.seed, book)
+            write_json(json_file, targets, self.load, self.prompts.seed, book)
         except OSError as error:
             refuse(f"--json {json_file} cannot be written: {error.strerror or error}")
+        self.console.print(f"Written to {json_file}", markup=False, highlight=False)
 
-    async def _measure(self, book: Book) -> None:
+    async def _measure(self, targets: Sequence[BenchTarget], book: Book) -> None:
+        def tell(record: TurnRecord) -> None:
+            self.console.print(turn_line(record, targets), markup=False, highlight=False, style="dim")
+
         try:
-            length, runs_full = await prepare(self.targets, self.wants_full_length, self.prompts.vocabulary)
+            length, runs_full = await prepare(targets, self.wants_full_length, self.prompts.vocabulary)
             ends = "all of them" if runs_full else "or fewer, as the model ends"
             self.console.print(
                 f"{self.load.requests_per_client} requests per client, {self.load.max_tokens} tokens each ({ends}), "
@@ -143,10 +131,7 @@ class BenchSession:
                 highlight=False,
             )
             sized = dataclasses.replace(self.prompts, length=length)
-            await measure(self.targets, sized, self.load, book, self._tell)
+            await measure(targets, sized, self.load, book, tell)
         finally:
-            for target in self.targets:
+            for target in targets:
                 await target.close()
-
-    def _tell(self, record: TurnRecord) -> None:
-        self.console.print(turn_line(record, self.targets), markup=False, highlight=False, style="dim")
