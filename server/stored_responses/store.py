@@ -12,8 +12,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
-from typing import ParamSpec, TypeVar
+from typing import Concatenate, ParamSpec, TypeVar
 from uuid import uuid4
 
 import msgspec
@@ -21,7 +22,7 @@ import msgspec
 from engine.sources.retention import exclusive, exclusive_if_free
 from server.http.errors import StorageFailed
 from server.stored_responses.database import Database, StorageBounds
-from server.stored_responses.record import Json, ResponseKey, ResponseRecord, ResponseStatus
+from server.stored_responses.record import Json, ResponseStatus
 
 DATABASE = "responses.sqlite3"
 LOCKS = "servers"
@@ -92,7 +93,7 @@ RESTARTED: Json = {"code": "server_error", "message": "The server ended while it
 class ResponseStore:
     """Belongs to one event loop; SQLite runs in a thread that does nothing else, so no request waits for the disk.
 
-    Every method raises StorageFailed when the database cannot do it: a full disk, a damaged file.
+    Its coroutines raise StorageFailed when the database cannot do it: a full disk, a damaged file.
     """
 
     def __init__(self, folder: Path, bounds: StorageBounds) -> None:
@@ -109,38 +110,20 @@ class ResponseStore:
             self._thread.shutdown()
             raise
 
-    async def add(self, record: ResponseRecord) -> None:
-        """Keep a response that is about to be generated."""
-        await self._call(self._database.add, record)
+    async def ask(self, work: Callable[Concatenate[Database, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """What a method of the database gives, called in its thread. Raises what it raises, but for broken files."""
+        if time.monotonic() - self._swept_at > SWEEP_S:
+            self._sweep()
+        with _told():
+            work_there = partial(work, self._database, *args, **kwargs)
+            return await asyncio.get_running_loop().run_in_executor(self._thread, work_there)
 
     async def update(
         self, id: str, status: ResponseStatus, response: object, events: Sequence[object] | None = None
     ) -> None:
         """Keep its next state; events: what its stream said, of one that has ended and may be read again."""
-        await self._call(self._database.update, id, status, response, events)
+        await self.ask(Database.update, id, status, response, events)
         self._sweep()
-
-    async def get(self, key: ResponseKey) -> ResponseRecord:
-        """A response. NotStored."""
-        if time.monotonic() - self._swept_at > SWEEP_S:
-            self._sweep()
-        return await self._call(self._database.get, key)
-
-    async def events(self, key: ResponseKey) -> list[Json] | None:
-        """What its stream said. NotStored."""
-        return await self._call(self._database.events, key)
-
-    async def conversation(self, key: ResponseKey, limit: int) -> list[ResponseRecord]:
-        """A response and all before it, the first one first. NotStored, NotContinuable, ConversationTooLarge."""
-        return await self._call(self._database.conversation, key, limit)
-
-    async def history(self, key: ResponseKey) -> list[ResponseRecord]:
-        """The same as far as it is still there, without counting as a use."""
-        return await self._call(self._database.history, key)
-
-    async def delete(self, key: ResponseKey) -> None:
-        """Remove a response. NotStored."""
-        await self._call(self._database.delete, key)
 
     def pin(self, ids: Iterable[str]) -> None:
         """Keep these however old they are, until `unpin`."""
@@ -155,10 +138,6 @@ class ResponseStore:
         """After everything that was asked before; blocks."""
         self._thread.submit(self._cleanup.close).add_done_callback(_logged)
         self._thread.shutdown()
-
-    async def _call(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        with _told():
-            return await asyncio.get_running_loop().run_in_executor(self._thread, lambda: work(*args, **kwargs))
 
     def _sweep(self) -> None:
         self._swept_at = time.monotonic()

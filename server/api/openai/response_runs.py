@@ -13,6 +13,7 @@ from server.api.openai.response_answer import ResponseAnswer, ResponseEvent
 from server.api.openai.response_writer import ResponseWriter
 from server.generation.stream import MergedStream
 from server.http.errors import StorageFailed
+from server.stored_responses.database import Database
 from server.stored_responses.record import ResponseKey, ResponseRecord, ResponseStatus
 from server.stored_responses.store import ResponseStore
 
@@ -172,7 +173,7 @@ class StoredResponses:
         self.store.pin(followed)
         try:
             cleanup.enter_context(model)
-            await self.store.add(record)
+            await self.store.ask(Database.add, record)
         except BaseException:
             cleanup.close()
             raise
@@ -184,13 +185,15 @@ class StoredResponses:
 
     async def get(self, key: ResponseKey) -> ResponseRecord:
         run = self._run(key)  # asked first: one that ends meanwhile has its last state too
-        record = await self.store.get(key)
+        record = await self.store.ask(Database.get, key)
         return record if run is None else replace(record, response=run.response)
 
     async def history(self, record: ResponseRecord) -> list[ResponseRecord]:
         """The responses before one, as far as they are still stored, the first one first."""
         return (
-            [] if record.previous is None else await self.store.history(ResponseKey(record.key.owner, record.previous))
+            []
+            if record.previous is None
+            else await self.store.ask(Database.history, ResponseKey(record.key.owner, record.previous))
         )
 
     async def cancel(self, key: ResponseKey) -> ResponseRecord:
@@ -201,7 +204,7 @@ class StoredResponses:
     async def delete(self, key: ResponseKey) -> None:
         """Remove a response; one that is being generated ends. NotHere."""
         await self._end(key)
-        await self.store.delete(key)
+        await self.store.ask(Database.delete, key)
 
     async def events(self, key: ResponseKey, after: int) -> AsyncIterator[Sequence[Any]]:
         """The events of a response in the background behind a sequence number. NotHere.
@@ -211,8 +214,8 @@ class StoredResponses:
         run = self._run(key)
         if run is not None:
             return run.events(after)
-        record = await self.store.get(key)
-        said = await self.store.events(key)
+        record = await self.store.ask(Database.get, key)
+        said = await self.store.ask(Database.events, key)
         if said is not None:
             return _once(said[after + 1 :])
         if _is_unfinished(record):
@@ -230,7 +233,7 @@ class StoredResponses:
 
     async def _end(self, key: ResponseKey) -> None:
         run = self._run(key)
-        record = await self.store.get(key)
+        record = await self.store.ask(Database.get, key)
         if run is not None:
             run.cancel()
             await run.ended()

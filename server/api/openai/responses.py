@@ -42,6 +42,7 @@ from server.generation.prepare import field_aliases, prepared_chat
 from server.http.errors import Refusal, echo, refuse
 from server.http.fields import Answer
 from server.middleware.auth import Caller
+from server.stored_responses.database import Database
 from server.stored_responses.record import (
     ConversationTooLarge,
     NotContinuable,
@@ -102,7 +103,9 @@ async def _previous_of(request: Request, id: str | None) -> Sequence[ResponseRec
         return ()
     param = "previous_response_id"
     try:
-        return await stored.store.conversation(_caller_key(request, id), request.app.state.body_limits.size_bytes)
+        return await stored.store.ask(
+            Database.conversation, _caller_key(request, id), request.app.state.body_limits.size_bytes
+        )
     except NotStored as missing:
         message = f"Previous response with id {echo(missing.id)} not found."
         raise refuse(message, param, "previous_response_not_found", 404) from None

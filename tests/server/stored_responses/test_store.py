@@ -21,13 +21,13 @@ RUNS, DONE = ResponseStatus.IN_PROGRESS, ResponseStatus.COMPLETED
 GONE = """
 import asyncio, os, sys
 from pathlib import Path
-from server.stored_responses.database import StorageBounds
+from server.stored_responses.database import Database, StorageBounds
 from server.stored_responses.record import ResponseKey, ResponseRecord
 from server.stored_responses.record import ResponseStatus
 from server.stored_responses.store import ResponseStore
 store = ResponseStore(Path(sys.argv[1]), StorageBounds(1, 30.0))
 record = ResponseRecord(ResponseKey("anna", "a"), None, ResponseStatus.QUEUED, True, {"output": []}, [])
-asyncio.run(store.add(record))
+asyncio.run(store.ask(Database.add, record))
 os._exit(0)
 """
 
@@ -42,7 +42,7 @@ def test_nobody_else_may_read_the_files(tmp_path: Path) -> None:
     folder.mkdir()
     (folder / DATABASE).touch(0o644)
     store = ResponseStore(folder, BOUNDS)
-    asyncio.run(store.add(record("a")))
+    asyncio.run(store.ask(Database.add, record("a")))
     modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir() if path.is_file()}
     assert set(modes) == {DATABASE, f"{DATABASE}-wal", f"{DATABASE}-shm"} and set(modes.values()) == {0o600}
     store.close()
@@ -84,7 +84,7 @@ def test_a_file_that_is_no_database_is_told_and_left_alone(tmp_path: Path) -> No
 def test_what_a_server_left_that_is_gone_has_failed(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-c", GONE, str(tmp_path)], check=True, timeout=60)
     store = ResponseStore(tmp_path, BOUNDS)
-    found = asyncio.run(store.get(ResponseKey("anna", "a")))
+    found = asyncio.run(store.ask(Database.get, ResponseKey("anna", "a")))
     store.close()
     assert found.status == "failed"
     assert found.response["error"] == {
@@ -107,19 +107,19 @@ def test_two_servers_share_a_folder(tmp_path: Path) -> None:
 def test_the_bounds_are_kept_after_every_end_but_not_against_what_runs(tmp_path: Path) -> None:
     async def use() -> list[str]:
         for id in "abc":
-            await store.add(record(id, RUNS))
+            await store.ask(Database.add, record(id, RUNS))
         store.pin(["a"])
         for id in "abc":
             await store.update(id, DONE, {"output": ["x" * 700_000]})
         kept = [id for id in "abc" if await is_there(id)]
         store.unpin(["a"])
-        await store.add(record("d", RUNS))
+        await store.ask(Database.add, record("d", RUNS))
         await store.update("d", DONE, {"output": ["x" * 700_000]})
         return kept + [id for id in "abcd" if await is_there(id)]
 
     async def is_there(id: str) -> bool:
         try:
-            await store.get(ResponseKey("anna", id))
+            await store.ask(Database.get, ResponseKey("anna", id))
         except NotStored:
             return False
         return True
@@ -138,7 +138,7 @@ def test_a_full_disk_is_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     with pytest.raises(
         StorageFailed, match=r"Stored responses cannot be used now: database or disk is full\."
     ) as error:
-        asyncio.run(store.add(record("a")))
+        asyncio.run(store.ask(Database.add, record("a")))
     assert (from_engine(error.value).status, from_engine(error.value).type) == (500, "server_error")
     store.close()
 

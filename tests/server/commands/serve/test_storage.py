@@ -9,6 +9,7 @@ from engine.config import EngineConfig
 from server.commands.serve.start import opened_store, start
 from server.run import UNUSABLE
 from server.settings import Settings
+from server.stored_responses.database import Database
 from server.stored_responses.record import ResponseKey, ResponseRecord, ResponseStatus
 from server.stored_responses.store import DATABASE
 
@@ -24,11 +25,11 @@ def test_the_store_is_that_of_the_settings_and_is_closed(tmp_path: Path) -> None
     record = ResponseRecord(ResponseKey("a", "b"), None, ResponseStatus.COMPLETED, False, {"output": []}, [])
     with opened_store(settings) as store:
         assert store is not None
-        asyncio.run(store.add(record))
+        asyncio.run(store.ask(Database.add, record))
     assert [path.name for path in tmp_path.iterdir() if path.is_file()] == [DATABASE]
     with opened_store(settings) as store:
         assert store is not None
-        assert asyncio.run(store.get(record.key)) == record
+        assert asyncio.run(store.ask(Database.get, record.key)) == record
 
 
 def test_a_folder_that_cannot_be_used_is_told_at_the_start(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
