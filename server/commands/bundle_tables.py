@@ -132,11 +132,6 @@ def describe(folder: Path, graph: str | None = None, kv_slots: Sequence[int] = K
     return Group(*parts)
 
 
-def pool_bytes(manifest: Manifest, columns: int) -> int:
-    """Bytes of keys and values of one pool of so many columns, over all layers."""
-    return columns * manifest.kv_bytes_per_token
-
-
 def _headline(manifest: Manifest) -> RenderableType:
     model = manifest.model
     grid = Table.grid(padding=(0, 2))
@@ -289,7 +284,7 @@ def _memory_table(manifest: Manifest, kv_slots: Sequence[int]) -> Table:
     pasts = {shape.past for spec in manifest.graphs if (shape := shape_of(spec)) is not None}
     rows = []
     for columns in sorted(pasts) or kv_slots:
-        held = pool_bytes(manifest, columns)
+        held = columns * manifest.kv_bytes_per_token
         rows.append((f"{columns:,}", *(size_text(count) for count in ((held, held + state) if state else (held,)))))
     headings = ("columns", "keys and values", *(("with state",) if state else ()))
     return table(headings, rows, "memory of one sequence" if is_own else "memory of one pool")

@@ -124,9 +124,7 @@ class Service:
         self, envelope: Envelope, prompts: Sequence[ReadPrompt], params: GenerationParams, param: str
     ) -> MergedStream:
         """Submit every choice of every prompt, all or none. Raises what the engine's `submit` raises."""
-        _check_grammars(params, len(prompts) * params.choices)
-        _check_embeds(prompts, params.choices)
-        _check_pixels(prompts, params.choices)
+        _check_sizes(prompts, params)
         if self.resumption is not None and params.seed is None:
             params = replace(params, seed=self.resumption.seed)
         streams: list[TokenStream] = []
@@ -214,26 +212,19 @@ class Pooled:
     tokens: int
 
 
-def _check_grammars(params: GenerationParams, sequences: int) -> None:
-    """Every sequence brings its grammar to the worker, whose inbox has a bound."""
-    size = len(params.grammar or "") * sequences
+def _check_sizes(prompts: Sequence[ReadPrompt], params: GenerationParams) -> None:
+    """Every choice of every prompt takes its grammar, numbers and pixels to the worker, whose inbox has a bound."""
+    choices = params.choices
+    sequences, size = len(prompts) * choices, len(params.grammar or "") * len(prompts) * choices
     if size > MOST_GRAMMARS_BYTES:
         message = (
             f"The grammar of this form times {sequences} choices has {size} bytes, the limit is {MOST_GRAMMARS_BYTES}."
         )
         raise refuse(message, "n", "invalid_value")
-
-
-def _check_embeds(prompts: Sequence[ReadPrompt], choices: int) -> None:
-    """Each choice takes the numbers to the worker once more."""
     size = choices * sum(len(prompt.data) for prompt in prompts if isinstance(prompt, PromptEmbeds))
     if size > MOST_EMBEDS_BYTES:
         message = f"'prompt_embeds' times {choices} choices has {size} bytes, the limit is {MOST_EMBEDS_BYTES}."
         raise refuse(message, "prompt_embeds", "invalid_value")
-
-
-def _check_pixels(prompts: Sequence[ReadPrompt], choices: int) -> None:
-    """So do the pixels of images."""
     images = (image for prompt in prompts if isinstance(prompt, ImagePrompt) for image in prompt.images)
     size = choices * sum(len(image.pixels) for image in images)
     if size > MOST_PIXELS_BYTES:

@@ -190,11 +190,9 @@ class StoredResponses:
 
     async def history(self, record: ResponseRecord) -> list[ResponseRecord]:
         """The responses before one, as far as they are still stored, the first one first."""
-        return (
-            []
-            if record.previous is None
-            else await self.store.ask(Database.history, ResponseKey(record.key.owner, record.previous))
-        )
+        if record.previous is None:
+            return []
+        return await self.store.ask(Database.history, ResponseKey(record.key.owner, record.previous))
 
     async def cancel(self, key: ResponseKey) -> ResponseRecord:
         """Cancel a response and return it; one that has ended already is returned as it is. NotHere."""

@@ -11,7 +11,7 @@ from engine.compile.arguments import CompileArguments, QualityLevel, Quant
 from engine.compile.pipeline import compile_bundle
 from engine.compile.progress import SilentProgress
 from engine.errors import BundleError
-from server.commands.bundle_tables import describe, pool_bytes, size_text
+from server.commands.bundle_tables import describe, size_text
 from tests.bundles import Bundles
 from tests.hybrid import Hybrid
 from tests.tiny_encoder import write_encoder, write_pooling
@@ -32,7 +32,7 @@ def test_free_bundle(free_bundle: Path) -> None:
     for expected in ("free_1_of_2", "decoder", "lmhead", "512 B a token", "top-1", "part_2_of_2.data", "free (any"):
         assert expected in text
     assert manifest.quality is None and "output errors" not in text
-    assert pool_bytes(manifest, 1000) == 512_000 and "524.3 KB" in text
+    assert manifest.kv_bytes_per_token == 512 and "524.3 KB" in text
 
 
 def test_fixed_bundle_and_tensors(fixed_bundle: Path) -> None:
