@@ -15,7 +15,7 @@ from server.api.body import BoundedRoute
 from server.api.openapi import answers
 from server.generation.answers import Envelope
 from server.generation.launch import take_model, until_left, written_aside
-from server.generation.pooling import PooledUsage, Truncation, check_count, kept_tokens, rerank_spec
+from server.generation.pooling import PooledUsage, Truncation, kept_tokens, rerank_spec
 from server.http.errors import refuse
 from server.http.fields import MAX_TOKENS, Answer, Body, Name, Priority, TextOrObject, User
 
@@ -53,7 +53,6 @@ class RerankRequest(Body):
 
 def rerank_inputs(body: RerankRequest, info: EngineInfo) -> list[PooledInput]:
     """The query with each of the documents."""
-    check_count(len(body.documents), "documents")
     keep = kept_tokens(body.truncate_prompt_tokens, info)
     if rerank_spec(info.manifest).kind is RerankKind.PAIR:
         if body.instruction:

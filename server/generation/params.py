@@ -13,7 +13,6 @@ from server.generation.chat_template import joined_text
 from server.http.errors import Refusal, echo, refuse
 from server.settings import Settings
 
-MAX_CHOICES = 128  # of one request
 _TOKEN_KEY = re.compile(r"[0-9]{1,10}", re.ASCII)
 
 
@@ -122,9 +121,8 @@ def generation_params(
 
 
 def check_choices(choices: int, param: str, settings: Settings) -> None:
-    limit = min(MAX_CHOICES, settings.max_queued)
-    if choices > limit:
-        message = f"Invalid '{param}': {choices} is above the maximum of {limit}."
+    if choices > settings.max_queued:
+        message = f"Invalid '{param}': {choices} is above the maximum of {settings.max_queued}."
         raise refuse(message, param, "integer_above_max_value")
 
 

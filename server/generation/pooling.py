@@ -62,7 +62,6 @@ def embedding_inputs(body: EmbeddingRequest, info: EngineInfo) -> list[PooledInp
         return [TextInput(given, "input", body.prompt_name, keep)]
     if isinstance(given[0], int):
         return [IdsInput(tuple(item for item in given if isinstance(item, int)), "input", keep)]
-    check_count(len(given), "input")
     return [
         TextInput(item, f"input[{index}]", body.prompt_name, keep)
         if isinstance(item, str)
@@ -81,13 +80,6 @@ def check_dimensions(asked: int | None, spec: PoolingSpec) -> None:
     if not spec.may_cut:
         message = f"This model's vectors have {spec.dimensions} dimensions and cannot be shortened."
         raise refuse(message, "dimensions", "invalid_value")
-
-
-def check_count(inputs: int, param: str) -> None:
-    """Raise Refusal for more inputs than one request may have."""
-    if inputs > MAX_INPUTS:
-        message = f"Invalid '{param}': too many elements ({inputs}). At most {MAX_INPUTS} are allowed."
-        raise refuse(message, param, "array_above_max_length")
 
 
 def kept_tokens(asked: int | None, info: EngineInfo) -> int | None:

@@ -86,36 +86,26 @@ LONGEST_S = 100 * 365 * 86_400
 NEVER = "9999-12-31T23:59:59Z"
 
 
-@dataclass(frozen=True, slots=True)
-class Clock:
-    """Two clocks in nanoseconds: one that only runs forward, and Unix time."""
-
-    monotonic_ns: Callable[[], int] = time.perf_counter_ns
-    unix_ns: Callable[[], int] = time.time_ns
-
-    def stamp(self, in_s: float | None = 0.0) -> str:
-        """The time in so many seconds; None is never."""
-        if in_s is None or in_s > LONGEST_S:
-            return NEVER
-        return rfc3339(self.unix_ns() + round(in_s * SECOND_NS))
+def stamp(now_ns: int, in_s: float | None = 0.0) -> str:
+    """The time in so many seconds, None is never. now_ns: Unix time."""
+    return NEVER if in_s is None or in_s > LONGEST_S else rfc3339(now_ns + round(in_s * SECOND_NS))
 
 
 @dataclass(frozen=True, slots=True)
 class Stopwatch:
-    """When a request came, and when its model was there, by the clock's monotonic time."""
+    """When a request came, and when its model was there, in nanoseconds of a clock that only runs forward."""
 
-    clock: Clock
     came_ns: int
     loaded_ns: int
 
-    def durations(self, timings: RequestTimings | None) -> dict[str, int]:
+    def durations(self, now_ns: int, timings: RequestTimings | None) -> dict[str, int]:
         """The four durations of an answer that is complete now.
 
         The parts of the engine are at least a nanosecond: clients divide counts of tokens by them.
         """
         prompt_ms, generate_ms = (timings.prompt_ms, timings.generate_ms) if timings is not None else (0.0, 0.0)
         return {
-            "total_duration": self.clock.monotonic_ns() - self.came_ns,
+            "total_duration": now_ns - self.came_ns,
             "load_duration": self.loaded_ns - self.came_ns,
             "prompt_eval_duration": max(1, round(prompt_ms * MILLISECOND_NS)),
             "eval_duration": max(1, round(generate_ms * MILLISECOND_NS)),
@@ -241,7 +231,7 @@ class OllamaWriter(AnswerWriter):
         )
 
     def _line(self, said: Said) -> OllamaLine:
-        line = self._line_of(self._model, self._stopwatch.clock.stamp(), said)
+        line = self._line_of(self._model, stamp(time.time_ns()), said)
         if self._alternatives is not None and self._choice.logprobs:
             line.logprobs = self._choice.taken_logprobs(self._alternatives)
         return line
@@ -249,7 +239,7 @@ class OllamaWriter(AnswerWriter):
     def _ended(self, said: Said) -> OllamaLine:
         line, usage = self._line(said), self._count.usage()
         line.done, line.done_reason = True, self._finish
-        for name, nanoseconds in self._stopwatch.durations(self._timings).items():
+        for name, nanoseconds in self._stopwatch.durations(time.perf_counter_ns(), self._timings).items():
             setattr(line, name, nanoseconds)
         line.prompt_eval_count, line.eval_count = usage.prompt_tokens, usage.completion_tokens
         return line

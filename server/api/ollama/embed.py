@@ -1,5 +1,7 @@
 """POST /api/embed and POST /api/embeddings: Ollama's format over the path of /v1/embeddings."""
 
+import time
+
 from fastapi import APIRouter, Request, Response
 
 from engine.client.pooling import finished
@@ -44,7 +46,7 @@ async def create_ollama_embed(body: OllamaEmbedRequest, request: Request) -> Res
 
     def made() -> OllamaEmbedAnswer:
         vectors = [finished(raw, spec, body.dimensions).tolist() for raw in pooled.vectors]
-        took = loaded.stopwatch.durations(None)
+        took = loaded.stopwatch.durations(time.perf_counter_ns(), None)
         return OllamaEmbedAnswer(body.model, vectors, took["total_duration"], took["load_duration"], pooled.tokens)
 
     return await written_aside(made)

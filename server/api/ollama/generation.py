@@ -1,10 +1,11 @@
 """POST /api/chat and POST /api/generate: Ollama's format over the chat route's own path."""
 
+import time
+
 from fastapi import APIRouter, Request, Response
 
 from server.api.body import UntypedRoute
 from server.api.ollama.answers import (
-    Clock,
     DoneReason,
     LineOf,
     OllamaChatAnswer,
@@ -13,6 +14,7 @@ from server.api.ollama.answers import (
     Said,
     chat_line,
     generate_line,
+    stamp,
 )
 from server.api.ollama.requests import OllamaChatRequest, OllamaGenerateRequest, OllamaGenerationBody
 from server.api.ollama.translation import (
@@ -95,6 +97,6 @@ async def _answered(
 
 def _empty(body: OllamaGenerationBody, line_of: LineOf, reason: DoneReason) -> Response:
     """The answer to a request that says nothing to the model."""
-    line = line_of(body.model, Clock().stamp(), Said())
+    line = line_of(body.model, stamp(time.time_ns()), Said())
     line.done, line.done_reason = True, reason
     return written(line)

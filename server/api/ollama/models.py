@@ -1,6 +1,7 @@
 """What is served, in Ollama's format, and the routes that would change it."""
 
 import hashlib
+import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,15 +11,14 @@ from pydantic import model_validator
 from engine.bundle.manifest import Manifest
 from engine.bundle.specs import Capability
 from server.api.body import UntypedRoute
-from server.api.ollama.answers import SECOND_NS, Clock, rfc3339
+from server.api.ollama.answers import SECOND_NS, rfc3339, stamp
 from server.api.ollama.requests import OllamaOptions
-from server.api.ollama.translation import served_name, tagged
+from server.api.ollama.translation import named_model, tagged
 from server.api.openapi import answers
 from server.generation.launch import server_of, written
 from server.http.error_formats import OllamaError
 from server.http.errors import refuse
 from server.http.fields import Answer, Body, Name, NotYet
-from server.models.models import find
 from server.models.served_model import ServedModel
 
 
@@ -225,9 +225,7 @@ async def list_ollama_models(request: Request) -> Response:
 @router.post("/api/show", responses=answers(OllamaShown, model=OllamaError))
 async def show_ollama_model(body: OllamaShowRequest, request: Request) -> Response:
     """All that is known of a model; its chat template while it is loaded."""
-    models = server_of(request).models.models
-    name = served_name(models, body.model)
-    model = find(models, name)
+    model, name = named_model(server_of(request).models.models, body.model)
     template = None if model.engine is None else model.engine.text_facts.chat_template
     return written(_known(model, name).shown(template))
 
@@ -235,9 +233,9 @@ async def show_ollama_model(body: OllamaShowRequest, request: Request) -> Respon
 @router.get("/api/ps", responses=answers(OllamaLoadedList, None, 503, model=OllamaError))
 async def list_loaded_models(request: Request) -> Response:
     """The models that are loaded, and when each is unloaded if nobody uses it."""
-    models, clock = server_of(request).models, Clock()
+    models, now_ns = server_of(request).models, time.time_ns()
     loaded = [
-        _known(model, model.name).loaded(model.engine.info.device, model.size, clock.stamp(models.left_s(model)))
+        _known(model, model.name).loaded(model.engine.info.device, model.size, stamp(now_ns, models.left_s(model)))
         for model in models.models
         if model.engine is not None
     ]

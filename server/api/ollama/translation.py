@@ -1,7 +1,8 @@
 """Bodies in Ollama's format as the chat route's, and the model that they name."""
 
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
@@ -11,7 +12,7 @@ from fastapi import Request
 from engine.bundle.manifest import Manifest
 from engine.client.engine import EngineInfo
 from engine.text.rendering import TextFacts
-from server.api.ollama.answers import Clock, Stopwatch
+from server.api.ollama.answers import Stopwatch
 from server.api.ollama.requests import (
     OllamaChatRequest,
     OllamaEmbeddingsRequest,
@@ -41,9 +42,10 @@ def untagged(name: str, served: Collection[str]) -> str:
     return bare if name not in served and bare in served else name
 
 
-def served_name(models: Iterable[ServedModel], name: str) -> str:
-    """The same over all models of a server and their adapters."""
-    return untagged(name, [known for model in models for known in model.names])
+def named_model(models: Sequence[ServedModel], name: str) -> tuple[ServedModel, str]:
+    """The model that is meant, and what it, or its adapter, is called. Refusal 404 when there is none."""
+    served = untagged(name, [known for model in models for known in model.names])
+    return find(models, served), served
 
 
 def tagged(name: str) -> str:
@@ -265,20 +267,18 @@ async def load_model(
     check: Callable[[Manifest], object] = any_model,
 ) -> LoadedModel:
     """Wait until the model is there, and say how long it stays without another request. Raises as `take_model`."""
-    clock = Clock()
-    came_ns = clock.monotonic_ns()
+    came_ns = time.perf_counter_ns()
     keep_s = kept_s(keep_alive)
-    models = server_of(request).models.models
-    name = served_name(models, model)
+    named, name = named_model(server_of(request).models.models, model)
     service = await take_model(request, name, check)
-    find(models, name).keep_s = keep_s
-    return LoadedModel(service, Stopwatch(clock, came_ns, clock.monotonic_ns()))
+    named.keep_s = keep_s
+    return LoadedModel(service, Stopwatch(came_ns, time.perf_counter_ns()))
 
 
 async def unload_model(request: Request, model: str) -> None:
     """Unload a model: at once, or when the requests that use it have ended. Refusal for one that always stays."""
     models = server_of(request).models
-    named = find(models.models, served_name(models.models, model))
+    named, _ = named_model(models.models, model)
     if named.comes_and_goes and named.pins:
         named.keep_s = 0.0
     else:

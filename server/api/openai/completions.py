@@ -119,9 +119,6 @@ def _encoded_prompts(body: CompletionRequest) -> list[GivenPrompt]:
 
 def check_count(prompts: int, choices: int, settings: Settings) -> None:
     """Raise Refusal when these prompts with so many choices each are more than one request may ask for."""
-    if prompts > MAX_PROMPTS:
-        message = f"Invalid 'prompt': too many elements. At most {MAX_PROMPTS} are allowed."
-        raise refuse(message, "prompt", "array_above_max_length")
     if prompts * choices > settings.max_queued:
         message = (
             f"{prompts} prompts times {choices} choices is more than the {settings.max_queued} requests taken at once."
