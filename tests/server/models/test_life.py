@@ -24,7 +24,7 @@ class SeveralLives:
         self.stage = stage
         listener = run.bind("127.0.0.1", 0)
         settings = Settings(EngineConfig("unused"), **options)  # type: ignore[arg-type]
-        self.serving = asyncio.create_task(run._serve(settings, KeyRing(), lambda: stage.manager, listener))
+        self.serving = asyncio.create_task(run.serve(settings, KeyRing(), stage.manager, listener))
         self.client = httpx.AsyncClient(base_url=f"http://127.0.0.1:{listener.getsockname()[1]}", timeout=10)
 
 
