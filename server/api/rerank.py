@@ -15,7 +15,8 @@ from server.api.body import BoundedRoute
 from server.api.openapi import answers
 from server.generation.answers import Envelope
 from server.generation.launch import take_model, until_left, written_aside
-from server.generation.pooling import PooledUsage, Truncation, kept_tokens, rerank_spec
+from server.generation.params import kept_tokens
+from server.generation.pooling import PooledUsage, Truncation, rerank_spec
 from server.http.errors import refuse
 from server.http.fields import MAX_TOKENS, Answer, Body, Name, Priority, TextOrObject, User
 
@@ -53,7 +54,7 @@ class RerankRequest(Body):
 
 def rerank_inputs(body: RerankRequest, info: EngineInfo) -> list[PooledInput]:
     """The query with each of the documents."""
-    keep = kept_tokens(body.truncate_prompt_tokens, info)
+    keep = kept_tokens(body.truncate_prompt_tokens, info.max_input, info.max_input)
     if rerank_spec(info.manifest).kind is RerankKind.PAIR:
         if body.instruction:
             raise refuse("This model takes no 'instruction': it reads query and document alone.", "instruction")

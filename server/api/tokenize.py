@@ -1,6 +1,6 @@
 """POST /tokenize, POST /detokenize, GET /tokenizer_info: vLLM's shapes, which lm-eval's tokenizer reads."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from fastapi import APIRouter, Request, Response
 from pydantic import Discriminator, Field, StringConstraints, Tag
@@ -12,7 +12,7 @@ from server.api.body import BoundedRoute
 from server.api.openapi import answers
 from server.generation.chat_request import Message, Tool
 from server.generation.chat_template import template_messages
-from server.generation.launch import Service, take_model, until_left, written
+from server.generation.launch import take_model, until_left, written
 from server.http.fields import MAX_MESSAGES, MAX_TOOLS, Answer, Body, Name, NotYet, TokenId
 
 MAX_CHARACTERS = 2**20
@@ -98,19 +98,13 @@ async def tokenize(body: TokenizeRequest, request: Request) -> Response:
     if isinstance(body, TokenizeChat):
         tools = [tool.model_dump(exclude_none=True) for tool in body.tools or ()] or None
         options = {"add_generation_prompt": body.add_generation_prompt is not False}
-        work = _chat_tokens(service, template_messages(body.messages), tools, options)
+        work = service.chat_prompt(template_messages(body.messages), tools, options)
+        ids = ids_of(await until_left(request, work))
     else:
-        work = _text_tokens(service.engine, body.prompt, body.add_special_tokens is not False)
-    ids = await until_left(request, work)
+        ids = await until_left(request, _text_tokens(service.engine, body.prompt, body.add_special_tokens is not False))
     names = await service.engine.token_names(ids) if body.return_token_strs else None
     spelled = None if names is None else list(names)
     return written(TokenizeAnswer(len(ids), service.engine.info.max_context, list(ids), spelled))
-
-
-async def _chat_tokens(
-    service: Service, messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None, options: dict[str, Any]
-) -> tuple[int, ...]:
-    return ids_of(await service.chat_prompt(messages, tools, options))
 
 
 async def _text_tokens(engine: Engine, text: str, add_special: bool) -> tuple[int, ...]:

@@ -40,14 +40,8 @@ def encoder_facts(manifest: Manifest, spec: EncoderSpec) -> list[tuple[str, str]
         ("positions", f"{positions}; token types: {spec.token_types}"),
         ("weights", manifest.quant),
         ("texts", f"{manifest.max_context:,} tokens at most; steps of {steps} rows hold several"),
-        *_made_of_a_text(manifest),
+        *(_vector_rows(manifest.pooling) if manifest.pooling is not None else _pair_rows(manifest.rerank)),
     ]
-
-
-def _made_of_a_text(manifest: Manifest) -> list[tuple[str, str]]:
-    if manifest.pooling is not None:
-        return _vector_rows(manifest.pooling)
-    return _pair_rows(manifest.rerank) if manifest.rerank is not None else []
 
 
 def _vector_rows(spec: PoolingSpec) -> list[tuple[str, str]]:
@@ -60,7 +54,9 @@ def _vector_rows(spec: PoolingSpec) -> list[tuple[str, str]]:
     ]
 
 
-def _pair_rows(spec: RerankSpec) -> list[tuple[str, str]]:
+def _pair_rows(spec: RerankSpec | None) -> list[tuple[str, str]]:
+    if spec is None:
+        return []
     around = " ".join((_ids(spec.begin_ids), "query", _ids(spec.middle_ids), "document", _ids(spec.end_ids)))
     return [("scores", f"of pairs: {around}")]
 
@@ -84,18 +80,12 @@ def segment_table(manifest: Manifest) -> Table:
     rows = [
         row(GraphKind.LINEAR, manifest.quant, LINEAR_DATA),
         row(GraphKind.ATTENTION, "none; runs for each sequence", ""),
-        *(
-            [row(GraphKind.RECURRENT, "convolutions; runs for each sequence", manifest.conv_weights)]
-            if of_kind[GraphKind.RECURRENT]
-            else []
-        ),
-        *(
-            [("", f"scales of {manifest.kv_dtype} caches", "", "", _file_size(manifest, manifest.kv_scales))]
-            if manifest.kv_scales
-            else []
-        ),
-        ("", "embedding, norms, biases", "", "", _file_size(manifest, SHARED_DATA)),
     ]
+    if of_kind[GraphKind.RECURRENT]:
+        rows.append(row(GraphKind.RECURRENT, "convolutions; runs for each sequence", manifest.conv_weights))
+    if manifest.kv_scales:
+        rows.append(("", f"scales of {manifest.kv_dtype} caches", "", "", _file_size(manifest, manifest.kv_scales)))
+    rows.append(("", "embedding, norms, biases", "", "", _file_size(manifest, SHARED_DATA)))
     return table(("kind", "weights", "graphs", "size", "stored"), rows, "graphs", words=2)
 
 
@@ -153,20 +143,21 @@ def _headline(manifest: Manifest) -> RenderableType:
 
 def _generator_facts(manifest: Manifest) -> list[tuple[str, str]]:
     model, rope = manifest.model, manifest.model.rope
-    return [
-        *_recurrent_rows(manifest),
+    facts = [
+        ("states", _state_text(manifest)),
         ("rotary", f"{rope.kind}, theta {rope.theta:g}, {rope.rotary_dim} of {model.head_dim}, factor {rope.factor:g}"),
         ("weights", f"{manifest.quant}, {'tied' if model.tied_head else 'own'} head, split {manifest.split}"),
-        *([("quality", _quality_text(manifest.quality))] if manifest.quality is not None else []),
+        ("quality", _quality_text(manifest.quality) if manifest.quality is not None else ""),
         ("context", f"{manifest.max_context:,} tokens a sequence"),
         ("cache", _cache_text(manifest)),
-        *([("fused", _fused_text(manifest.fused))] if manifest.fused is not None else []),
-        *([("blocks", _blocks_text(manifest.diffusion))] if manifest.diffusion is not None else []),
-        *([("task", _task_text(manifest))] if manifest.task is not ModelTask.GENERATE else []),
-        *([("vision", _vision_text(manifest.vision))] if manifest.vision is not None else []),
+        ("fused", _fused_text(manifest.fused) if manifest.fused is not None else ""),
+        ("blocks", _blocks_text(manifest.diffusion) if manifest.diffusion is not None else ""),
+        ("task", _task_text(manifest)),
+        ("vision", _vision_text(manifest.vision) if manifest.vision is not None else ""),
         ("stop ids", ", ".join(map(str, manifest.text.stop_ids)) or "none"),
         ("answers", _answer_text(manifest.text.writes)),
     ]
+    return [(name, text) for name, text in facts if text]
 
 
 def _answer_text(answer: AnswerFormat) -> str:
@@ -177,14 +168,14 @@ def _answer_text(answer: AnswerFormat) -> str:
     return ", ".join(parts) or "plain text"
 
 
-def _recurrent_rows(manifest: Manifest) -> list[tuple[str, str]]:
-    """What a sequence carries through layers without keys and values, if there are such."""
+def _state_text(manifest: Manifest) -> str:
+    """What a sequence carries through layers without keys and values, '' if there are none."""
     spec = manifest.model.recurrent
     if spec is None:
-        return []
+        return ""
     heads, keys, values = spec.memory_shape
     layers = f"{len(spec.layers)} of the layers are recurrent: {heads} heads of {keys} x {values}"
-    return [("states", f"{layers}, convolution of {spec.kernel}; {size_text(spec.state_bytes)} a sequence")]
+    return f"{layers}, convolution of {spec.kernel}; {size_text(spec.state_bytes)} a sequence"
 
 
 def _blocks_text(diffusion: DiffusionSpec) -> str:
@@ -199,8 +190,10 @@ def _vision_text(vision: VisionSpec) -> str:
 
 
 def _task_text(manifest: Manifest) -> str:
-    """What it is for beside chats, or instead of them."""
+    """What it is for beside chats, or instead of them; '' of a model for chats."""
     pooling = manifest.pooling
+    if manifest.task is ModelTask.GENERATE:
+        return ""
     if pooling is None:
         return f"{manifest.task.value}, and chats"
     return f"{manifest.task.value}, {pooling.dimensions} dimensions by the {pooling.kind.value} token"

@@ -95,6 +95,8 @@ def generation_params(
     if max_tokens is not None and min_tokens > max_tokens:
         message = f"'min_tokens' ({min_tokens}) is above the maximum of {max_tokens} tokens."
         raise refuse(message, "min_tokens", "invalid_value")
+    window = engine.info.max_context
+    room = max(1, window - max(1, max_tokens or 1))
     return GenerationParams(
         choices=choices,
         max_tokens=max_tokens,
@@ -115,7 +117,7 @@ def generation_params(
         seed=body.seed,
         min_tokens=min_tokens,
         logprobs=logprobs,
-        keep=_keep(body, engine.info.max_context, max_tokens),
+        keep=kept_tokens(body.truncate_prompt_tokens, window - 1, room),
         denoising=denoising(body, engine),
     )
 
@@ -126,15 +128,12 @@ def check_choices(choices: int, param: str, settings: Settings) -> None:
         raise refuse(message, param, "integer_above_max_value")
 
 
-def _keep(body: GenerationBody, window: int, max_tokens: int | None) -> int | None:
-    """Prompt tokens to use; -1 is as many as leave room for the answer."""
-    asked = body.truncate_prompt_tokens
-    if asked is None:
-        return None
-    if asked == 0 or asked >= window:
-        message = f"Invalid 'truncate_prompt_tokens': {asked} is not -1 and not from 1 to {window - 1}."
+def kept_tokens(asked: int | None, most: int, all_that_fit: int) -> int | None:
+    """Tokens of a prompt or an input to use, None for no bound; -1 is as many as fit."""
+    if asked == 0 or (asked or 0) > most:
+        message = f"Invalid 'truncate_prompt_tokens': {asked} is not -1 and not from 1 to {most}."
         raise refuse(message, "truncate_prompt_tokens", "invalid_value")
-    return asked if asked > 0 else max(1, window - max(1, max_tokens or 1))
+    return all_that_fit if asked == -1 else asked
 
 
 def _stop(body: GenerationBody, engine: Engine) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ from engine.bundle.manifest import Manifest
 from engine.bundle.specs import PoolingSpec, RerankSpec
 from engine.client.engine import EngineInfo
 from engine.client.pooling import IdsInput, PooledInput, TextInput
+from server.generation.params import kept_tokens
 from server.http.errors import refuse
 from server.http.fields import MAX_TOKENS, Answer, Body, Name, Priority, TokenIds, User, texts_or_ids
 
@@ -57,7 +58,7 @@ def rerank_spec(manifest: Manifest) -> RerankSpec:
 
 
 def embedding_inputs(body: EmbeddingRequest, info: EngineInfo) -> list[PooledInput]:
-    keep, given = kept_tokens(body.truncate_prompt_tokens, info), body.input
+    keep, given = kept_tokens(body.truncate_prompt_tokens, info.max_input, info.max_input), body.input
     if isinstance(given, str):
         return [TextInput(given, "input", body.prompt_name, keep)]
     if isinstance(given[0], int):
@@ -80,16 +81,6 @@ def check_dimensions(asked: int | None, spec: PoolingSpec) -> None:
     if not spec.may_cut:
         message = f"This model's vectors have {spec.dimensions} dimensions and cannot be shortened."
         raise refuse(message, "dimensions", "invalid_value")
-
-
-def kept_tokens(asked: int | None, info: EngineInfo) -> int | None:
-    """Tokens of an input to use; -1 is as many as the model takes."""
-    if asked is None:
-        return None
-    if asked == 0 or asked > info.max_input:
-        message = f"Invalid 'truncate_prompt_tokens': {asked} is not -1 and not from 1 to {info.max_input}."
-        raise refuse(message, "truncate_prompt_tokens", "invalid_value")
-    return asked if asked > 0 else info.max_input
 
 
 def _wrong_task(manifest: Manifest, what: str, task: str) -> str:
