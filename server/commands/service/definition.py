@@ -55,25 +55,10 @@ def stop_seconds(settings: Settings) -> float:
 TIMEOUT_S = 120.0  # starting a unit waits for the program to be executed, no longer
 
 
-@dataclass(frozen=True, slots=True)
-class ToolResult:
-    """How a tool ended and what it wrote."""
-
-    code: int
-    output: str
-    errors: str
-
-    @property
-    def reason(self) -> str:
-        """The last line it complained with."""
-        lines = [line.strip() for line in (self.errors.strip() or self.output.strip()).splitlines()]
-        return lines[-1] if lines else f"it ended with status {self.code}"
-
-
-def run_tool(words: Sequence[str]) -> ToolResult:
+def run_tool(words: Sequence[str]) -> "subprocess.CompletedProcess[str]":
     """Run a tool that is known to be there; output that is no text is replaced."""
     try:
-        done = subprocess.run(
+        return subprocess.run(
             words,
             capture_output=True,
             text=True,
@@ -84,8 +69,17 @@ def run_tool(words: Sequence[str]) -> ToolResult:
             env=child_environment(),
         )
     except subprocess.TimeoutExpired:
-        return ToolResult(-1, "", f"{words[0]} did not answer within {TIMEOUT_S:g} s")
-    return ToolResult(done.returncode, done.stdout, done.stderr)
+        return subprocess.CompletedProcess(words, -1, "", f"{words[0]} did not answer within {TIMEOUT_S:g} s")
+
+
+def output_of(tool: Sequence[str], *words: str) -> str:
+    """What a tool writes. Raises ServiceError with the last line that it complained with."""
+    done = run_tool((*tool, *words))
+    if done.returncode:
+        lines = [line.strip() for line in (done.stderr.strip() or done.stdout.strip()).splitlines()]
+        reason = lines[-1] if lines else f"it ended with status {done.returncode}"
+        raise ServiceError(f"{' '.join(tool)} {words[0]} failed: {reason}")
+    return done.stdout
 
 
 def has_tool(name: str) -> bool:

@@ -11,8 +11,8 @@ from server.commands.service.definition import (
     ServiceDefinition,
     ServiceError,
     ServiceState,
-    ToolResult,
     has_tool,
+    output_of,
     run_tool,
 )
 
@@ -50,6 +50,7 @@ def quoted(word: str) -> str:
     return f'"{word}{word[len(word) - ending :]}"'
 
 
+SCHTASKS = ("schtasks",)
 LAST_RESULT = 6  # column of `schtasks /Query /V /FO CSV`, whose names and texts are in the user's language
 RUNNING = "267009"  # SCHED_S_TASK_RUNNING
 
@@ -72,10 +73,10 @@ class ScheduledTasks:
             with tempfile.TemporaryDirectory() as folder:
                 file = Path(folder) / "task.xml"
                 file.write_text(text, encoding="utf-16")
-                self._schtasks("/Create", "/TN", service.name, "/XML", str(file), "/F")
+                output_of(SCHTASKS, "/Create", "/TN", service.name, "/XML", str(file), "/F")
         except OSError as error:
             raise ServiceError(f"{self._logs} cannot be written: {error.strerror or error}") from error
-        self._schtasks("/Run", "/TN", service.name)
+        output_of(SCHTASKS, "/Run", "/TN", service.name)
         yield f"created the task {service.name} and started it; its log: {log}"
         yield "it runs while you are logged on, and is started again within a minute when it ends"
 
@@ -83,21 +84,15 @@ class ScheduledTasks:
         """End the task, which does not drain, and forget it."""
         if not self.state(name).is_installed:
             raise ServiceError(f"there is no task {name}")
-        run_tool(("schtasks", "/End", "/TN", name))  # fails when it does not run
-        self._schtasks("/Delete", "/TN", name, "/F")
+        run_tool((*SCHTASKS, "/End", "/TN", name))  # fails when it does not run
+        output_of(SCHTASKS, "/Delete", "/TN", name, "/F")
         yield f"ended and removed the task {name}"
 
     def state(self, name: str) -> ServiceState:
-        shown = run_tool(("schtasks", "/Query", "/TN", name, "/V", "/FO", "CSV", "/NH"))
-        rows = [row for row in csv.reader(shown.output.splitlines()) if len(row) > LAST_RESULT]
-        if shown.code or not rows:
+        shown = run_tool((*SCHTASKS, "/Query", "/TN", name, "/V", "/FO", "CSV", "/NH"))
+        rows = [row for row in csv.reader(shown.stdout.splitlines()) if len(row) > LAST_RESULT]
+        if shown.returncode or not rows:
             return ServiceState(False, False, f"there is no task {name}")
         is_running = any(row[LAST_RESULT] == RUNNING for row in rows)
         text = f"{name}: {'running' if is_running else f'not running, its last result was {rows[0][LAST_RESULT]}'}"
         return ServiceState(True, is_running, f"{text}; its log: {self._logs / f'{name}.log'}")
-
-    def _schtasks(self, *words: str) -> ToolResult:
-        done = run_tool(("schtasks", *words))
-        if done.code:
-            raise ServiceError(f"schtasks {words[0]} failed: {done.reason}")
-        return done

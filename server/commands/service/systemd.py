@@ -9,8 +9,8 @@ from server.commands.service.definition import (
     ServiceDefinition,
     ServiceError,
     ServiceState,
-    ToolResult,
     has_tool,
+    output_of,
     run_tool,
 )
 
@@ -82,6 +82,7 @@ def _check(text: str) -> None:
         raise ServiceError(f"{text!r} cannot stand in a unit file: it has control characters")
 
 
+SYSTEMCTL = ("systemctl", "--user")
 PROPERTIES = ("LoadState", "ActiveState", "SubState", "MainPID", "UnitFileState", "Result")
 
 
@@ -96,7 +97,7 @@ class SystemdUser:
 
     def install(self, service: ServiceDefinition) -> Iterator[str]:
         text = unit_text(service)
-        self._systemctl("daemon-reload")  # fails before anything is written where there is no manager
+        output_of(SYSTEMCTL, "daemon-reload")  # fails before anything is written where there is no manager
         file = self._file(service.name)
         is_new = not file.exists()
         try:
@@ -104,9 +105,9 @@ class SystemdUser:
             file.write_text(text, encoding="utf-8")
         except OSError as error:
             raise ServiceError(f"{file} cannot be written: {error.strerror or error}") from error
-        self._systemctl("daemon-reload")
-        self._systemctl("enable", _unit(service.name))
-        self._systemctl("restart", _unit(service.name))
+        output_of(SYSTEMCTL, "daemon-reload")
+        output_of(SYSTEMCTL, "enable", _unit(service.name))
+        output_of(SYSTEMCTL, "restart", _unit(service.name))
         yield f"{'wrote' if is_new else 'replaced'} {file} and started it; its log: journalctl --user -u {service.name}"
         if not _lingers():
             yield f"it ends when you log out; to run it always: sudo loginctl enable-linger {getpass.getuser()}"
@@ -115,14 +116,14 @@ class SystemdUser:
         file = self._file(name)
         if not file.exists():
             raise ServiceError(f"there is no service {name}: {file} does not exist")
-        self._systemctl("disable", "--now", _unit(name))
+        output_of(SYSTEMCTL, "disable", "--now", _unit(name))
         file.unlink(missing_ok=True)
-        self._systemctl("daemon-reload")
+        output_of(SYSTEMCTL, "daemon-reload")
         yield f"stopped {name} and removed {file}"
 
     def state(self, name: str) -> ServiceState:
-        shown = self._systemctl("show", _unit(name), f"--property={','.join(PROPERTIES)}")
-        known = dict(line.split("=", 1) for line in shown.output.splitlines() if "=" in line)
+        shown = output_of(SYSTEMCTL, "show", _unit(name), f"--property={','.join(PROPERTIES)}")
+        known = dict(line.split("=", 1) for line in shown.splitlines() if "=" in line)
         if known.get("LoadState") == "not-found":
             return ServiceState(False, False, f"there is no service {name}")
         active, sub = known.get("ActiveState", "unknown"), known.get("SubState", "unknown")
@@ -134,12 +135,6 @@ class SystemdUser:
     def _file(self, name: str) -> Path:
         return self._folder / _unit(name)
 
-    def _systemctl(self, *words: str) -> ToolResult:
-        done = run_tool(("systemctl", "--user", *words))
-        if done.code:
-            raise ServiceError(f"systemctl --user {words[0]} failed: {done.reason}")
-        return done
-
 
 def _unit(name: str) -> str:
     return f"{name}.service"
@@ -149,4 +144,4 @@ def _lingers() -> bool:
     """Whether this user's manager outlives the session; True where nobody can say."""
     if not has_tool("loginctl"):
         return True
-    return run_tool(("loginctl", "show-user", getpass.getuser(), "--property=Linger")).output.strip() != "Linger=no"
+    return run_tool(("loginctl", "show-user", getpass.getuser(), "--property=Linger")).stdout.strip() != "Linger=no"
