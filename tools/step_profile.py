@@ -69,9 +69,9 @@ async def _profiles(address: str, prompts: PromptSource, load: BenchLoad) -> lis
         sized = dataclasses.replace(prompts, length=length)
         for clients in load.clients:
             book = Book()
-            before = read_stages(await target.metrics() or "")
+            before = read_stages(await target.text_at("metrics") or "")
             await measure([target], sized, dataclasses.replace(load, clients=(clients,)), book, lambda _: None)
-            after = read_stages(await target.metrics() or "")
+            after = read_stages(await target.text_at("metrics") or "")
             steps = sum(record.counters.steps for record in book.turns if record.counters is not None)
             spent = {stage: seconds - before.get(stage, 0.0) for stage, seconds in after.items()}
             found.append(StepProfile(clients, steps, spent))

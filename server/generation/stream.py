@@ -46,11 +46,10 @@ class MergedStream:
         self._pumps = [asyncio.create_task(self._pump(i, stream)) for i, stream in self._unfinished.items()]
         for pump in self._pumps:
             pump.add_done_callback(self._pump_ended)
-        self._timer = (
-            asyncio.get_running_loop().call_later(max(0.0, timeout_s - waited_s), self._expire, timeout_s)
-            if timeout_s > 0
-            else None
-        )
+        self._timer: asyncio.TimerHandle | None = None
+        if timeout_s > 0:
+            late = RequestTimeout.after(timeout_s)
+            self._timer = asyncio.get_running_loop().call_later(max(0.0, timeout_s - waited_s), self.fail, late)
         in_flight.enter(self)
 
     async def deltas(self) -> list[ChoiceDelta]:
@@ -108,9 +107,6 @@ class MergedStream:
         elif error is not None:
             _log.error("a generation broke", exc_info=error)
             self.fail(EngineFailure(f"The generation broke: {type(error).__name__}."))
-
-    def _expire(self, timeout_s: float) -> None:
-        self.fail(RequestTimeout.after(timeout_s))
 
 
 INPUTS_AT_ONCE = 64  # of one request: as many rows as a step has, unless each has two or three

@@ -157,7 +157,9 @@ class BoundedProtocol(H11Protocol):
     def eof_received(self) -> bool:  # type: ignore[override]  # asyncio's: true keeps our side open
         """The client closed its side; true while an answer is owed to it."""
         cycle = self.cycle
-        if cycle is None or cycle.response_complete or cycle.more_body or self._speaks_http_1_0():
+        if cycle is None or cycle.response_complete or cycle.more_body:
+            return False
+        if self.conn.their_http_version == b"1.0":  # which knows no interim responses
             return False
         if not self.conn.trailing_data[0]:
             cycle.keep_alive = False
@@ -179,9 +181,6 @@ class BoundedProtocol(H11Protocol):
         error = sys.exception()
         hint = error.error_status_hint if isinstance(error, h11.RemoteProtocolError) else MALFORMED.status
         self._refuse({431: TOO_LARGE, 501: UNKNOWN_TRANSFER}.get(hint, MALFORMED))
-
-    def _speaks_http_1_0(self) -> bool:
-        return self.conn.their_http_version == b"1.0"  # which knows no interim responses
 
     def _probe(self, next_s: float) -> None:
         """Send what means nothing, unless bytes that were sent are still on their way."""

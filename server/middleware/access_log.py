@@ -152,7 +152,7 @@ class AccessLog:
             _log.exception("request %s failed inside the server", logged.request_id)
             if logged.status:
                 raise  # the answer has begun: only closing the connection tells the client
-            await logged.send_internal_error()
+            await send_error(logged.send, scope, INTERNAL)
         finally:
             self._answered(*logged.label(self._routes))
             if self._write is not None:
@@ -197,9 +197,6 @@ class _RequestLog:
         elif kind == "http.response.body" and not message.get("more_body", False):
             self._has_ended = True
         await self._send(message)
-
-    async def send_internal_error(self) -> None:
-        await send_error(self.send, self._scope, INTERNAL)
 
     def label(self, routes: Sequence[Route]) -> tuple[str, str, int]:
         """Method, path and status. Callers cannot make up new ones: what is not ours is "other"."""

@@ -47,12 +47,8 @@ class BenchTarget(ServerClient):
             previous = reading
             await asyncio.sleep(SETTLE_STEP_S)
 
-    async def metrics(self) -> str | None:
-        """The exposition at /metrics; None where there is none."""
-        return await self.text_at("metrics")
-
     async def _reading(self) -> Reading | None:
-        text = await self.metrics()
+        text = await self.text_at("metrics")
         return None if text is None else read_metrics(text)
 
 

@@ -2,10 +2,8 @@
 
 import random
 import secrets
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -113,27 +111,27 @@ def read_prompts(path: Path) -> tuple[tuple[Message, ...], ...]:
     return tuple(chats)
 
 
+class _Said(msgspec.Struct):
+    role: str
+    content: str
+
+
+class _Line(msgspec.Struct):
+    prompt: str | None = None
+    messages: list[_Said] | None = None
+
+
 def _chat(line: str, origin: str) -> tuple[Message, ...]:
     if not line.lstrip().startswith("{"):
         return (user(line.strip()),)
     try:
-        given = msgspec.json.decode(line)
+        given = msgspec.json.decode(line, type=_Line)
+    except msgspec.ValidationError:
+        given = _Line()
     except msgspec.DecodeError as error:
         raise BadPrompts(f"{origin}: {error}") from error
-    prompt, messages = given.get("prompt"), given.get("messages")
-    if isinstance(prompt, str) and messages is None:
-        return (user(prompt),)
-    if prompt is None and _are_messages(messages):
-        return tuple({"role": item["role"], "content": item["content"]} for item in messages)
+    if given.prompt is not None and given.messages is None:
+        return (user(given.prompt),)
+    if given.prompt is None and given.messages:
+        return tuple({"role": each.role, "content": each.content} for each in given.messages)
     raise BadPrompts(f'{origin}: needs "prompt" (text) or "messages" (a list of objects with role and content)')
-
-
-def _are_messages(given: Any) -> bool:
-    return (
-        isinstance(given, Sequence)
-        and len(given) > 0
-        and all(
-            isinstance(item, dict) and isinstance(item.get("role"), str) and isinstance(item.get("content"), str)
-            for item in given
-        )
-    )

@@ -1,7 +1,6 @@
 """What a service manager is told of a service, and how one fails. Pure."""
 
 import re
-import shutil
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -80,7 +79,3 @@ def output_of(tool: Sequence[str], *words: str) -> str:
         reason = lines[-1] if lines else f"it ended with status {done.returncode}"
         raise ServiceError(f"{' '.join(tool)} {words[0]} failed: {reason}")
     return done.stdout
-
-
-def has_tool(name: str) -> bool:
-    return shutil.which(name) is not None

@@ -2,6 +2,7 @@
 
 import csv
 import os
+import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -11,7 +12,6 @@ from server.commands.service.definition import (
     ServiceDefinition,
     ServiceError,
     ServiceState,
-    has_tool,
     output_of,
     run_tool,
 )
@@ -59,7 +59,7 @@ class ScheduledTasks:
     """Raises ServiceError when this machine has no Task Scheduler."""
 
     def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
-        if not has_tool("schtasks"):
+        if shutil.which("schtasks") is None:
             raise ServiceError("this machine has no Task Scheduler (schtasks)")
         user, domain = environment.get("USERNAME", ""), environment.get("USERDOMAIN", "")
         self._user = f"{domain}\\{user}" if domain else user

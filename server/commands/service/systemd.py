@@ -2,6 +2,7 @@
 
 import getpass
 import os
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -9,7 +10,6 @@ from server.commands.service.definition import (
     ServiceDefinition,
     ServiceError,
     ServiceState,
-    has_tool,
     output_of,
     run_tool,
 )
@@ -90,7 +90,7 @@ class SystemdUser:
     """Raises ServiceError when this machine or this session has no such manager."""
 
     def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
-        if not has_tool("systemctl"):
+        if shutil.which("systemctl") is None:
             raise ServiceError("this machine has no systemd: have its own service manager run 'hexserve serve'")
         base = Path(environment.get("XDG_CONFIG_HOME") or Path.home() / ".config")
         self._folder = base / "systemd" / "user"
@@ -142,6 +142,6 @@ def _unit(name: str) -> str:
 
 def _lingers() -> bool:
     """Whether this user's manager outlives the session; True where nobody can say."""
-    if not has_tool("loginctl"):
+    if shutil.which("loginctl") is None:
         return True
     return run_tool(("loginctl", "show-user", getpass.getuser(), "--property=Linger")).stdout.strip() != "Linger=no"
