@@ -13,9 +13,9 @@ from typing import cast
 
 import msgspec
 
+from server.http.errors import echo
 from server.stored_responses.record import (
     CONTINUABLE,
-    ConversationTooLarge,
     Json,
     NotContinuable,
     NotStored,
@@ -151,7 +151,7 @@ class Database:
     def conversation(self, key: ResponseKey, limit: int) -> list[ResponseRecord]:
         """A response and all before it, the first one first; they count as used now.
 
-        NotStored names the one that is missing. NotContinuable; ConversationTooLarge beyond `limit` bytes.
+        NotStored names the one that is missing. NotContinuable, also beyond `limit` bytes.
         """
         asked = {"id": key.id, "owner": key.owner, "now": self._clock()}
         with self._change():
@@ -246,7 +246,7 @@ def _check_chain(id: str, rows: list[tuple[str, str | None, str, int]], limit: i
         raise NotStored(rows[-1][1])
     for found, _, status, _ in rows:
         if status not in CONTINUABLE:
-            raise NotContinuable(found, ResponseStatus(status))
+            raise NotContinuable(f"The response {echo(found)} cannot be followed: it is {status}, not completed.")
     size = sum(row[3] for row in rows)
     if size > limit:
-        raise ConversationTooLarge(size, limit)
+        raise NotContinuable(f"The responses before this one have {size} bytes, the limit is {limit}.")

@@ -79,21 +79,7 @@ class NotStored(Exception):
 
 
 class NotContinuable(Exception):
-    """A response that has not ended well cannot be followed by another one."""
-
-    def __init__(self, id: str, status: ResponseStatus) -> None:
-        super().__init__(id)
-        self.id = id
-        self.status = status
-
-
-class ConversationTooLarge(Exception):
-    """The responses before this one are more than one request may bring."""
-
-    def __init__(self, size: int, limit: int) -> None:
-        super().__init__(size)
-        self.size = size
-        self.limit = limit
+    """A response that no other one can follow; the message is the sentence for its caller."""
 
 
 @dataclass(frozen=True, slots=True)

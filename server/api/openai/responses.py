@@ -44,7 +44,6 @@ from server.http.fields import Answer
 from server.middleware.auth import Caller
 from server.stored_responses.database import Database
 from server.stored_responses.record import (
-    ConversationTooLarge,
     NotContinuable,
     NotStored,
     ResponseKey,
@@ -110,11 +109,7 @@ async def _previous_of(request: Request, id: str | None) -> Sequence[ResponseRec
         message = f"Previous response with id {echo(missing.id)} not found."
         raise refuse(message, param, "previous_response_not_found", 404) from None
     except NotContinuable as error:
-        message = f"The response {echo(error.id)} cannot be followed: it is {error.status}, not completed."
-        raise refuse(message, param, "invalid_value") from None
-    except ConversationTooLarge as error:
-        message = f"The responses before this one have {error.size} bytes, the limit is {error.limit}."
-        raise refuse(message, param, "invalid_value") from None
+        raise refuse(str(error), param, "invalid_value") from None
 
 
 async def _stored_answer(request: Request, run: ResponseRun, is_stream: bool, keep_alive_s: float) -> Response:

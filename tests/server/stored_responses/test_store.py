@@ -95,11 +95,11 @@ def test_what_a_server_left_that_is_gone_has_failed(tmp_path: Path) -> None:
 
 def test_two_servers_share_a_folder(tmp_path: Path) -> None:
     one = ResponseStore(tmp_path, BOUNDS)
-    asyncio.run(one.add(record("a", RUNS)))
+    asyncio.run(one.ask(Database.add, record("a", RUNS)))
     two = ResponseStore(tmp_path, BOUNDS)
-    assert asyncio.run(two.get(ResponseKey("anna", "a"))).status == "in_progress", "its server lives"
+    assert asyncio.run(two.ask(Database.get, ResponseKey("anna", "a"))).status == "in_progress", "its server lives"
     asyncio.run(one.update("a", DONE, {"output": []}))
-    assert asyncio.run(two.get(ResponseKey("anna", "a"))).status == "completed"
+    assert asyncio.run(two.ask(Database.get, ResponseKey("anna", "a"))).status == "completed"
     two.close()
     one.close()
 
