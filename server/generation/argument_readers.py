@@ -4,7 +4,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from engine.bundle.answer_format import KEY, CallFormat, JsonArguments, LiteralArguments, TaggedArguments
 from engine.grammar.spec import Types, types_of
@@ -34,14 +34,7 @@ class Read:
     is_done: bool = False
 
 
-class ArgumentReader(Protocol):
-    """Reads the arguments of one call, piece by piece."""
-
-    def read(self, text: str, is_last: bool) -> Read:
-        """What is certain of all that has not been read yet."""
-
-
-def argument_reader(form: CallFormat, schema: Schema) -> ArgumentReader:
+def argument_reader(form: CallFormat, schema: Schema) -> "ArgumentReader":
     """A reader for the arguments of one call. schema: of the function's parameters."""
     match form.arguments:
         case JsonArguments():
@@ -100,26 +93,19 @@ class JsonReader:
         return Read(text[:used], text[used:], is_done)
 
 
-class _Entries:
-    """The JSON text of an object that is made entry by entry."""
-
-    def __init__(self) -> None:
-        self._count = 0
-
-    def key(self, key: str) -> str:
-        """What comes in front of the value of `key`."""
-        self._count += 1
-        return f"{'{' if self._count == 1 else ', '}{as_json(key)}: "
-
-    def end(self) -> str:
-        """What ends the object."""
-        return "}" if self._count else "{}"
-
-
 class _ValueReader(ABC):
-    """Finds where a value ends: at what closes it, once something follows that can only stand behind a value."""
+    """Makes an object entry by entry. A value ends at what closes it, once what can only stand behind one follows."""
 
     _seen = 0  # characters of the value in which it does not end
+    _entries = 0
+
+    def _entry(self, key: str) -> str:
+        """JSON in front of the value of `key`."""
+        self._entries += 1
+        return f"{'{' if self._entries == 1 else ', '}{as_json(key)}: "
+
+    def _end_of_entries(self) -> str:
+        return "}" if self._entries else "{}"
 
     @abstractmethod
     def _goes_on(self, text: str, place: int) -> bool:
@@ -145,7 +131,6 @@ class LiteralReader(_ValueReader):
         self._form = form
         self._closing = call.end.strip()[:1]
         self._ends = tuple(call.end + behind for behind in (call.closing, call.between or call.closing))
-        self._entries = _Entries()
         self._scanner: LiteralScanner | None = None
 
     def read(self, text: str, is_last: bool) -> Read:
@@ -154,12 +139,12 @@ class LiteralReader(_ValueReader):
         while True:
             text = text.lstrip(" \t\r\n" if self._scanner is not None else " \t\r\n,")
             if self._scanner is None and text[:1] == self._closing:
-                return Read(made + self._entries.end(), text, is_done=True)
+                return Read(made + self._end_of_entries(), text, is_done=True)
             if self._scanner is None:
                 key, found, behind = text.partition(self._form.assign)
                 if not found:
                     return Read(made, text, is_done=len(text) > MAX_KEY_CHARACTERS)
-                made += self._entries.key(key.strip().strip("'\""))
+                made += self._entry(key.strip().strip("'\""))
                 self._scanner, self._seen = LiteralScanner(self._form.quote, "," + self._closing), 1
                 text = behind.lstrip()
             end = self._end(text, self._scanner, is_last)
@@ -208,7 +193,6 @@ class TaggedReader(_ValueReader):
         self._end = spaces + end
         self._assigns = sorted(set(form.assign.values()), key=len, reverse=True)
         self._string = form.assign.get("string", "")
-        self._entries = _Entries()
         self._key: str | None = None
         self._types: Types | None = None
         self._is_begun = False  # a string went out in part
@@ -221,7 +205,7 @@ class TaggedReader(_ValueReader):
                 if self._key is None:
                     found = self._next_key(text)
                     if found is None:
-                        return Read(made + self._entries.end(), text, is_done=True)
+                        return Read(made + self._end_of_entries(), text, is_done=True)
                     more, text = found
                 else:
                     more, text, is_complete = self._value(self._key, text, is_last)
@@ -230,7 +214,7 @@ class TaggedReader(_ValueReader):
                 made += more
             except Unsure:
                 if is_last and self._key is None:
-                    return Read(made + self._entries.end(), text, is_done=True)
+                    return Read(made + self._end_of_entries(), text, is_done=True)
                 return Read(made, text)
 
     def _next_key(self, text: str) -> tuple[str, str] | None:
@@ -250,7 +234,7 @@ class TaggedReader(_ValueReader):
             if spaces and spaces.startswith(text[end:]) and len(text) - end < len(spaces):
                 self._key = None
                 raise Unsure
-            return self._entries.key(self._key), text[end + (len(spaces) if text.startswith(spaces, end) else 0) :]
+            return self._entry(self._key), text[end + (len(spaces) if text.startswith(spaces, end) else 0) :]
         if len(text) < head.end + MAX_KEY_CHARACTERS:
             raise Unsure
         return None
@@ -264,9 +248,7 @@ class TaggedReader(_ValueReader):
 
     def _types_of(self, key: str, assign: str) -> Types | None:
         """The types of a value by the tool's schema, and by how it is written where that says it."""
-        properties = self._schema.get("properties")
-        schema = properties.get(key, NOTHING) if isinstance(properties, Mapping) else NOTHING
-        types = types_of(schema, self._schema)
+        types = types_of(self._schema_of(key), self._schema)
         if len(self._assigns) == 1:
             return types
         told = frozenset(kind for kind, literal in self._form.assign.items() if literal == assign)
@@ -281,11 +263,12 @@ class TaggedReader(_ValueReader):
         closing = self._form.after.rstrip()
         if wrap is not None and is_wrapped:
             closing = wrap.closing + closing.lstrip()
-        end = self._end_of(key, text, closing, is_last)
+        core = closing.strip().replace(KEY, key)
+        place = self._closing_place(text, core, is_last)
         is_text = self._types == frozenset(("string",)) and wrap is None
-        if end is None:
-            return self._part(key, text, closing) if is_text else ("", text, False)
-        value, behind = text[: end[0]], text[end[1] :]
+        if place < 0:
+            return self._part(text, core) if is_text else ("", text, False)
+        value, behind = text[:place], text[place + len(core) :]
         value = value.removesuffix(closing[: len(closing) - len(closing.lstrip())])
         if wrap is not None and is_wrapped:
             made = as_json(value.removeprefix(wrap.opening))
@@ -295,12 +278,6 @@ class TaggedReader(_ValueReader):
             made = as_json(self._converted(key, value))
         self._key = None
         return made, behind, True
-
-    def _end_of(self, key: str, text: str, closing: str, is_last: bool) -> tuple[int, int] | None:
-        """Where the value ends and what follows it begins, None when its end is not there."""
-        core = closing.strip().replace(KEY, key)
-        place = self._closing_place(text, core, is_last)
-        return (place, place + len(core)) if place >= 0 else None
 
     def _goes_on(self, text: str, place: int) -> bool:
         """Whether another argument or the end of the call follows a value. Raises Unsure."""
@@ -312,9 +289,8 @@ class TaggedReader(_ValueReader):
 
         return _follows(text, place, self._form.before, is_opening, (self._end,))
 
-    def _part(self, key: str, text: str, closing: str) -> tuple[str, str, bool]:
-        """The part of a string that is certain."""
-        core = closing.strip().replace(KEY, key)
+    def _part(self, text: str, core: str) -> tuple[str, str, bool]:
+        """The part of a string that is certain. core: what closes it."""
         place = text.find(core, self._seen)
         keep = len(text[:place].rstrip()) if place >= 0 else len(text) - uncertain(text, (core,))
         if not keep:
@@ -326,10 +302,12 @@ class TaggedReader(_ValueReader):
     def _converted(self, key: str, value: str) -> Any:
         if not self._form.item:
             return read_value(value, self._types)
-        properties = self._schema.get("properties")
-        schema = properties.get(key) if isinstance(properties, Mapping) else None
         before = self._form.before.removesuffix("<")
-        return read_elements(value, before, self._form.item, schema, self._schema)
+        return read_elements(value, before, self._form.item, self._schema_of(key), self._schema)
+
+    def _schema_of(self, key: str) -> Any:
+        properties = self._schema.get("properties")
+        return properties.get(key, NOTHING) if isinstance(properties, Mapping) else NOTHING
 
 
 def _follows(text: str, place: int, next_: str, is_next: Callable[[int], bool], ends: Sequence[str]) -> bool:
@@ -345,3 +323,6 @@ def _follows(text: str, place: int, next_: str, is_next: Callable[[int], bool], 
     if unsure:
         raise Unsure
     return False
+
+
+ArgumentReader = JsonReader | LiteralReader | TaggedReader

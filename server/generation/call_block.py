@@ -9,9 +9,9 @@ from typing import Any
 
 import msgspec
 
-from engine.bundle.answer_format import ID, CallFormat, JsonArguments, LiteralArguments, TaggedArguments
+from engine.bundle.answer_format import ID, TAG, CallFormat, JsonArguments, LiteralArguments, TaggedArguments
 from server.generation.argument_readers import NOTHING, ArgumentReader, JsonReader, Nesting, Schema, argument_reader
-from server.generation.literals import Found, Unsure, find, has_tag, is_blank
+from server.generation.literals import Found, Unsure, find
 
 MAX_PENDING_CHARACTERS = 256 * 1024
 MAX_HEAD_CHARACTERS = 1024  # a call that has not begun as usual within these is read as a whole
@@ -149,14 +149,11 @@ class CallBlock:
             head = None
         if head is None:
             return self._unusual()
-        self._text = self._text[head.end :].lstrip() if self._is_json else self._text[head.end :]
+        is_json = isinstance(self._form.arguments, JsonArguments)
+        self._text = self._text[head.end :].lstrip() if is_json else self._text[head.end :]
         self._reader = argument_reader(self._form, self._schemas.get(head.name, NOTHING))
         self._state, self._object = _State.ARGUMENTS, Nesting(1)
         return [self._begun(head.name, head.id)]
-
-    @property
-    def _is_json(self) -> bool:
-        return isinstance(self._form.arguments, JsonArguments)
 
     def _found_head(self) -> _Head | None:
         """A call's begin, its name and what follows that, None when something else stands there. Raises Unsure."""
@@ -246,7 +243,7 @@ class CallBlock:
 
     def _passed(self, literal: str, state: _State | None) -> list[Piece] | None:
         """Go behind a literal, dropping what is in front of it. state: the next one, None = the block has ended."""
-        if not is_blank(literal):
+        if literal.strip():
             found = find(literal, self._text)
             if found is None:
                 core = literal.strip()
@@ -268,13 +265,13 @@ class CallBlock:
         form, frame = self._form, self._frame
         between = ";" if form.between is None else form.between
         begin = form.begin if frame is None else frame.before + "{"
-        if is_blank(form.closing + between + form.opening):
+        if not (form.closing + between + form.opening).strip():
             self.rest = self._text
             return []
         is_unsure = False
         for literal, skipped in ((form.closing, None), (between + begin, between), (begin, "")):
             try:
-                if is_blank(literal) or find(literal, self._text) is None:
+                if not literal.strip() or find(literal, self._text) is None:
                     continue
             except Unsure:
                 is_unsure = True
@@ -287,7 +284,7 @@ class CallBlock:
             return []
         if is_unsure:
             raise Unsure
-        if has_tag(form.closing):
+        if TAG.search(form.closing) is not None:  # it can be told from text wherever it stands
             return self._passed(form.closing, None)
         self.rest = self._text
         return []

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from engine.bundle.answer_format import ID, KEY, NAME, NUMBER, TAG
+from engine.bundle.answer_format import ID, KEY, NAME, NUMBER
 from engine.grammar.spec import Types, allows, resolved, types_of
 
 _PLACES = re.compile(f"({ID}|{NAME}|{NUMBER}|{KEY})")
@@ -55,16 +55,6 @@ def find(literal: str, text: str, start: int = 0, name: str = "") -> Found | Non
                 return None
             start += 1
     return Found(start, places)
-
-
-def is_blank(literal: str) -> bool:
-    """Nothing of it could be found."""
-    return not literal.strip()
-
-
-def has_tag(literal: str) -> bool:
-    """Whether it can be told from text wherever it stands."""
-    return TAG.search(literal) is not None
 
 
 def uncertain(text: str, literals: tuple[str, ...]) -> int:

@@ -131,9 +131,7 @@ def test_what_has_not_ended_well_cannot_be_followed(database: Database, status: 
 def test_a_conversation_has_a_bound(database: Database) -> None:
     add(database, "a", size=1000)
     add(database, "b", "a", size=1000)
-    with pytest.raises(
-        NotContinuable, match=r"^The responses before this one have 2\d+ bytes"
-    ):
+    with pytest.raises(NotContinuable, match=r"^The responses before this one have 2\d+ bytes"):
         database.conversation(key("b"), 1500)
 
 
