@@ -55,13 +55,13 @@ def free_port() -> int:
 
 
 @contextlib.contextmanager
-def running_server(bundle: str, command: Sequence[str] | None = None, port: int = 0) -> Iterator[str]:
+def running_server(bundle: str) -> Iterator[str]:
     """Start a server, wait until it is ready, yield its address, and end it. Raises ServerFailed.
 
-    Without a command what `bundle` names is fetched and compiled before, where the user sees how far that is.
+    What `bundle` names is fetched and compiled before, where the user sees how far that is.
     """
-    port = port or free_port()
-    with running_child(command or serve_command(_prepared(bundle), port), port) as child:
+    port = free_port()
+    with running_child(serve_command(_prepared(bundle), port), port) as child:
         yield child.address
 
 
@@ -86,7 +86,7 @@ class OwnServer:
 
 @contextlib.contextmanager
 def running_child(command: Sequence[str], port: int, ready_path: str = "health/ready") -> Iterator[OwnServer]:
-    """The same for any command that serves on `port`; ready when `ready_path` answers 200. Raises ServerFailed."""
+    """The same by any command that serves on `port`; ready when `ready_path` answers 200. Raises ServerFailed."""
     address = f"http://127.0.0.1:{port}"
     with tempfile.TemporaryFile() as log, _ends_on_signals():
         child = subprocess.Popen(

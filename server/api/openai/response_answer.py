@@ -31,27 +31,26 @@ class OutputMessage(Answer, kw_only=True):
     content: list[OutputText]
 
 
-class OutputCall(Answer, kw_only=True):
-    """One function call; `arguments` is the JSON text of an object."""
-
+class _Call(Answer, kw_only=True):
     id: str
-    type: Literal["function_call"] = "function_call"
+    type: str
     status: ItemStatus
     call_id: str
     name: str
     namespace: str | UnsetType = UNSET
+
+
+class OutputCall(_Call, kw_only=True):
+    """One function call; `arguments` is the JSON text of an object."""
+
+    type: Literal["function_call"] = "function_call"
     arguments: str
 
 
-class OutputCustomCall(Answer, kw_only=True):
+class OutputCustomCall(_Call, kw_only=True):
     """One call of a custom tool."""
 
-    id: str
     type: Literal["custom_tool_call"] = "custom_tool_call"
-    status: ItemStatus
-    call_id: str
-    name: str
-    namespace: str | UnsetType = UNSET
     input: str
 
 

@@ -13,7 +13,7 @@ from engine.processes import own_group
 from server.commands.own_server import (
     ServerFailed,
     free_port,
-    running_server,
+    running_child,
     serve_command,
     stop,
     stop_signal,
@@ -36,15 +36,15 @@ def is_up(address: str) -> bool:
 
 def test_ready_inside_and_gone_after() -> None:
     port = free_port()
-    with running_server("demo", [sys.executable, "-c", READY_SERVER, str(port)], port) as address:
-        assert address == f"http://127.0.0.1:{port}"
-        assert is_up(address)
-    assert not is_up(address)
+    with running_child([sys.executable, "-c", READY_SERVER, str(port)], port) as child:
+        assert child.address == f"http://127.0.0.1:{port}"
+        assert is_up(child.address)
+    assert not is_up(child.address)
 
 
 def test_a_server_that_cannot_start_says_why() -> None:
     command = [sys.executable, "-c", "import sys; sys.exit('no such bundle: x')"]
-    with pytest.raises(ServerFailed, match=r"(?s)status 1.*no such bundle: x"), running_server("x", command):
+    with pytest.raises(ServerFailed, match=r"(?s)status 1.*no such bundle: x"), running_child(command, free_port()):
         raise AssertionError("must not be reached")
 
 
@@ -72,9 +72,9 @@ def test_sigterm_of_the_parent_ends_the_server() -> None:
     port = free_port()
     parent_code = f"""
         import sys, time
-        from server.commands.own_server import running_server
-        with running_server("demo", [sys.executable, "-c", {READY_SERVER!r}, "{port}"], {port}) as address:
-            print(address, flush=True)
+        from server.commands.own_server import running_child
+        with running_child([sys.executable, "-c", {READY_SERVER!r}, "{port}"], {port}) as child:
+            print(child.address, flush=True)
             time.sleep(600)
     """
     with subprocess.Popen(
