@@ -93,6 +93,12 @@ class JsonSchemaFormat(Body):
     type: Literal["json_schema"]
     json_schema: NamedSchema
 
+    @classmethod
+    def of(cls, definition: dict[str, Any], strict: bool | None) -> "JsonSchemaFormat":
+        """What another format asks for; the definition was validated there."""
+        named = NamedSchema.model_construct(name="output", definition=definition, strict=strict)
+        return cls.model_construct(type="json_schema", json_schema=named)
+
 
 ResponseFormat = Annotated[TextFormat | JsonObjectFormat | JsonSchemaFormat, Field(discriminator="type")]
 MAX_STOPS = 16
@@ -287,6 +293,12 @@ class Tool(Body):
     type: Literal["function"]
     function: FunctionTool
 
+    @classmethod
+    def of(cls, name: str, description: str | None, parameters: dict[str, Any] | None, strict: bool | None) -> "Tool":
+        """A tool of another format, whose fields were validated there."""
+        given = {"name": name, "description": description, "parameters": parameters, "strict": strict}
+        return cls.model_construct(type="function", function=FunctionTool.model_construct(**given))
+
 
 class ChosenFunction(Body):
     """Name of a function."""
@@ -299,6 +311,10 @@ class NamedToolChoice(Body):
 
     type: Literal["function"]
     function: ChosenFunction
+
+    @classmethod
+    def of(cls, name: str) -> "NamedToolChoice":
+        return cls(type="function", function=ChosenFunction(name=name))
 
 
 ToolChoice = TextOrObject[Literal["none", "auto", "required"], NamedToolChoice]

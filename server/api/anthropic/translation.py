@@ -18,7 +18,6 @@ from server.api.anthropic.request import (
     MessagesRequest,
     NoChoice,
     OneChoice,
-    OutputSchema,
     SystemBlock,
     SystemTurn,
     TextBlock,
@@ -34,16 +33,7 @@ from server.api.anthropic.request import (
     ToolUseBlock,
     UserTurn,
 )
-from server.generation.chat_request import (
-    ChatRequest,
-    ChosenFunction,
-    FunctionTool,
-    JsonSchemaFormat,
-    NamedSchema,
-    NamedToolChoice,
-    Tool,
-    ToolChoice,
-)
+from server.generation.chat_request import ChatRequest, JsonSchemaFormat, NamedToolChoice, Tool, ToolChoice
 from server.generation.chat_template import PART_SEPARATOR, image_part
 from server.http.error_formats import NO_THREADS
 from server.http.errors import echo, refuse
@@ -131,7 +121,8 @@ def own_name(param: str) -> str:
 
 def conversation_chat(body: ConversationBody) -> ChatRequest:
     """What makes the prompt, but for the messages: the tools and which of them may be called."""
-    tools = [_tool(tool) for tool in offered_tools(body)]
+    offered = offered_tools(body)
+    tools = [Tool.of(tool.name, tool.description, tool.input_schema, tool.strict) for tool in offered]
     return ChatRequest.model_construct(
         model=body.model,
         messages=[],
@@ -151,17 +142,10 @@ def message_chat(body: MessagesRequest) -> ChatRequest:
         "temperature": body.temperature,
         "top_p": body.top_p,
         "top_k": body.top_k,
-        "response_format": None if schema is None else _response_format(schema),
+        "response_format": None if schema is None else JsonSchemaFormat.of(schema.definition, True),
         "thinking_token_budget": body.thinking.budget_tokens if isinstance(body.thinking, ThinkingOn) else None,
     }
     return conversation_chat(body).model_copy(update=generation)
-
-
-def _tool(tool: DeclaredTool) -> Tool:
-    function = FunctionTool.model_construct(
-        name=tool.name, description=tool.description, parameters=tool.input_schema, strict=tool.strict
-    )
-    return Tool.model_construct(type="function", function=function)
 
 
 def _tool_choice(body: ConversationBody, has_tools: bool) -> ToolChoice | None:
@@ -174,18 +158,13 @@ def _tool_choice(body: ConversationBody, has_tools: bool) -> ToolChoice | None:
         case NoChoice():
             return "none" if has_tools else None
         case OneChoice(name=name):
-            return NamedToolChoice(type="function", function=ChosenFunction(name=name))
+            return NamedToolChoice.of(name)
     return "required"
 
 
 def _parallel(body: ConversationBody) -> bool | None:
     choice = body.tool_choice
     return None if choice is None or isinstance(choice, NoChoice) else not choice.disable_parallel_tool_use
-
-
-def _response_format(schema: OutputSchema) -> JsonSchemaFormat:
-    named = NamedSchema.model_construct(name="output", definition=schema.definition, strict=True)
-    return JsonSchemaFormat.model_construct(type="json_schema", json_schema=named)
 
 
 # A note to Anthropic's accounting, different with each request: shown to the model it would spoil every cached prefix.

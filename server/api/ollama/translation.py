@@ -24,7 +24,7 @@ from server.api.ollama.requests import (
     OllamaOptions,
     OllamaToolCall,
 )
-from server.generation.chat_request import ChatRequest, JsonObjectFormat, JsonSchemaFormat, NamedSchema, ResponseFormat
+from server.generation.chat_request import ChatRequest, JsonObjectFormat, JsonSchemaFormat, ResponseFormat
 from server.generation.chat_template import image_part, template_options
 from server.generation.launch import Service, any_model, server_of, take_model
 from server.generation.params import GenerationParams
@@ -229,8 +229,7 @@ def _response_format(form: OllamaFormat | None) -> ResponseFormat | None:
     """Keywords of a schema that cannot be enforced are ignored, as in Ollama."""
     if not isinstance(form, dict):
         return JsonObjectFormat.model_construct(type="json_object") if form == "json" else None
-    named = NamedSchema.model_construct(name="format", definition=form, strict=False)
-    return JsonSchemaFormat.model_construct(type="json_schema", json_schema=named)
+    return JsonSchemaFormat.of(form, False)
 
 
 WHOLE = -1  # of `truncate_prompt_tokens`: as many as the model takes

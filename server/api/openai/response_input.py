@@ -27,10 +27,7 @@ from server.api.openai.response_request import (
 )
 from server.generation.chat_request import (
     ChatRequest,
-    ChosenFunction,
-    FunctionTool,
     JsonSchemaFormat,
-    NamedSchema,
     NamedToolChoice,
     ResponseFormat,
     Tool,
@@ -45,9 +42,7 @@ INPUT = "input"  # the only argument of the function that a custom tool is shown
 
 def shown_tools(body: ResponsesRequest) -> list[Tool]:
     """Every tool as a function; Refusal when there are too many in all namespaces together."""
-    found = [
-        Tool.model_construct(type="function", function=_function(who, tool, about)) for who, tool, about in _all(body)
-    ]
+    found = [_function(who, tool, about) for who, tool, about in _all(body)]
     if len(found) > MAX_TOOLS:
         message = f"Invalid 'tools': {len(found)} tools in all namespaces. At most {MAX_TOOLS} are allowed."
         raise refuse(message, "tools", "array_above_max_length")
@@ -73,15 +68,12 @@ def _all(body: ResponsesRequest) -> Iterator[tuple[CalledAs, ResponseFunctionToo
             yield CalledAs(tool.name, None, isinstance(tool, CustomTool)), tool, None
 
 
-def _function(who: CalledAs, tool: ResponseFunctionTool | CustomTool, about: str | None) -> FunctionTool:
+def _function(who: CalledAs, tool: ResponseFunctionTool | CustomTool, about: str | None) -> Tool:
     """about: what the tools of its namespace are for."""
     told = "\n\n".join(text for text in (about, tool.description, _grammar(tool)) if text)
     if isinstance(tool, CustomTool):
-        schema = _input_schema(tool)
-        return FunctionTool.model_construct(name=who.shown, description=told, parameters=schema, strict=True)
-    return FunctionTool.model_construct(
-        name=who.shown, description=told if about else tool.description, parameters=tool.parameters, strict=tool.strict
-    )
+        return Tool.of(who.shown, told, _input_schema(tool), True)
+    return Tool.of(who.shown, told if about else tool.description, tool.parameters, tool.strict)
 
 
 def _input_schema(tool: CustomTool) -> dict[str, Any]:
@@ -145,15 +137,14 @@ def own_name(param: str) -> str:
 def _tool_choice(body: ResponsesRequest) -> ToolChoice | None:
     choice = body.tool_choice
     if isinstance(choice, NamedFunction):
-        return NamedToolChoice(type="function", function=ChosenFunction(name=choice.name))
+        return NamedToolChoice.of(choice.name)
     return choice
 
 
 def _response_format(text: TextSettings | None) -> ResponseFormat | None:
     form = text.format if text is not None else None
     if isinstance(form, TextSchemaFormat):
-        named = NamedSchema.model_construct(name=form.name, definition=form.definition, strict=form.strict)
-        return JsonSchemaFormat.model_construct(type="json_schema", json_schema=named)
+        return JsonSchemaFormat.of(form.definition, form.strict)
     return form
 
 
