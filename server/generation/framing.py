@@ -155,7 +155,7 @@ class EventStream(EventSourceResponse):
         self,
         pieces: AsyncIterator[bytes],
         keep_alive_s: float,
-        ended: Callable[[], None],
+        ended: Callable[[], None] = lambda: None,
         media_type: str = "text/event-stream",
         keep_alive: ServerSentEvent = COMMENT,
     ) -> None:

@@ -1,6 +1,6 @@
 """POST /v1/responses, and /v1/responses/{id}: read, delete and cancel stored responses, list what they answered."""
 
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, cast
 
@@ -115,7 +115,7 @@ async def _previous_of(request: Request, id: str | None) -> Sequence[ResponseRec
 async def _stored_answer(request: Request, run: ResponseRun, is_stream: bool, keep_alive_s: float) -> Response:
     """As `answer`: until the first delta an error still has its HTTP status. In the background nobody has to stay."""
     if run.is_background:
-        return _event_stream(run.events(), keep_alive_s) if is_stream else written(run.response)
+        return EventStream(_frames(run.events()), keep_alive_s) if is_stream else written(run.response)
     try:
         await until_left(request, run.first(keep_alive_s) if is_stream else run.ended())
         if run.failure is not None and not (is_stream and run.has_said):
@@ -123,7 +123,7 @@ async def _stored_answer(request: Request, run: ResponseRun, is_stream: bool, ke
     except BaseException:
         run.cancel()
         raise
-    return _event_stream(run.events(), keep_alive_s, left=run.cancel) if is_stream else written(run.response)
+    return EventStream(_frames(run.events()), keep_alive_s, run.cancel) if is_stream else written(run.response)
 
 
 PATH = "/v1/responses/{response_id}"
@@ -158,21 +158,20 @@ def _answers(whole: type[Answer]) -> dict[int | str, dict[str, Any]]:
 async def get_response(response_id: str, request: Request) -> Response:
     """A response as it is now; with `stream=true` the events of one in the background, behind `starting_after`."""
     reading = reading_of(request.query_params)
-    with _refusals(response_id):
-        stored, key = _asked(request, response_id)
+    with _asked(request, response_id) as (stored, key):
         if not reading.is_stream:
             return written((await stored.get(key)).response)
         if not (await stored.get(key)).is_background:
             message = "Only a response that was created with 'background' true can be streamed again."
             raise refuse(message, "stream", "invalid_value")
-        return _event_stream(await stored.events(key, reading.after), server_of(request).settings.keep_alive_s)
+        events = await stored.events(key, reading.after)
+        return EventStream(_frames(events), server_of(request).settings.keep_alive_s)
 
 
 @router.delete(PATH, responses=_answers(DeletedResponse))
 async def delete_response(response_id: str, request: Request) -> Response:
     """Remove a response; one that is being generated ends."""
-    with _refusals(response_id):
-        stored, key = _asked(request, response_id)
+    with _asked(request, response_id) as (stored, key):
         await stored.delete(key)
     return written(DeletedResponse(id=response_id))
 
@@ -180,8 +179,7 @@ async def delete_response(response_id: str, request: Request) -> Response:
 @router.post(PATH + "/cancel", responses=_answers(ResponseAnswer))
 async def cancel_response(response_id: str, request: Request) -> Response:
     """Cancel a response in the background; one that has ended is answered as it is."""
-    with _refusals(response_id):
-        stored, key = _asked(request, response_id)
+    with _asked(request, response_id) as (stored, key):
         if not (await stored.get(key)).is_background:
             raise refuse("Cannot cancel a synchronous response.", "response_id", "invalid_value")
         return written((await stored.cancel(key)).response)
@@ -191,24 +189,20 @@ async def cancel_response(response_id: str, request: Request) -> Response:
 async def list_input_items(response_id: str, request: Request) -> Response:
     """What a response answered: the items of its own request and of the responses before it."""
     page = page_of(request.query_params)
-    with _refusals(response_id):
-        stored, key = _asked(request, response_id)
+    with _asked(request, response_id) as (stored, key):
         record = await stored.get(key)
         before = await stored.history(record)
     return written(item_page([*listed_items(before), *record.input], page))
 
 
-def _asked(request: Request, response_id: str) -> tuple[StoredResponses, ResponseKey]:
+@contextmanager
+def _asked(request: Request, response_id: str) -> Iterator[tuple[StoredResponses, ResponseKey]]:
+    """What a path names. Refusal 404 for what is not stored, 409 for what another server generates."""
     stored = _stored_of(request)
     if stored is None:
         raise refuse(f"Response with id {echo(response_id)} not found: {OFF}.", "response_id", status=404)
-    return stored, _caller_key(request, response_id)
-
-
-@contextmanager
-def _refusals(response_id: str) -> Iterator[None]:
     try:
-        yield
+        yield stored, _caller_key(request, response_id)
     except NotStored:
         message = f"Response with id {echo(response_id)} not found."
         raise refuse(message, "response_id", status=404) from None
@@ -219,13 +213,6 @@ def _refusals(response_id: str) -> Iterator[None]:
         raise refuse(message, "response_id", "invalid_value", 409) from None
 
 
-def _event_stream(
-    batches: AsyncIterator[Sequence[Any]], keep_alive_s: float, left: Callable[[], None] = lambda: None
-) -> EventStream:
-    """The events of a response as a stream. left: called when it has ended or its client has gone."""
-    return EventStream(_frames(batches), keep_alive_s, left)
-
-
-async def _frames(events: AsyncIterator[Sequence[Any]]) -> AsyncIterator[bytes]:
-    async for batch in events:
+async def _frames(batches: AsyncIterator[Sequence[Any]]) -> AsyncIterator[bytes]:
+    async for batch in batches:
         yield b"".join(map(frame, batch))
