@@ -149,14 +149,11 @@ class OllamaGenerateRequest(OllamaGenerationBody):
     steps: NotYet = None
 
 
-Texts = TextOrList[str, Annotated[list[str], Field(min_length=1, max_length=MAX_INPUTS, fail_fast=True)]]
-
-
 class OllamaEmbedRequest(Body):
     """POST /api/embed. A text that is too long is cut unless `truncate` is false, as in Ollama."""
 
     model: Name
-    input: Texts
+    input: TextOrList[str, Annotated[list[str], Field(min_length=1, max_length=MAX_INPUTS, fail_fast=True)]]
     truncate: bool | None = None
     dimensions: Annotated[int, Field(ge=1, le=MAX_TOKENS)] | None = None
     options: OllamaOptions | None = None

@@ -130,7 +130,10 @@ class TextChoice:
         pieces: list[Piece] = []
         if self._echo is not None:
             echo, self._echo = self._echo, None
-            pieces.append((echo.text, self._prompt_lists(echo, delta)))
+            of_prompt = None
+            if self._lists is not None:
+                of_prompt = self._lists.prompt_lists(echo.pieces, delta.prompt_logprobs, echo.hidden)
+            pieces.append((echo.text, of_prompt))
         self._score += sum(entry.logprob for entry in delta.logprobs)
         self._tokens += len(delta.logprobs)
         lists = self._lists.lists(delta.logprobs) if self._lists is not None and delta.logprobs else None
@@ -150,11 +153,6 @@ class TextChoice:
             if lists is not None and more is not None:
                 lists.add(more)
         return CompletionChoice("".join(text for text, _ in self._pieces), number, lists, self._finish)
-
-    def _prompt_lists(self, echo: Echo, delta: Delta) -> CompletionLogprobs | None:
-        if self._lists is None:
-            return None
-        return self._lists.prompt_lists(echo.pieces, delta.prompt_logprobs, echo.hidden)
 
 
 @dataclass(frozen=True, slots=True)

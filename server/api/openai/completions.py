@@ -33,14 +33,13 @@ Prompt = Annotated[
 ]
 EncodedEmbeds = Annotated[str, StringConstraints(min_length=1)]
 EncodedList = Annotated[list[EncodedEmbeds], Field(min_length=1, max_length=MAX_PROMPTS, fail_fast=True)]
-PromptEmbedsField = TextOrList[EncodedEmbeds, EncodedList]
 
 
 class CompletionRequest(GenerationBody):
     """POST /v1/completions."""
 
     prompt: Prompt
-    prompt_embeds: PromptEmbedsField | None = None
+    prompt_embeds: TextOrList[EncodedEmbeds, EncodedList] | None = None
     logprobs: TopLogprobs | None = None
     max_tokens: TokenLimit | None = None
     echo: bool | None = None

@@ -124,16 +124,14 @@ class InputImage(Body):
 InputParts = Annotated[
     list[Annotated[InputText | InputImage, Field(discriminator="type")]], Field(max_length=1024, fail_fast=True)
 ]
-MessageContent = TextOrList[str, InputParts]
 InputTexts = Annotated[list[InputText], Field(max_length=1024, fail_fast=True)]
-InputContent = TextOrList[str, InputTexts]
 
 
 class InputMessage(Body):
     """What somebody said; also an assistant's message as it came out."""
 
     role: Literal["user", "assistant", "system", "developer"]
-    content: MessageContent
+    content: TextOrList[str, InputParts]
     type: Literal["message"] | None = None
     id: Name | None = None
     status: ItemStatus | None = None
@@ -166,7 +164,7 @@ class CustomCallItem(_CallItem):
 
 class _OutputItem(Body):
     call_id: Name
-    output: InputContent
+    output: TextOrList[str, InputTexts]
     id: Name | None = None
     status: ItemStatus | None = None
 
@@ -224,7 +222,6 @@ InputItem = Annotated[
     Discriminator(_kind),
 ]
 InputItems = Annotated[list[InputItem], Field(min_length=1, max_length=MAX_MESSAGES, fail_fast=True)]
-Input = TextOrList[str, InputItems]
 
 
 class TextSchemaFormat(Body):
@@ -267,7 +264,7 @@ Include = Literal["message.output_text.logprobs", "reasoning.encrypted_content"]
 class ResponsesRequest(SamplingBody):
     """POST /v1/responses. Defaults are OpenAI's; what an absent `store` means depends on the settings."""
 
-    input: Input
+    input: TextOrList[str, InputItems]
     instructions: str | None = None
     max_output_tokens: Annotated[int, Field(ge=1, le=MAX_TOKENS)] | None = None
     max_tool_calls: Annotated[int, Field(ge=1, le=MAX_TOKENS)] | None = None  # of built-in tools; there are none
