@@ -56,22 +56,17 @@ class PromptSource:
     vocabulary: int = 0
 
     def prompt(self, *place: object) -> BenchPrompt:
-        return self._ids(self.prompt_tokens, *place) if self.vocabulary else self.chat(*place)
-
-    def prefixed(self, prefix_tokens: int, prefix: object, tail: object) -> BenchPrompt:
-        """A prompt whose first `prefix_tokens` tokens are the same for every `tail`; of a chat, or so."""
-        if not self.vocabulary:
-            return self.prefixed_chat(prefix_tokens, prefix, tail)
-        return self._ids(prefix_tokens, "prefix", prefix) + self._ids(TAIL_TOKENS, "tail", prefix, tail)
-
-    def chat(self, *place: object) -> list[Message]:
+        if self.vocabulary:
+            return self._ids(self.prompt_tokens, *place)
         draw = self._draw(*place)
         if self.texts:
             return list(self.texts[draw.randrange(len(self.texts))])
         return [user(words(draw, self.length.words(self.prompt_tokens)))]
 
-    def prefixed_chat(self, prefix_tokens: int, prefix: object, tail: object) -> list[Message]:
-        """A chat whose first `prefix_tokens` tokens or so are the same for every `tail`."""
+    def prefixed(self, prefix_tokens: int, prefix: object, tail: object) -> BenchPrompt:
+        """A prompt whose first `prefix_tokens` tokens are the same for every `tail`; of a chat, or so."""
+        if self.vocabulary:
+            return self._ids(prefix_tokens, "prefix", prefix) + self._ids(TAIL_TOKENS, "tail", prefix, tail)
         start = words(self._draw("prefix", prefix), self.length.words(prefix_tokens))
         return [{"role": "system", "content": start}, user(words(self._draw("tail", prefix, tail), TAIL_TOKENS))]
 

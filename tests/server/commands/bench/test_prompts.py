@@ -10,10 +10,10 @@ from server.commands.bench.prompts import BadPrompts, PromptSource, WordLength, 
 def test_the_place_decides_the_prompt() -> None:
     source = PromptSource(seed=1, prompt_tokens=40)
     places = [(clients, number, client) for clients in (1, 2) for number in range(3) for client in range(2)]
-    prompts = [source.chat(*place)[0]["content"] for place in places]
+    prompts = [source.prompt(*place)[0]["content"] for place in places]
     assert len(set(prompts)) == len(places)
-    assert prompts == [PromptSource(1, 40).chat(*place)[0]["content"] for place in places]
-    assert prompts != [PromptSource(2, 40).chat(*place)[0]["content"] for place in places]
+    assert prompts == [PromptSource(1, 40).prompt(*place)[0]["content"] for place in places]
+    assert prompts != [PromptSource(2, 40).prompt(*place)[0]["content"] for place in places]
 
 
 def test_length_from_two_measurements() -> None:
@@ -21,12 +21,12 @@ def test_length_from_two_measurements() -> None:
     assert (length.fixed, length.per_word) == (5.0, 2.0)
     assert length.words(105) == 50
     assert length.words(1) == 1
-    assert len(PromptSource(0, 105, length).chat("x")[0]["content"].split()) == 50
+    assert len(PromptSource(0, 105, length).prompt("x")[0]["content"].split()) == 50
 
 
 def test_prefix_is_shared_and_tails_are_not() -> None:
     source = PromptSource(0, 10, WordLength())
-    first, second, other = (source.prefixed_chat(30, prefix, tail) for prefix, tail in ((0, 0), (0, 1), (1, 0)))
+    first, second, other = (source.prefixed(30, prefix, tail) for prefix, tail in ((0, 0), (0, 1), (1, 0)))
     assert first[0] == second[0] != other[0]
     assert first[1] != second[1]
     assert len(first[0]["content"].split()) == 30
@@ -51,7 +51,7 @@ def test_file_of_prompts(tmp_path: Path) -> None:
         ({"role": "system", "content": "Be brief."},),
     )
     source = PromptSource(0, 1, texts=texts)
-    assert {tuple(map(str, source.chat(n))) for n in range(50)} == {tuple(map(str, text)) for text in texts}
+    assert {tuple(map(str, source.prompt(n))) for n in range(50)} == {tuple(map(str, text)) for text in texts}
 
 
 @pytest.mark.parametrize(
