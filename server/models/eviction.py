@@ -31,14 +31,8 @@ def to_unload(residents: Sequence[Resident], needed: int, budget: int) -> tuple[
     Empty when what is free or about to be is enough; None when requests use too much: then nothing is unloaded in vain.
     """
     staying = sum(resident.size for resident in residents if not resident.is_going)
-    over = needed + staying - budget if budget else 0
-    chosen: list[str] = []
-    for resident in _oldest_first(residents):
-        if over <= 0:
-            break
-        chosen.append(resident.name)
-        over -= resident.size
-    return tuple(chosen) if over <= 0 else None
+    names, missing = _freeing(needed + staying - budget if budget else 0, _oldest_first(residents))
+    return names if missing <= 0 else None
 
 
 def to_yield(ready: Iterable[Resident], others: int, needed: int, budget: int) -> frozenset[str]:
@@ -47,14 +41,19 @@ def to_yield(ready: Iterable[Resident], others: int, needed: int, budget: int) -
     They take no new requests until it has its memory. others: bytes that other models keep.
     """
     found = sorted(ready, key=lambda resident: resident.used_at_s)
-    over = needed + others + sum(resident.size for resident in found) - budget
-    chosen: set[str] = set()
-    for resident in found:
+    names, _ = _freeing(needed + others + sum(resident.size for resident in found) - budget, found)
+    return frozenset(names)
+
+
+def _freeing(over: int, residents: Iterable[Resident]) -> tuple[tuple[str, ...], int]:
+    """The first ones that together hold as much as is too much, and what is missing when all do not."""
+    chosen: list[str] = []
+    for resident in residents:
         if over <= 0:
             break
-        chosen.add(resident.name)
+        chosen.append(resident.name)
         over -= resident.size
-    return frozenset(chosen)
+    return tuple(chosen), over
 
 
 def idle(residents: Iterable[Resident], now_s: float, idle_s: float) -> tuple[str, ...]:
