@@ -1,6 +1,5 @@
 """`hexserve inspect`: a bundle drawn for a reader. Reads the manifest only; never opens a graph."""
 
-from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Group, RenderableType
@@ -101,21 +100,20 @@ def _file_size(manifest: Manifest, name: str) -> str:
     return size_text(manifest.files[name].bytes) if name in manifest.files else ""
 
 
-KV_SLOTS = (256, 1024, 4096, 16_384)
+KV_SLOTS = (256, 1024, 4096, 16_384)  # of a pool of any size
 _BAR_CELLS = 40
 
 
-def describe(folder: Path, graph: str | None = None, kv_slots: Sequence[int] = KV_SLOTS) -> RenderableType:
+def describe(folder: Path, graph: str | None = None) -> RenderableType:
     """Everything about a bundle as one rich renderable.
 
-    graph: name of a graph whose tensors are listed too. kv_slots: sizes to give the memory of a pool for.
-    Raises BundleError for a damaged bundle or an unknown graph.
+    graph: name of a graph whose tensors are listed too. Raises BundleError for a damaged bundle or an unknown graph.
     """
     manifest = load_manifest(folder)
     graphs = segment_table(manifest) if manifest.is_segmented else _graph_table(manifest)
     parts: list[RenderableType] = [_headline(manifest), graphs]
     if manifest.encoder is None:  # an encoder keeps nothing of a text
-        parts += [_shape_bars(manifest), _memory_table(manifest, kv_slots)]
+        parts += [_shape_bars(manifest), _memory_table(manifest)]
     parts.append(_files_table(manifest))
     if graph is not None:
         parts.append(_tensor_table(_find(manifest, graph)))
@@ -271,12 +269,12 @@ def _bar(shape: StepShape, widest: int) -> Text:
     return Text("█" * (cells - own), style="blue") + Text("█" * own, style="green")
 
 
-def _memory_table(manifest: Manifest, kv_slots: Sequence[int]) -> Table:
+def _memory_table(manifest: Manifest) -> Table:
     is_own = manifest.is_segmented or manifest.fused is not None
     state = manifest.state_bytes_per_sequence
     pasts = {shape.past for spec in manifest.graphs if (shape := shape_of(spec)) is not None}
     rows = []
-    for columns in sorted(pasts) or kv_slots:
+    for columns in sorted(pasts) or KV_SLOTS:
         held = columns * manifest.kv_bytes_per_token
         rows.append((f"{columns:,}", *(size_text(count) for count in ((held, held + state) if state else (held,)))))
     headings = ("columns", "keys and values", *(("with state",) if state else ()))

@@ -156,10 +156,10 @@ def _prefix_effect(server: int, records: Sequence[PrefixRecord]) -> PrefixEffect
     )
 
 
-def errors(answers: Sequence[MeasuredAnswer], most: int = 5) -> list[tuple[str, int]]:
+def errors(answers: Sequence[MeasuredAnswer]) -> list[tuple[str, int]]:
     """The most frequent messages of requests that failed, with their counts."""
     failed = Counter(answer.error for answer in answers if answer.outcome is not AnswerOutcome.OK)
-    return failed.most_common(most)
+    return failed.most_common(5)
 
 
 def _known(values: Sequence[float | None]) -> list[float]:
