@@ -296,8 +296,10 @@ class Tool(Body):
     @classmethod
     def of(cls, name: str, description: str | None, parameters: dict[str, Any] | None, strict: bool | None) -> "Tool":
         """A tool of another format, whose fields were validated there."""
-        given = {"name": name, "description": description, "parameters": parameters, "strict": strict}
-        return cls.model_construct(type="function", function=FunctionTool.model_construct(**given))
+        function = FunctionTool.model_construct(
+            name=name, description=description, parameters=parameters, strict=strict
+        )
+        return cls.model_construct(type="function", function=function)
 
 
 class ChosenFunction(Body):
