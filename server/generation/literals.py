@@ -2,9 +2,9 @@
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from engine.bundle.answer_format import ID, KEY, NAME, NUMBER
 from engine.grammar.spec import Types, allows, resolved, types_of
@@ -75,6 +75,7 @@ def _behind_space(text: str, start: int) -> int:
     return start
 
 
+T = TypeVar("T")
 DEEPEST = 64
 _NUMBER_loose_values = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?(?![\w.])")
 _WORD = re.compile(r"[\w.-]+")
@@ -115,7 +116,7 @@ class LiteralScanner:
     """Finds where a literal ends in a text that grows: at one of the characters `ends`, outside of its brackets."""
 
     def __init__(self, quote: str, ends: str) -> None:
-        self._marks = (quote,) if quote not in ("", "'", '"') else ("'", '"')
+        self._marks = _marks(quote)
         self._ends = ends
         self._place, self._depth, self._mark = 0, 0, ""
 
@@ -123,9 +124,10 @@ class LiteralScanner:
         """Where it ends, -1 when more is needed. `text` begins as it did the time before."""
         while self._place < len(text):
             if self._mark:
-                self._place = self._behind_string(text)
-                if self._mark:
+                self._place, has_end = _string_end(text, self._place, self._mark)
+                if not has_end:
                     return -1
+                self._mark = ""
                 continue
             rest = text[self._place : self._place + max(map(len, self._marks))]
             self._mark = next((mark for mark in self._marks if rest.startswith(mark)), "")
@@ -140,38 +142,33 @@ class LiteralScanner:
             self._place += 1
         return -1
 
-    def _behind_string(self, text: str) -> int:
-        """Where to go on: behind the string, whose mark is then forgotten, or at the part that has to be seen again."""
-        if len(self._mark) > 1:
-            end = text.find(self._mark, self._place)
-            if end < 0:
-                return max(self._place, len(text) - len(self._mark) + 1)
-            end += len(self._mark)
-        else:
-            end = self._place
-            while end < len(text) and text[end] != self._mark:
-                if text[end] == "\\" and end + 1 == len(text):
-                    return end
-                end += 2 if text[end] == "\\" else 1
-            if end >= len(text):
-                return end
-            end += 1
-        self._mark = ""
-        return end
+
+def _marks(quote: str) -> tuple[str, ...]:
+    """What strings are between."""
+    return ("'", '"') if quote in ("", "'", '"') else (quote,)
+
+
+def _string_end(text: str, start: int, mark: str) -> tuple[int, bool]:
+    """Where a string ends whose inside begins at `start`; False: it has no end, and this part has to be seen again."""
+    if len(mark) > 1:
+        end = text.find(mark, start)
+        return (end + len(mark), True) if end >= 0 else (max(start, len(text) - len(mark) + 1), False)
+    while start < len(text) and text[start] != mark:
+        if text[start] == "\\" and start + 1 == len(text):
+            return start, False
+        start += 2 if text[start] == "\\" else 1
+    return (start + 1, True) if start < len(text) else (start, False)
 
 
 def _string_size(text: str, start: int, quote: str) -> int:
     """Characters of the string that begins at `start`, 0 when none does; ValueError when it has no end."""
-    marks = (quote,) if quote not in ("", "'", '"') else ("'", '"')
-    mark = next((mark for mark in marks if text.startswith(mark, start)), "")
+    mark = next((mark for mark in _marks(quote) if text.startswith(mark, start)), "")
     if not mark:
         return 0
-    place = start + len(mark)
-    while not text.startswith(mark, place):
-        if place >= len(text):
-            raise ValueError("a string without an end")
-        place += 2 if text[place] == "\\" and len(mark) == 1 else 1
-    return place + len(mark) - start
+    end, has_end = _string_end(text, start + len(mark), mark)
+    if not has_end:
+        raise ValueError("a string without an end")
+    return end - start
 
 
 class _LiteralReader:
@@ -192,9 +189,9 @@ class _LiteralReader:
             return self._string(size)
         sign = self._text[self._place : self._place + 1]
         if sign == "{":
-            return dict(self._entries(depth))
+            return dict(self._listed("}", lambda: self._entry(depth + 1)))
         if sign in ("[", "("):
-            return self._items("]" if sign == "[" else ")", depth)
+            return self._listed("]" if sign == "[" else ")", lambda: self.value(depth + 1))
         if (number := _NUMBER_loose_values.match(self._text, self._place)) is not None:
             self._place = number.end()
             return json.loads(number[0])
@@ -211,30 +208,23 @@ class _LiteralReader:
             return whole[len(self._quote) : -len(self._quote)]
         return _ESCAPE.sub(_unescaped, whole[1:-1])
 
-    def _items(self, closing: str, depth: int) -> list[Any]:
+    def _listed(self, closing: str, read: Callable[[], T]) -> list[T]:
+        """What is between commas; one may stand behind the last."""
         self._place += 1
-        found: list[Any] = []
+        found: list[T] = []
         while not self._took(closing):
             if found and not self._took(","):
                 raise ValueError("no comma")
             if found and self._took(closing):
                 break
-            found.append(self.value(depth + 1))
+            found.append(read())
         return found
 
-    def _entries(self, depth: int) -> list[tuple[str, Any]]:
-        self._place += 1
-        found: list[tuple[str, Any]] = []
-        while not self._took("}"):
-            if found and not self._took(","):
-                raise ValueError("no comma")
-            if found and self._took("}"):
-                break
-            key = self._key()
-            if not self._took(":"):
-                raise ValueError("no colon")
-            found.append((key, self.value(depth + 1)))
-        return found
+    def _entry(self, depth: int) -> tuple[str, Any]:
+        key = self._key()
+        if not self._took(":"):
+            raise ValueError("no colon")
+        return key, self.value(depth)
 
     def _key(self) -> str:
         self._skip()
