@@ -1,7 +1,6 @@
 """One server that speaks the OpenAI streaming API: its first model, and answers piece by piece."""
 
 import codecs
-import ipaddress
 import re
 import time
 from collections.abc import AsyncGenerator, Mapping, Sequence
@@ -13,6 +12,7 @@ import httpx
 import msgspec
 
 from engine.sources.names import MODEL_SUFFIXES, Address, LocalPath, read_name
+from server.middleware.origins import is_loopback
 
 _WITH_PORT = re.compile(r"(?:[\w.-]+|\[[0-9a-fA-F:.]+\]):\d+(?:/|$)")
 
@@ -47,11 +47,7 @@ def is_server(text: str) -> bool:
 
 def may_use_proxy(url: str) -> bool:
     """False for this machine's own addresses, which no proxy of the environment can reach."""
-    host = urlsplit(url).hostname or ""
-    try:
-        return not ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host != "localhost"
+    return not is_loopback(urlsplit(url).hostname or "")
 
 
 def headers_for(api_key: str) -> dict[str, str]:
