@@ -3,7 +3,7 @@
 import os
 import signal
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from types import FrameType
 from typing import NoReturn
 
@@ -40,21 +40,17 @@ def handled(numbers: Iterable[int], handler: Handler, restores: bool = True) -> 
             signal.signal(number, signal.SIG_DFL if before is None else before)
 
 
-@contextmanager
-def unwinding() -> Iterator[None]:
+def unwinding() -> AbstractContextManager[None]:
     """In this block a signal raises SystemExit, so that child processes and unfinished files are removed.
 
     Ctrl-C too: `subprocess` does not wait for a child that it kills at a KeyboardInterrupt.
     """
-    with handled((signal.SIGINT, *stop_signals()), unwind):
-        yield
+    return handled((signal.SIGINT, *stop_signals()), unwind)
 
 
-@contextmanager
-def ending_in_order() -> Iterator[None]:
+def ending_in_order() -> AbstractContextManager[None]:
     """As `unwinding`, for commands of a process without children: Ctrl-C stays a KeyboardInterrupt."""
-    with handled(stop_signals(), unwind):
-        yield
+    return handled(stop_signals(), unwind)
 
 
 def end_with(code: int) -> None:

@@ -144,11 +144,7 @@ def _tail(log: IO[bytes]) -> str:
     return log.read().decode("utf-8", "replace").strip()
 
 
-@contextlib.contextmanager
-def _ends_on_signals() -> Iterator[None]:
+def _ends_on_signals() -> contextlib.AbstractContextManager[None]:
     """SIGTERM, and a terminal that closes, unwind the stack instead of leaving the child behind."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    with signals.ending_in_order():
-        yield
+    is_main = threading.current_thread() is threading.main_thread()
+    return signals.ending_in_order() if is_main else contextlib.nullcontext()

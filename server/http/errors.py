@@ -95,7 +95,7 @@ def from_engine(error: HexserveError) -> WireError:
         case EngineFailure() | StorageFailed():
             return WireError(500, bounded(_INTERNAL.sub("…", str(error))), "server_error")
         case _:
-            return WireError(500, "The server had an error while processing the request.", "server_error")
+            return INTERNAL
 
 
 INTERNAL = WireError(500, "The server had an error while processing the request.", "server_error")
@@ -185,12 +185,8 @@ def _sentence(kind: str, error: Mapping[str, Any]) -> tuple[str, str]:
     if kind in _SENTENCES:
         return _SENTENCES[kind]
     wanted = _TYPE_NAMES.get(kind, "another type")
-    given = _given(error.get("input"))
+    given = _GIVEN_NAMES.get(type(error.get("input")), "null")
     return "invalid_type", f"Invalid type for '{{param}}': expected {wanted}, but got {given} instead."
-
-
-def _given(value: object) -> str:
-    return _GIVEN_NAMES.get(type(value), "null")
 
 
 def _path(error: Mapping[str, Any], body: object) -> tuple[str | int, ...]:
