@@ -111,7 +111,7 @@ class ResponseStore:
             raise
 
     async def ask(self, work: Callable[Concatenate[Database, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """What a method of the database gives, called in its thread. Raises what it raises, but for broken files."""
+        """What a method of the database gives, called in its thread. Raises what that raises, and StorageFailed."""
         if time.monotonic() - self._swept_at > SWEEP_S:
             self._sweep()
         with _told():
