@@ -7,7 +7,7 @@ from engine.bundle.answer_format import Markers
 from engine.bundle.manifest import DiffusionSpec, Manifest
 from engine.bundle.specs import ModelTask
 from engine.client.engine import Engine
-from engine.request import Denoising, SamplingParams, SpeechRules, ThinkingBudget, Unmasking
+from engine.request import Denoising, SamplingParams, ThinkingBudget, Unmasking
 from server.generation.chat_request import ChatRequest, GenerationBody, PredictedContent
 from server.generation.chat_template import joined_text
 from server.http.errors import Refusal, echo, refuse
@@ -45,7 +45,6 @@ class GenerationParams:
     prediction: tuple[int, ...] = ()
     denoising: Denoising | None = None
     once: Markers | None = None  # what these enclose ends the text when it comes again in the same words
-    speech: SpeechRules | None = None
 
     def sampling(self, choice: int, max_tokens: int) -> SamplingParams:
         """The engine's parameters of one choice. Choices of a seeded request use seed, seed + 1, ..."""
