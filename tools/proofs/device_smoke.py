@@ -14,9 +14,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -24,7 +24,7 @@ from typing import Any
 
 import httpx
 
-from server.commands.own_server import ServerFailed, free_port, running_server, serve_command
+from server.commands.own_server import ServerFailed, free_port, running_child, serve_command
 
 QUESTION, WORD = "What is the capital of France?", "Paris"
 ANSWER_S = 600.0
@@ -109,10 +109,12 @@ def fail(reason: str) -> str:
     raise RuntimeError(reason)
 
 
-def serving(bundle: Path, *options: str) -> AbstractContextManager[str]:
+@contextmanager
+def serving(bundle: Path, *options: str) -> Iterator[str]:
     """`hexserve serve` until the block ends; its address. ServerFailed with its last words when it does not start."""
     port = free_port()
-    return running_server(str(bundle), [*serve_command(str(bundle), port), "--access-log", "off", *options], port)
+    with running_child([*serve_command(str(bundle), port), "--access-log", "off", *options], port) as child:
+        yield child.address
 
 
 def device_of(url: str) -> str:
