@@ -40,7 +40,7 @@ class EngineConfig:
     bundle: Annotated[
         str,
         MinLen(1),
-        "What to serve: a bundle, a Hugging Face folder, a GGUF file or a name such as demo.",
+        "A bundle, a Hugging Face folder, a GGUF file or a name such as demo.",
     ]
     threads: Annotated[int, Interval(ge=0, le=1024), "Threads of the CPU provider; 0 = its own choice."] = 0
     power: Annotated[Power, "saver, for a battery: half of the cores, no spinning threads, of two devices the NPU."] = (
@@ -57,31 +57,31 @@ class EngineConfig:
     max_gap_ms: Annotated[
         float,
         Ge(1),
-        "Longest gap between two tokens of a stream that other prompts may cause, in milliseconds.",
+        "Longest gap between two tokens of a stream that other prompts may cause.",
     ] = 250.0
     embed_rows: int = 16
     prefix_cache: Annotated[bool, "Reuse equal prompt beginnings."] = True
     kv_offload_mb: Annotated[int, Ge(0), "MiB for prompt beginnings that left the KV cache; 0 = none."] = 1024
     kv_file: Annotated[
         str,
-        "File that keeps cached prompts over a restart, up to 1024 MiB or kv_offload_mb if that is more; empty = none.",
+        "File that keeps cached prompts over a restart, up to 1024 MiB or a larger kv_offload_mb.",
     ] = ""
     window: Annotated[int, Ge(0), "Attention sees this many last tokens and the first four; 0 = all."] = 0
     sinks: int = 0
-    deterministic: Annotated[bool, "Run all steps in one variant, so that answers do not depend on the load."] = False
+    deterministic: Annotated[bool, "One variant for all steps: answers do not depend on the load."] = False
     lookup_rows: Annotated[
         int,
         Interval(ge=-1, le=64),
-        "Most prompt-lookup guesses of a sequence in a step; 0 = off, -1 = 4 where the model can take back a wrong one "
-        "and does not guess by itself.",
+        "Most prompt-lookup guesses of a sequence in a step; 0 = off, -1 = 4 if the model can take back a wrong one "
+        "and does not guess itself.",
     ] = -1
     prediction_rows: int = 16
-    draft: Annotated[str, "Smaller model with the same tokenizer that guesses for this one; empty = none."] = ""
+    draft: Annotated[str, "Smaller model, with the same tokenizer, that guesses."] = ""
     draft_tokens: int = 0
     devices: Annotated[
         str,
-        "Where to serve: npu, cpu, npu,cpu = both together, auto = both if there is an NPU, or another bundle of the "
-        "model; NAME=... for each of several models. Empty = as the bundle is compiled.",
+        "npu, cpu, npu,cpu = both together, auto = both if there is an NPU, or another bundle of the model; NAME=... "
+        "for each of several models. Empty = as compiled.",
     ] = ""
     forecast: bool = True
     step_timeout_s: Annotated[
@@ -99,7 +99,7 @@ class EngineConfig:
     ] = ""
     qnn_options: Annotated[
         str,
-        "NPU: options of its provider, key=value,...; also op_packages=type:path:interface[:target];... and "
+        "Options of the NPU's provider, key=value,...; also op_packages=type:path:interface[:target];... and "
         "libraries=FOLDER (another QNN).",
     ] = ""
 

@@ -51,7 +51,7 @@ class Settings:
     ] = ""
     models_dir: Annotated[str, "Folder whose models are served as well."] = ""
     models_memory_mb: Annotated[int, Ge(0), "MiB for all loaded models; 0 = three quarters of the machine's."] = 0
-    idle_unload_s: Annotated[float, Ge(0), "Time without a request after which a model is unloaded; 0 = never."] = 0.0
+    idle_unload_s: Annotated[float, Ge(0), "Idle time after which a model is unloaded; 0 = never."] = 0.0
     cache_dir: Annotated[
         str,
         "Folder for compiled bundles and measured step times; empty = the user's own.",
@@ -65,16 +65,16 @@ class Settings:
     prepare_timeout_s: Annotated[
         float,
         Ge(0.05),
-        "Time to render a chat template or to compile a form of answer, else 400.",
+        "Time to render a template or compile a form of answer, else 400.",
     ] = 2.0
     keep_alive_s: Annotated[float, Ge(0), "Interval of comment lines in streams; 0 = none."] = 15.0
-    drain_s: Annotated[float, Ge(0), "Time for running requests to finish after SIGTERM."] = 30.0
+    drain_s: Annotated[float, Ge(0), "Time that running requests have after SIGTERM."] = 30.0
     resumable: Annotated[bool, "Let a gateway continue another server's streams (deploy/ray_serve.py)."] = False
-    access_log: Annotated[Literal["text", "json", "off"], "One line per request; json: one object a line."] = "text"
+    access_log: Annotated[Literal["text", "json", "off"], "Form of the line per request."] = "text"
     otel: Annotated[str, "OpenTelemetry collector (OTLP over HTTP), such as http://localhost:4318."] = ""
-    api_keys: Annotated[
-        str, "API keys, comma-separated: key, name:key or name:sha256:digest. Empty = no keys.", Trait.SECRET
-    ] = dataclasses.field(default="", repr=False)
+    api_keys: Annotated[str, "API keys, comma-separated: key, name:key or name:sha256:digest.", Trait.SECRET] = (
+        dataclasses.field(default="", repr=False)
+    )
     api_key_file: Annotated[str, "File with one API key per line: key, name:key or name:sha256:digest."] = ""
     media: Annotated[
         str,
