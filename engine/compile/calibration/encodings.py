@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.bundle.tensors import Encoding, place_of
-from engine.compile.graphs.float_graph import DEQUANTIZE, FloatGraph
+from engine.compile.graphs.float_graph import DEQUANTIZE, WIDE, FloatGraph
 from engine.compile.graphs.layers import COS_INPUT, MASK_INPUT, SIN_INPUT
 
 # Room for what the calibration text did not show; at 16 bits it costs next to nothing.
@@ -153,7 +153,24 @@ def choose_encodings(
         group: kv_encoding(each.extremes) if group in caches else wide_encoding(choose(each))
         for group, each in joined.items()
     }
-    return {key: (fixed | measured)[groups.find(key)] for key in names}
+    found = {key: (fixed | measured)[groups.find(key)] for key in names}
+    return found | dict(_no_finer_caches(found, names))
+
+
+def _no_finer_caches(found: Mapping[str, Encoding], names: Mapping[str, str]) -> Iterator[tuple[str, Encoding]]:
+    """Caches whose step is finer than that of the 16-bit integers which are narrowed to them get that step.
+
+    It loses nothing, and the HTP makes no codes of 8 bits that are further apart than the 16-bit ones (its emulator).
+    """
+    steps = {name: found[key].scale for key, name in names.items()}
+    least: dict[str, float] = {}
+    for name, step in steps.items():
+        if name.endswith(WIDE):
+            least[name.removesuffix(WIDE).removesuffix("_out")] = step
+    for key, name in names.items():
+        step = least.get(name.removesuffix("_in").removesuffix("_out"), 0.0) if _is_cache(name) else 0.0
+        if found[key].scale < step:
+            yield key, Encoding(KV_DTYPE, step, KV_ZERO)
 
 
 def tied(graphs: Iterable[FloatGraph]) -> Groups:

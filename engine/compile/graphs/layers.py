@@ -3,7 +3,7 @@
 Shapes: N rows, P past columns, C = P + N, G query heads on one key head.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -123,6 +123,20 @@ def linear_halves(graph: GraphBuilder, x: str, layer: PackedLinear) -> list[str]
         linear(graph, x, replace(layer, matrix=matrix, bias=layer.bias and layer.bias.part(index, 2)))
         for index, matrix in enumerate(layer.matrix.halves())
     ]
+
+
+def linear_pieces(graph: GraphBuilder, x: str, layer: PackedLinear, widths: Sequence[int]) -> list[str]:
+    """x [1, rows, inputs] -> [1, rows, width] of each: the products of the matrices that are stacked in one.
+
+    Each has its bias added alone. A sum of all would have one range of 16-bit integers, and the biases of keys can be
+    a thousand times as large as values (Qwen2).
+    """
+    product = METHODS[layer.quant].multiply(graph, x, layer.matrix)
+    pieces = graph.op_many("Split", [product, graph.integers(*widths)], len(widths), axis=-1)
+    if layer.bias is None:
+        return pieces
+    biases = layer.bias.pieces(widths)
+    return [graph.op("Add", [piece, graph.parameter(bias)]) for piece, bias in zip(pieces, biases, strict=True)]
 
 
 QKV, OUTPUT, GATE_UP, DOWN = STARTING, "output", "gate_up", "down"
@@ -273,8 +287,8 @@ class LayerWriter:
     def _attention(self, x: str, packed: PackedLayer, index: int) -> str:
         """x [1, N, hidden] -> the heads' outputs [1, N, heads * head_dim]."""
         graph, network, spec = self.graph, self.network, self.network.spec
-        widths = graph.integers(network.query_width, network.key_width, network.key_width)
-        query, key, value = graph.op_many("Split", [linear(graph, x, packed.qkv), widths], 3, axis=-1)
+        widths = network.query_width, network.key_width, network.key_width
+        query, key, value = linear_pieces(graph, x, packed.qkv, widths)
         query = self.rotated_heads(query, spec.heads, packed.q_norm, index)
         key = self.rotated_heads(key, spec.kv_heads, packed.k_norm, index)
         value = graph.reshape(value, 1, "rows", spec.kv_heads, spec.head_dim)

@@ -1,7 +1,7 @@
 """The data file of one part: written once, front to back, hashed on the way; an NPU's in half precision."""
 
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -37,6 +37,15 @@ class StoredTensor:
         return StoredTensor(
             name, self.onnx_type, (rows, *self.dims[1:]), self.file, self.offset + index * length, length
         )
+
+    def pieces(self, lengths: Sequence[int]) -> list["StoredTensor"]:
+        """The parts of these lengths along the first axis, which are all of it; they lie in the same bytes."""
+        row, found, first = self.length // self.dims[0], list[StoredTensor](), 0
+        for index, count in enumerate(lengths):
+            name, dims = f"{self.name}_{index + 1}_of_{len(lengths)}", (count, *self.dims[1:])
+            found.append(StoredTensor(name, self.onnx_type, dims, self.file, self.offset + first * row, count * row))
+            first += count
+        return found
 
 
 class WeightFile:

@@ -76,6 +76,21 @@ def small_graph() -> FloatGraph:
     return FloatGraph(Path(), 1, model, (TensorSpec("x", "float32", (2, 2)),), (TensorSpec("y", "float32", (4,)),))
 
 
+def test_a_cache_has_no_finer_step_than_what_is_narrowed_to_it() -> None:
+    """The HTP (its emulator) would make 0.7 of values whose 16-bit step is 1.43 times that of the cache."""
+    wide, cache = "past_value_0_out_wide", "past_value_0_out"
+    node, info = onnx.helper.make_node, onnx.helper.make_tensor_value_info
+    nodes = [node("Mul", ["x", "x"], [wide]), node("Identity", [wide], [cache])]
+    model = onnx.helper.make_model(onnx.helper.make_graph(nodes, "g", [info("x", 1, [2])], [info(cache, 1, [2])]))
+    graph = FloatGraph(Path(), 1, model, (TensorSpec("x", "float32", (2,)),), (TensorSpec(cache, "float32", (2,)),))
+    for largest, is_kept in ((200.0, False), (0.3, True)):
+        observed = {"x": seen(-1, 2), f"1/{wide}": seen(0, largest), cache: seen(-0.2, 0.2)}
+        found = choose_encodings([graph], observed, 1.0, extreme_range)
+        own = kv_encoding(Range(-0.2, 0.2))
+        assert (found[cache] == own) is is_kept
+        assert found[cache].scale == max(own.scale, found[f"1/{wide}"].scale) and found[cache].zero_point == 128
+
+
 def test_what_only_moves_numbers_has_one_encoding() -> None:
     observed = {"x": seen(-1, 2), "1/m": seen(0, 4), "y": seen(-4, 0)}
     encodings = choose_encodings([small_graph()], observed, 1.0)
