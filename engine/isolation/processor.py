@@ -42,7 +42,7 @@ def busy_seconds() -> float | None:
     if sys.platform == "win32":
         return windows_busy_seconds()
     try:
-        name, *fields = CPU_TIMES.read_text(encoding="ascii").partition("\n")[0].split()
+        name, *fields = CPU_TIMES.read_text(encoding="utf-8").partition("\n")[0].split()
         ticks = [int(field) for field in fields[:COUNTED_FIELDS]]
         idle = sum(ticks[index] for index in IDLE_FIELDS)
         return (sum(ticks) - idle) / os.sysconf("SC_CLK_TCK") if name == "cpu" else None
