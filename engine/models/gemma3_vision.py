@@ -14,6 +14,7 @@ from engine.models.vision_network import (
     VisionFiles,
     VisionNetwork,
     activation,
+    check_square,
     colours,
     group,
     resampling,
@@ -33,9 +34,7 @@ def read_gemma3(files: VisionFiles) -> VisionNetwork:
     patch = encoder.integer("patch_size", 1, side, 16)
     if processor.raw("do_pan_and_scan") not in (None, False):
         raise UnsupportedModel("preprocessor_config.json: do_pan_and_scan is not supported")
-    size = processor.group("size")
-    if size is not None and {size.integer(name, 1, 4096, side) for name in ("height", "width")} != {side}:
-        raise UnsupportedModel("preprocessor_config.json: size is not the image_size of vision_config")
+    check_square(processor, side)
     # Files of the text model alone may lack the token, whose own row nothing reads.
     pad = PAD if files.token_id(PAD) is not None else UNUSED
     network = VisionNetwork(

@@ -18,6 +18,7 @@ from engine.models.vision_network import (
     VisionFiles,
     VisionNetwork,
     activation,
+    check_square,
     colours,
     group,
     resampling,
@@ -37,9 +38,7 @@ def read_internvl(files: VisionFiles) -> VisionNetwork:
     encoder = group(config, "vision_config")
     _refuse(config, encoder)
     side = _side(encoder, "image_size", 448)
-    size = processor.group("size")
-    if size is not None and {size.integer(name, 1, 4096, side) for name in ("height", "width")} != {side}:
-        raise UnsupportedModel("preprocessor_config.json: size is not the image_size of vision_config")
+    check_square(processor, side)
     network = VisionNetwork(
         spec=VisionSpec(
             file=VISION_FILE,

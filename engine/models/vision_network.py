@@ -146,6 +146,13 @@ def resampling(processor: ConfigFields, default: int) -> Resampling:
     return RESAMPLINGS[processor.integer("resample", 0, 3, default)]
 
 
+def check_square(processor: ConfigFields, side: int) -> None:
+    """UnsupportedModel where pictures are not made squares of the encoder's side, in pixels."""
+    size = processor.group("size")
+    if size is not None and {size.integer(name, 1, 4096, side) for name in ("height", "width")} != {side}:
+        raise UnsupportedModel("preprocessor_config.json: size is not the image_size of vision_config")
+
+
 def colours(
     processor: ConfigFields, name: str, least: float = 0.0, default: tuple[float, ...] = (0.5, 0.5, 0.5)
 ) -> tuple[float, ...]:
