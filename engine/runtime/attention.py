@@ -4,7 +4,7 @@ Legend: L = layers with keys and values, N = rows, K = KV heads, T = columns of 
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from math import isfinite
 
@@ -18,7 +18,7 @@ from engine.runtime.interface import PackedSegment
 from engine.runtime.kv_memory import SequenceCache
 from engine.runtime.linear import RowBuffers
 from engine.runtime.onnx_library import ort
-from engine.runtime.sessions import Binding, bind_all
+from engine.runtime.sessions import Binding, Buffers, SharedValues, bind_all
 
 SCALES = "key_scale", "value_scale"
 
@@ -55,10 +55,12 @@ class BoundAttention:
     """One cache bound to one place among the rows: a binding for each layer, and the arrays that all of them read.
 
     told: what changes from step to step, a mask or lengths: of all columns, then of those that windows leave.
+    caches: values of what is the same at every place.
     """
 
     layers: Sequence["Binding | ChunkBinding"]
     told: tuple[Array, ...]
+    caches: SharedValues = field(default_factory=SharedValues)
 
 
 Cache = SequenceCache[BoundAttention]
@@ -128,35 +130,51 @@ class CausalAttention:
         return found
 
     def _bind(self, cache: Cache, place: tuple[int, ...]) -> BoundAttention:
+        """A sequence with guesses moves in every step, so layers and places share the values that they can."""
         lengths: tuple[Array, ...] = tuple(np.zeros(shape, np.int32) for _ in range(2) for shape in ((1,), ()))
-        layers = []
+        earlier = next(iter(cache.bound.values()), None)
+        caches, here = earlier.caches if earlier else SharedValues(), SharedValues()
+        found: dict[str, NDArray[np.float32]] = {}  # rows, by the names of their buffers
+        layers: list[Binding | ChunkBinding] = []
         for index, (layer, owner) in enumerate(self._layers):
-            rows = self._rows.attention_rows(place[0], place[1], layer)
+            names = self._rows.attention_names(layer)
+            found |= {name: self._rows.some(name, *place) for name in names.values() if name not in found}
+            rows = {tensor: found[name] for tensor, name in names.items()}
             keys, values, slides = cache.layer(owner)
             last_column, columns = lengths[2:] if slides else lengths[:2]
-            shared: dict[str, Array] = {"seqlens_k": last_column, "total_sequence_length": columns}
-            shared |= {name: rows[name] for name in ("query", "key", "value")}
+            shared: Buffers = {"seqlens_k": here.of(last_column), "total_sequence_length": here.of(columns)}
+            shared |= {name: here.of(rows[name]) for name in ("query", "key", "value")}
+            shared |= {"past_key": caches.of(keys), "past_value": caches.of(values)}
             if len(self._rows.sinks):
-                shared[SINKS] = self._rows.sinks
-            layers.append(self._bind_layer(index, (keys, values), shared, rows["attended"]))
-        return BoundAttention(layers, lengths)
+                shared[SINKS] = caches.of(self._rows.sinks)
+            if self._scales is not None:
+                shared |= dict(zip(SCALES, self._scales[index], strict=True))
+            attended = here.of(rows["attended"])
+            if self._scales is None or place[1] <= self._in_place_rows:
+                layers.append(self._bind_in_place(index, shared, attended))
+            else:
+                layers.append(self._bind_chunk(index, shared, attended, (keys, values), columns, place[1]))
+        return BoundAttention(layers, lengths, caches)
 
-    def _bind_layer(
-        self, layer: int, caches: tuple[Array, Array], shared: Mapping[str, Array], attended: NDArray[np.float32]
-    ) -> Binding | ChunkBinding:
-        count, form = attended.shape[1], self._forms[layer]
-        inputs = {**shared, "past_key": caches[0], "past_value": caches[1]}
-        if self._scales is not None:
-            inputs |= dict(zip(SCALES, self._scales[layer], strict=True))
-        if self._scales is None or count <= self._in_place_rows:
-            outputs: dict[str, Array] = {"attended": attended, "present_key": caches[0], "present_value": caches[1]}
-            return self._bind_graph(attention_name(ATTENTION, form), inputs, outputs)
+    def _bind_in_place(self, layer: int, inputs: Buffers, attended: ort.OrtValue) -> Binding:
+        outputs = {"attended": attended, "present_key": inputs["past_key"], "present_value": inputs["past_value"]}
+        return self._bind_graph(ATTENTION, layer, inputs, outputs)
+
+    def _bind_chunk(
+        self,
+        layer: int,
+        inputs: Buffers,
+        attended: ort.OrtValue,
+        caches: tuple[Array, Array],
+        columns: Array,
+        count: int,
+    ) -> ChunkBinding:
         codes = self._codes[0, :, :count], self._codes[1, :, :count]
-        outputs = {"attended": attended, "key_codes": codes[0], "value_codes": codes[1]}
-        bound = self._bind_graph(attention_name(ATTENTION_CHUNK, form), inputs, outputs)
-        return ChunkBinding(bound, codes, caches, columns=shared["total_sequence_length"])
+        outputs: Buffers = {"attended": attended, "key_codes": codes[0], "value_codes": codes[1]}
+        return ChunkBinding(self._bind_graph(ATTENTION_CHUNK, layer, inputs, outputs), codes, caches, columns)
 
-    def _bind_graph(self, name: str, inputs: Mapping[str, Array], outputs: Mapping[str, Array]) -> Binding:
+    def _bind_graph(self, kind: str, layer: int, inputs: Buffers, outputs: Buffers) -> Binding:
+        name = attention_name(kind, self._forms[layer])
         return bind_all(name, self._sessions[name], inputs, outputs)
 
 

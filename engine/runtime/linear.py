@@ -225,12 +225,9 @@ class RowBuffers:
         """[1, N, width]."""
         return self._rows[name][:, self.most - rows : self.most]
 
-    def attention_rows(self, from_end: int, count: int, layer: int = -1) -> dict[str, Floats]:
-        """What attention reads and writes: `count` rows, the first of them `from_end` before the end of the step.
-
-        layer: -1 where all are alike."""
-        buffers = dict(zip(ATTENDING, ATTENDING, strict=True)) if layer < 0 else self._mixers[layer]
-        return {name: self.some(buffer, from_end, count) for name, buffer in buffers.items()}
+    def attention_names(self, layer: int) -> Mapping[str, str]:
+        """The buffers of what attention of a layer reads and writes, by the names of its tensors."""
+        return self._mixers[layer]
 
     def some(self, name: str, from_end: int, count: int) -> Floats:
         """[1, count, width], from the row that is `from_end` before the end of the step."""

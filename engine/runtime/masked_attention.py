@@ -194,13 +194,12 @@ class MaskedAttention:
         spans = (self._span(cache, window) for window in self._windows)
         masks = tuple(np.zeros((count, columns), np.float32) for _, columns in spans)
         shape = (count, *self._heads, self._size)
-        rows = self._rows.attention_rows(from_end, count)
         inputs: dict[str, Array] = {
-            "query": rows["query"].reshape(shape),
+            "query": self._rows.some("query", from_end, count).reshape(shape),
             "base_attended": _end(self._attended, base_from_end, count),
             "base_weight": _end(self._weight, base_from_end, count),
         }
-        outputs = {"attended": rows["attended"].reshape(shape)}
+        outputs = {"attended": self._rows.some("attended", from_end, count).reshape(shape)}
         layers = []
         for layer, window in enumerate(self._window_of):
             keys, values, _ = cache.layer(layer)

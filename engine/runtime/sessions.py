@@ -22,7 +22,7 @@ class Binding:
     name: str
     session: ort.InferenceSession
     binding: ort.IOBinding
-    buffers: list[Array]
+    buffers: "list[Array | ort.OrtValue]"
 
     def run(self) -> None:
         """Run the graph over its buffers. StepFailed when onnxruntime raises."""
@@ -32,15 +32,43 @@ class Binding:
             raise StepFailed(f"graph {self.name} failed: {str(error)[:300]}") from error
 
 
+Buffers = dict[str, Array | ort.OrtValue]
+
+
+class SharedValues:
+    """Values of buffers that many graphs are bound to: to bind one takes a tenth of the time that its address does."""
+
+    def __init__(self) -> None:
+        self._of: dict[int, ort.OrtValue] = {}  # by id() of the array, which its value keeps alive
+
+    def of(self, array: Array) -> ort.OrtValue:
+        """The value over an array's own memory."""
+        found = self._of.get(id(array))
+        if found is None:
+            assert array.flags.c_contiguous
+            found = self._of[id(array)] = ort.OrtValue.ortvalue_from_numpy(array)
+        return found
+
+
 def bind_all(
-    name: str, session: ort.InferenceSession, inputs: Mapping[str, Array], outputs: Mapping[str, Array]
+    name: str,
+    session: ort.InferenceSession,
+    inputs: "Mapping[str, Array] | Buffers",
+    outputs: "Mapping[str, Array] | Buffers",
 ) -> Binding:
     """The session of a graph bound to these buffers, by the names of its tensors."""
     binding = session.io_binding()
-    for bind, arrays in ((binding.bind_input, inputs), (binding.bind_output, outputs)):
-        for tensor, array in arrays.items():
-            assert array.flags.c_contiguous, f"{tensor} is not contiguous"
-            bind(tensor, "cpu", 0, array.dtype.type, array.shape, array.ctypes.data)
+    sides = (
+        (binding.bind_input, binding.bind_ortvalue_input, inputs),
+        (binding.bind_output, binding.bind_ortvalue_output, outputs),
+    )
+    for bind, bind_value, buffers in sides:
+        for tensor, buffer in buffers.items():
+            if isinstance(buffer, ort.OrtValue):
+                bind_value(tensor, buffer)
+                continue
+            assert buffer.flags.c_contiguous, f"{tensor} is not contiguous"
+            bind(tensor, "cpu", 0, buffer.dtype.type, buffer.shape, buffer.ctypes.data)
     return Binding(name, session, binding, [*inputs.values(), *outputs.values()])
 
 

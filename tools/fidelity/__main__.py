@@ -1,10 +1,11 @@
 """`python -m tools.fidelity`: the KL of what a client is served, beside llama.cpp's on the same files and tokens.
 
-Of both published files, and with --made of Q4_0, Q8_0 and F16 versions that llama-quantize makes of them. Ends with 1
-when a file loses more than the bar allows.
+Of both published files, and with --made of Q4_0, Q8_0 and F16 versions that llama-quantize makes of them. With
+--context N in windows of N tokens, of gemma too. Ends with 1 when a file loses more than the bar allows.
 """
 
 import argparse
+import shutil
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from rich.table import Table
 from server.commands.tables import table, wide_console
 from tools.fidelity.served import ServedFile, read_as_served
 from tools.llama_cpp.__main__ import MODELS, TREE
-from tools.llama_cpp.fidelity import PUBLISHED, QUANTIZE
+from tools.llama_cpp.fidelity import CONTEXT, OWN, PUBLISHED, QUANTIZE, WINDOWS, Measurement, ReadWindows
 from tools.llama_cpp.figures import LlamaFigures
 from tools.llama_cpp.programs import LlamaCpp, run_step
 from tools.real_models.fetch import RealModels, default_folder
@@ -57,11 +58,16 @@ def main() -> int:
     parser.add_argument("--folder", type=Path, default=default_folder(), help="of the real models")
     parser.add_argument("--models", default=",".join(MODELS), help="which of them")
     parser.add_argument("--half", action="store_true", help="the first half of the windows alone")
+    parser.add_argument("--context", type=int, help="tokens of a window, instead of 512: llama.cpp then runs beside")
     parser.add_argument("--made", action="store_true", help="also files made by llama-quantize, which is built first")
     options, console = parser.parse_args(), wide_console()
     models = RealModels(options.folder)
     kinds = (PUBLISHED, *MADE) if options.made else (PUBLISHED,)
-    found = list(measured(models, options.models.split(","), kinds, console, options.half))
+    names = options.models.split(",")
+    if options.context:
+        found = [at_context(models, name, options.context, console) for name in names]
+    else:
+        found = list(measured(models, names, kinds, console, options.half))
     console.print(table_of(found))
     return 0 if all(each.holds for each in found) else 1
 
@@ -85,6 +91,21 @@ def measured(
                 count, kl = (theirs.halfway.windows, theirs.halfway.kl) if is_half else (figures.windows, theirs.kl)
                 ours = read_as_served(file, text, figures.context, count, Path(folder))
                 yield FileBeside(name, kind, kl.mean, ours)
+
+
+def at_context(models: RealModels, name: str, context: int, console: Console) -> FileBeside:
+    """The published file in windows of `context` tokens, both sides measured now. Raises what `measured` does."""
+    text = held_out_text(models.fetch(TREE))
+    say = partial(console.print, markup=False, highlight=False, soft_wrap=True)
+    programs = LlamaCpp(models.fetch(TREE), models.folder / "llama.cpp-build", say)
+    windows = ReadWindows(context, CONTEXT * WINDOWS // context)
+    with TemporaryDirectory(prefix="hexserve-") as scratch:
+        folder, file = Path(scratch), models.fetch(name)
+        (path := folder / "text").write_text(text, encoding="utf-8", newline="\n")
+        theirs = Measurement(name, file, programs, folder / "llama", say, windows).one(path, PUBLISHED, OWN)
+        shutil.rmtree(folder / "llama")
+        ours = read_as_served(file, text, context, windows.count, folder)
+    return FileBeside(name, f"{PUBLISHED}, {context} tokens", theirs.kl.mean, ours)
 
 
 def _made(programs: LlamaCpp, published: Path, kind: str, folder: Path) -> Path:

@@ -10,6 +10,7 @@ import struct
 import subprocess
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 
@@ -19,15 +20,10 @@ from tools.llama_cpp.figures import Fidelity, LlamaFigures, fidelity_in
 from tools.llama_cpp.programs import BuildFailed, LlamaCpp
 from tools.real_models.held_out import SHA256
 
-CONTEXT, WINDOWS, HALFWAY = 512, 32, 16
-SCORED = CONTEXT // 2 - 1  # what follows the positions of a window's second half
-WINDOW = f"-c {CONTEXT} -b {CONTEXT} -ub {CONTEXT}"
+CONTEXT, WINDOWS = 512, 32
 QUANTIZE = "llama-quantize --allow-requantize {file} {made} {kind}"
-FLOATS = (
-    f"llama-perplexity -m {{floats}} {WINDOW} -ctk f32 -ctv f32 -fa off -f {{text}} --chunks {WINDOWS} "
-    "--save-all-logits {logits}"
-)
-SCORES = f"llama-perplexity -m {{file}} {WINDOW} -ctk f16 -ctv f16 --kl-divergence --kl-divergence-base {{logits}}"
+FLOATS = "-ctk f32 -ctv f32 -fa off -f {text}"
+SCORES = "-ctk f16 -ctv f16 --kl-divergence --kl-divergence-base {logits}"
 PUBLISHED, OWN = "published", "own"
 # Kind of file and whose floats: those that are made of the published file are held against both.
 PLACES = (
@@ -36,6 +32,41 @@ PLACES = (
 )
 MAGIC, HEADER = b"_logits_", struct.Struct("<iii")  # tokens of a window, of the vocabulary, windows
 TRIES = 3
+
+
+@dataclass(frozen=True, slots=True)
+class ReadWindows:
+    """So many windows of `context` tokens, the second half of each scored. Long ones are computed in parts of 512."""
+
+    context: int = CONTEXT
+    count: int = WINDOWS
+
+    @property
+    def scored(self) -> int:
+        """What follows the positions of a window's second half."""
+        return self.context // 2 - 1
+
+    @property
+    def halfway(self) -> int:
+        """The windows of the first half."""
+        return self.count // 2
+
+    @property
+    def floats(self) -> str:
+        """The command that predicts with floats."""
+        return (
+            f"llama-perplexity -m {{floats}} {self._size} {FLOATS} --chunks {self.count} --save-all-logits {{logits}}"
+        )
+
+    @property
+    def scores(self) -> str:
+        """The command that holds a file against them."""
+        return f"llama-perplexity -m {{file}} {self._size} {SCORES}"
+
+    @property
+    def _size(self) -> str:
+        part = min(self.context, CONTEXT)
+        return f"-c {self.context} -b {part} -ub {part}"
 
 
 class FidelityFailed(Exception):
@@ -49,9 +80,15 @@ class Measurement:
     """
 
     def __init__(
-        self, name: str, published: Path, programs: LlamaCpp, folder: Path, say: Callable[[str], None]
+        self,
+        name: str,
+        published: Path,
+        programs: LlamaCpp,
+        folder: Path,
+        say: Callable[[str], None],
+        windows: ReadWindows = ReadWindows(),
     ) -> None:
-        self.name, self._published = name, published
+        self.name, self._published, self._windows = name, published, windows
         self._programs = programs
         self._folder = folder
         self._say = say
@@ -89,17 +126,17 @@ class Measurement:
         floats, logits = self._folder / "floats.gguf", self._folder / "floats.logits"
         if kind != self._logits_of:
             self._run(QUANTIZE, file=self._file(kind), made=floats, kind="F32")
-            self._run(FLOATS, floats=floats, text=text, logits=logits)
+            self._run(self._windows.floats, floats=floats, text=text, logits=logits)
             self._logits_of = kind
         return logits
 
     def _scored(self, kind: str, floats: str, logits: Path) -> Fidelity:
-        file, place = self._file(kind), (self.name, kind, floats)
+        file, place, halfway = self._file(kind), (self.name, kind, floats), self._windows.halfway
         for _ in range(TRIES - 1):  # its log can lose its last lines
             with suppress(ValueError):
-                return fidelity_in(self._run(SCORES, file=file, logits=logits), place, HALFWAY)
+                return fidelity_in(self._run(self._windows.scores, file=file, logits=logits), place, halfway)
         try:
-            return fidelity_in(self._run(SCORES, file=file, logits=logits), place, HALFWAY)
+            return fidelity_in(self._run(self._windows.scores, file=file, logits=logits), place, halfway)
         except ValueError as error:
             raise FidelityFailed(f"{kind} of {self.name}: {error}") from None
 
@@ -120,10 +157,11 @@ class Measurement:
 def measured(measurements: list[Measurement], text: Path, version: str) -> LlamaFigures:
     """All models. version: of the package that has llama.cpp's sources. FidelityFailed when a step fails."""
     runs = {each.name: each.run(text) for each in measurements}
-    commands = {"make": QUANTIZE, "floats": FLOATS, "scores": SCORES}
+    windows = ReadWindows()
+    commands = {"make": QUANTIZE, "floats": windows.floats, "scores": windows.scores}
     tokens = {name: of_tokens for name, (of_tokens, _) in runs.items()}
     found = tuple(each for _, fidelity in runs.values() for each in fidelity)
-    return LlamaFigures(version, commands, SHA256, CONTEXT, WINDOWS, SCORED, tokens, found)
+    return LlamaFigures(version, commands, SHA256, CONTEXT, WINDOWS, windows.scored, tokens, found)
 
 
 def tokens_of(logits: Path) -> str:

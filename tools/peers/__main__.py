@@ -158,7 +158,7 @@ def llama_server(program: Path, gguf: Path, threads: int) -> Any:
 def hexserve(bundle: Path, threads: int) -> Any:
     """With its defaults, but room for no more tokens than the other server has."""
     port = free_port()
-    options = ["--threads", str(threads), "--kv-slots", str(CONTEXT)]
+    options = ["--threads", str(threads), "--kv-slots", str(CONTEXT), "--kv-offload-mb", "0"]
     return running_child([*serve_command(str(bundle), port), *options], port)
 
 
