@@ -116,17 +116,12 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.flush()
 
 
-class Server(ThreadingHTTPServer):
-    """With room for clients who all come at once: of five that wait, the sixth is sent away."""
-
-    request_queue_size = 128
-
-
 def main() -> int:
     """Serve until killed."""
     path, port, threads, slots = sys.argv[1], *map(int, sys.argv[2:5])
     Handler.pipeline = OpenVinoPipeline(path, threads, slots)
-    Server(("127.0.0.1", port), Handler).serve_forever()
+    ThreadingHTTPServer.request_queue_size = 128  # of clients who come at once, the sixth that waits is sent away
+    ThreadingHTTPServer(("127.0.0.1", port), Handler).serve_forever()
     return 0
 
 
