@@ -6,9 +6,6 @@ An adapter adds ((x a^T) * mask) b to y. J = ranks of all adapters that a step h
 
 from collections.abc import Iterable
 
-import numpy as np
-from numpy.typing import NDArray
-
 from engine.bundle.manifest import GraphKind, Manifest
 from engine.bundle.model_spec import PLAIN_ATTENTION, LayerAttention, ModelSpec
 from engine.bundle.specs import LoraModule, RecurrentSpec
@@ -39,16 +36,6 @@ def lora_forms(modules: Iterable[LoraModule], rows: str) -> dict[str, Form]:
         forms[B + module.name] = (FLOAT, (ranks, module.outputs))
         forms[MASK + module.name] = (FLOAT, (1, rows, ranks))
     return forms
-
-
-def no_adapters(modules: Iterable[LoraModule], rows: int) -> dict[str, NDArray[np.generic]]:
-    """The inputs of a step of so many rows that all have no adapter: one rank of zeros."""
-    tensors: dict[str, NDArray[np.generic]] = {}
-    for module in modules:
-        tensors[A + module.name] = np.zeros((1, module.inputs), np.float32)
-        tensors[B + module.name] = np.zeros((1, module.outputs), np.float32)
-        tensors[MASK + module.name] = np.zeros((1, rows, 1), np.float32)
-    return tensors
 
 
 RECURRENT = "recurrent"

@@ -98,7 +98,7 @@ class CompileArguments:
     rows x context, or rows with same_past (contexts become past + rows), make fixed variants; none of them makes
     free-shape graphs. whole_context: instead of these, graphs of so many rows that keep no cache and read a whole
     sequence at every step. max_context in tokens, 0 = what the checkpoint was made for. parity_tokens: length of the
-    text the finished bundle is checked with, 0 = as `parity_text.enough_tokens` says. NPU only: share_weights puts all
+    text the finished bundle is checked with, 0 = as `parity.enough_tokens` says. NPU only: share_weights puts all
     variants of a part into one binary, part_mb is the size in MB (10^6 bytes) from which the layers are cut into
     several binaries.
     calibration: texts to measure on, None = built-in ones. decode_slots: sequences that a fused graph decodes

@@ -36,7 +36,6 @@ from engine.compile.quantisation.packed import PackedEncoder, PackedPart
 from engine.compile.quantisation.weight_file import WeightFile
 from engine.compile.sources.checkpoint import Checkpoint
 from engine.compile.sources.source import Source
-from engine.compile.sources.task import SentenceFiles
 from engine.files import GGUF_SUFFIX
 from engine.models.network import Network
 
@@ -66,7 +65,7 @@ class Compilation:
 
     packed: by part; packed_encoder: instead, of an encoder. graphs: of the bundle; onnx_graphs: what its context
     binaries were made from. files: entries of the manifest. encodings: of activations, by their key in the bundle.
-    sentence_files: what says how vectors are made. quality: how 4-bit codes were chosen, None = rounded to nearest.
+    quality: how 4-bit codes were chosen, None = rounded to nearest.
     wide: tensors that get 8 bits all the same. vision: None for a model that reads no images.
     is_rotated: whether the stream is. original, original_network: as the source has them, whatever stages make of it.
     """
@@ -90,7 +89,6 @@ class Compilation:
     npu: NpuSpec | None = None
     onnx_graphs: tuple[GraphSpec, ...] = ()
     encodings: dict[str, Encoding] = field(default_factory=dict)
-    sentence_files: SentenceFiles = field(default_factory=SentenceFiles)
     pooling: PoolingSpec | None = None
     rerank: RerankSpec | None = None
     quality: QualitySpec | None = None

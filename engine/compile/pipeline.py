@@ -1,14 +1,12 @@
 """The compiler: the stages of each kind of bundle in their order, and the driver that runs one of them."""
 
 from collections.abc import Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from engine.bundle.manifest import Manifest
 from engine.bundle.variant import StepShape
 from engine.compile.arguments import DEFAULT_SPLIT, CompileArguments, Layout
-from engine.compile.check.baseline import baseline_warning
-from engine.compile.check.parity_text import enough_tokens
+from engine.compile.check.parity import enough_tokens
 from engine.compile.compilation import Compilation, Pipeline, Stage, finished
 from engine.compile.graphs.fused import fused_graph
 from engine.compile.graphs.integer_graphs import calibration_stage, integer_graph
@@ -40,15 +38,13 @@ from engine.compile.sources.speech.source import is_speech
 from engine.compile.sources.task import SentenceFiles, check_task, names_in, resolve_task
 from engine.compile.stages import graphs_stage, hash_stage, pool_graph, text_stage, weights_stage
 from engine.compile.targets.cpu import (
-    attention_graphs_stage,
     linear_graphs_stage,
     segment_losses_stage,
     segment_weights_stage,
     whole_network,
 )
 from engine.compile.targets.encoder import compile_encoder
-from engine.compile.targets.fused_bundle import measure_fused
-from engine.compile.targets.measure import Measure, measure_pool, parity_stage, quality_stage
+from engine.compile.targets.measure import baseline_warning, measure_logits, parity_stage, quality_stage
 from engine.compile.targets.npu import SOURCES, binaries_stage, genie_stage, plan_binaries
 from engine.compile.targets.speech import compile_speech
 from engine.isolation.memory import usable_memory
@@ -63,14 +59,12 @@ FLOAT = (graphs_stage(pool_graph),)
 INTEGER = (calibration_stage, graphs_stage(integer_graph))
 
 
-def stages_of(
-    is_npu: bool, graphs: Sequence[Stage], measure: Measure = measure_pool, ending: Sequence[Stage] = (genie_stage,)
-) -> tuple[Stage, ...]:
+def stages_of(is_npu: bool, graphs: Sequence[Stage], ending: Sequence[Stage] = (genie_stage,)) -> tuple[Stage, ...]:
     """In order; the text comes first: it is quick, and often what is missing. ending: what only an NPU's have."""
     made = (text_stage, *WEIGHTS, *graphs)
     if is_npu:
-        return (*made, binaries_stage, quality_stage(measure), *ending, hash_stage)
-    return (*made, hash_stage, parity_stage(measure))
+        return (*made, binaries_stage, quality_stage(measure_logits), *ending, hash_stage)
+    return (*made, hash_stage, parity_stage(measure_logits))
 
 
 CPU_FLOAT = Pipeline(stages_of(False, FLOAT), FUSED, "float32", "float32")
@@ -96,7 +90,6 @@ CPU_SEGMENTS = replace(
         drop_codes_stage,
         linear_graphs_stage,
         segment_losses_stage,
-        attention_graphs_stage,
         hash_stage,
     ),
 )
@@ -109,26 +102,10 @@ PIPELINES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class CompilePlan:
-    """Everything that is decided before a file is written.
-
-    arguments: no option is left open but the type of int8 caches, which is measured. shapes: () = free ones.
-    """
-
-    arguments: CompileArguments
-    source: Source
-    network: Network
-    files: SentenceFiles
-    pipeline: Pipeline
-    shapes: tuple[StepShape, ...]
-    parts: tuple[PartPlan, ...]
-
-
-def resolve(arguments: CompileArguments, progress: ProgressSink) -> CompilePlan:
+def resolve(arguments: CompileArguments, progress: ProgressSink) -> tuple[CompileArguments, Source, Network]:
     """Check the options and resolve each that was left open, once and in the order in which they need each other.
 
-    Raises UnsupportedModel, or CompileError naming the option.
+    Open is only the type of int8 caches, which is measured. Raises UnsupportedModel, or CompileError naming the option.
     """
     check_arguments(arguments)
     shapes = fixed_shapes(arguments)
@@ -140,13 +117,11 @@ def resolve(arguments: CompileArguments, progress: ProgressSink) -> CompilePlan:
     arguments = resolve_caches(resolve_layout(arguments, network.odd_head_dim), network)
     check_recurrent(arguments, network)
     check_layers(arguments, network)
-    files = SentenceFiles.read(arguments.source)
-    arguments = resolve_task(arguments, source.config, files)
+    arguments = resolve_task(arguments, source.config, SentenceFiles.read(arguments.source))
     check_task(arguments, source.config, network)
     arguments = resolve_quality(arguments, source, network, progress)
     arguments = replace(arguments, parity_tokens=arguments.parity_tokens or enough_tokens(network.spec.parameters))
-    parts = plan_parts_for(arguments, network)
-    return CompilePlan(arguments, source, network, files, pipeline_of(arguments), shapes, parts)
+    return arguments, source, network
 
 
 def compile_bundle(arguments: CompileArguments, progress: ProgressSink) -> Manifest:
@@ -160,19 +135,15 @@ def compile_bundle(arguments: CompileArguments, progress: ProgressSink) -> Manif
         source = open_source(arguments.source)
         if architecture_of(source.config) is not None:
             return compile_encoder(arguments, source, progress)
-    plan = resolve(arguments, progress)
-    arguments, pipeline = plan.arguments, plan.pipeline
-    with ExitStack() as stack:
-        checkpoint = stack.enter_context(plan.source.tensors())
-        folder = stack.enter_context(staged_folder(arguments.output, arguments.force))
-        network = names_in(checkpoint, plan.network)
-        if (stored := read_stored_codes(plan.source.config)) is not None:
+    arguments, source, network = resolve(arguments, progress)
+    pipeline, shapes, parts = pipeline_of(arguments), fixed_shapes(arguments), plan_parts_for(arguments, network)
+    with source.tensors() as checkpoint, staged_folder(arguments.output, arguments.force) as folder:
+        network = names_in(checkpoint, network)
+        if (stored := read_stored_codes(source.config)) is not None:
             progress.note(codes_told(stored.format, checkpoint, network, arguments))
-        work = Compilation(
-            arguments, progress, pipeline, plan.source, checkpoint, network, plan.shapes, plan.parts, folder
+        manifest = finished(
+            Compilation(arguments, progress, pipeline, source, checkpoint, network, shapes, parts, folder)
         )
-        work.sentence_files = plan.files
-        manifest = finished(work)
     if warning := baseline_warning(manifest.parity, manifest.quality):
         progress.note(warning)
     return manifest
@@ -186,7 +157,7 @@ def pipeline_of(arguments: CompileArguments) -> Pipeline:
     pipeline = PIPELINES[arguments.is_npu, activations]
     if layout_of(arguments) is Layout.FUSED:
         calibration = [calibration_stage] if activations is Activations.INTEGER else []
-        stages = stages_of(arguments.is_npu, [*calibration, graphs_stage(fused_graph)], measure_fused, ending=())
+        stages = stages_of(arguments.is_npu, [*calibration, graphs_stage(fused_graph)], ending=())
         return replace(pipeline, stages=stages)
     return pipeline
 

@@ -7,13 +7,15 @@ from rich.console import Console
 from rich.progress import (
     BarColumn,
     Progress,
+    ProgressColumn,
     SpinnerColumn,
-    TaskID,
+    Task,
     TaskProgressColumn,
     TextColumn,
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
+from rich.text import Text
 
 
 class ProgressSink(Protocol):
@@ -42,6 +44,13 @@ class SilentProgress:
         """Drop it."""
 
 
+class _Rate(ProgressColumn):
+    """How fast a stage goes."""
+
+    def render(self, task: Task) -> Text:
+        return Text(f"{_rate_of(task):>12}", "cyan")
+
+
 class RichProgress:
     """Bars with rate and remaining time on a terminal, one plain line per finished stage elsewhere."""
 
@@ -52,14 +61,12 @@ class RichProgress:
             TextColumn("[bold]{task.description:<22}"),
             BarColumn(bar_width=28),
             TaskProgressColumn(),
-            TextColumn("[cyan]{task.fields[rate]:>12}"),
+            _Rate(),
             TimeElapsedColumn(),
             TimeRemainingColumn(),
             console=console,
             disable=not console.is_terminal,
         )
-        self._task: TaskID | None = None
-        self._unit = ""
 
     def __enter__(self) -> "RichProgress":
         self._bars.start()
@@ -72,32 +79,29 @@ class RichProgress:
     def stage(self, title: str, total: int, unit: str) -> None:
         """Finish the bar before and start the next."""
         self._finish()
-        self._unit = unit
-        self._task = self._bars.add_task(title, total=total or None, rate="")
+        self._bars.add_task(title, total=total or None, unit=unit)
 
     def advance(self, amount: int) -> None:
-        """Move the bar and show its rate."""
-        if self._task is None:
-            return
-        self._bars.advance(self._task, amount)
-        task = self._bars.tasks[self._bars.task_ids.index(self._task)]
-        self._bars.update(self._task, rate=rate_text(task.completed, task.elapsed or 0.0, self._unit))
+        """Move the bar."""
+        for task in self._bars.tasks[-1:]:
+            self._bars.advance(task.id, amount)
 
     def note(self, text: str) -> None:
         """Print above the bars."""
         self._bars.console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     def _finish(self) -> None:
-        if self._task is None:
-            return
-        task = self._bars.tasks[self._bars.task_ids.index(self._task)]
-        seconds = task.elapsed or 0.0
-        self._bars.update(self._task, total=max(task.completed, 1), completed=max(task.completed, 1))
-        self._bars.stop_task(self._task)
-        if not self._console.is_terminal:
-            rate = rate_text(task.completed, seconds, self._unit)
-            self._console.print(f"{task.description:<22} {seconds:6.1f} s {rate:>12}", markup=False, highlight=False)
-        self._task = None
+        for task in self._bars.tasks[-1:]:
+            count = max(task.completed, 1)
+            self._bars.update(task.id, total=count, completed=count)
+            self._bars.stop_task(task.id)
+            if not self._console.is_terminal:
+                line = f"{task.description:<22} {task.elapsed or 0.0:6.1f} s {_rate_of(task):>12}"
+                self._console.print(line, markup=False, highlight=False)
+
+
+def _rate_of(task: Task) -> str:
+    return rate_text(task.completed, task.elapsed or 0.0, task.fields["unit"])
 
 
 def rate_text(amount: float, seconds: float, unit: str) -> str:

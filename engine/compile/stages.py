@@ -14,7 +14,7 @@ from engine.compile.graphs.graph_builder import WrittenGraph
 from engine.compile.graphs.pool import GraphPlan, build_graph, save_graph
 from engine.compile.quantisation.packer import WeightPacker
 from engine.compile.sources.checkpoint import Checkpoint
-from engine.compile.sources.task import judge_of, pooling_of
+from engine.compile.sources.task import SentenceFiles, judge_of, pooling_of
 from engine.compile.sources.text_files import load_tokenizer
 from engine.errors import CompileError, UnsupportedModel
 from engine.models.network import Network
@@ -27,7 +27,8 @@ def text_stage(work: Compilation) -> None:
     work.progress.stage("text", 1, "files")
     work.text = work.source.write_text(work.folder, work.network.spec.vocab)
     if work.arguments.task is ModelTask.EMBED:
-        work.pooling = pooling_of(load_tokenizer(work.folder), work.sentence_files, work.network.spec.hidden)
+        files = SentenceFiles.read(work.arguments.source)
+        work.pooling = pooling_of(load_tokenizer(work.folder), files, work.network.spec.hidden)
     elif work.arguments.task is ModelTask.RERANK:
         work.rerank = judge_of(load_tokenizer(work.folder))
     work.progress.advance(1)
@@ -36,20 +37,27 @@ def text_stage(work: Compilation) -> None:
 EMBEDDING_ROWS = 4096  # of the table at once
 
 
-def weights_stage(work: Compilation) -> None:
-    """Quantise and write the weights of every part."""
+@contextmanager
+def packing(work: Compilation) -> Iterator[WeightPacker]:
+    """While weights are quantised and written. CompileError when a number leaves its type, UnsupportedModel when a
+    tensor is left."""
     work.progress.stage(f"weights ({work.arguments.quant})", work.checkpoint.total_bytes(), "B")
     work.graph_folder.mkdir(exist_ok=True)
-    packer = WeightPacker(work.checkpoint, work.network, work.arguments, work.progress.advance, work.wide)
     with overflow_refused(work.arguments.quant):
+        yield WeightPacker(work.checkpoint, work.network, work.arguments, work.progress.advance, work.wide)
+    check_all_used(work.checkpoint, work.network, work.arguments.task is not ModelTask.EMBED)
+
+
+def weights_stage(work: Compilation) -> None:
+    """Quantise and write the weights of every part."""
+    with packing(work) as packer:
         for part in work.parts:
             with work.pipeline.weight_file(work.graph_folder, part.data_file) as file:
                 work.packed.append(packer.pack(part, file, file))
             if work.keeps_graphs:
                 work.files[part.data_file] = file.entry
-    if work.arguments.split is Split.HOST_LMHEAD:
-        write_embedding(work)
-    check_all_used(work.checkpoint, work.network, work.arguments.task is not ModelTask.EMBED)
+        if work.arguments.split is Split.HOST_LMHEAD:
+            write_embedding(work)
 
 
 def write_embedding(work: Compilation) -> None:

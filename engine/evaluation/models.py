@@ -11,16 +11,15 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.bundle.manifest import MANIFEST_FILE, Manifest, TextSpec, load_manifest
+from engine.bundle.manifest import MANIFEST_FILE, GraphKind, Manifest, TextSpec, load_manifest
 from engine.bundle.specs import ModelTask
-from engine.bundle.variant import shape_table
-from engine.compile.check.parity import widest_shape
+from engine.bundle.variant import StepShape, shape_of
 from engine.compile.plan import longest_sequence
 from engine.config import EngineConfig
 from engine.errors import BundleError
 from engine.files import FileRefused, is_regular, read_text, reading, shown
 from engine.processes import install_command
-from engine.runtime.reading import text_logits
+from engine.runtime.reading import reading_shapes, text_logits
 from engine.text.tokenizer import Tokenizer
 from engine.worker.assembly import open_onnx
 from engine.worker.settings import OFF
@@ -67,6 +66,12 @@ def _longest(manifest: Manifest) -> int:
     return min(manifest.max_context, longest_sequence((shape,))) if shape else manifest.max_context
 
 
+def widest_shape(manifest: Manifest) -> StepShape | None:
+    """Of the fixed shapes with the most rows the one with the most columns; None when the graphs are free."""
+    shapes = [shape_of(graph) for graph in manifest.graphs if graph.kind in (GraphKind.DECODER, GraphKind.DEFAULT)]
+    return max((item for item in shapes if item is not None), default=None)
+
+
 MOST_TEXT_BYTES = 64 * 1024 * 1024
 CHARS_PER_TOKEN = 16  # more than any language has; what of a file is tokenised at first
 
@@ -101,7 +106,6 @@ def evaluated_text(file: Path) -> str:
 
 Float32 = NDArray[np.float32]
 DEFINITION = "float32"
-STEP_ROWS = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,8 +133,7 @@ def open_bundle(name: str, folder: Path, memory: Path | None, stack: ExitStack) 
     """
     facts = bundle_facts(name, folder)
     manifest = facts.manifest
-    # All tokens of a text that graphs without a past read are in one step.
-    shapes = shape_table(manifest, manifest.max_context if manifest.reads_whole_context else STEP_ROWS)
+    shapes = reading_shapes(manifest)
     config = EngineConfig(str(folder), cost_cache=str(memory or ""), spin=OFF, forecast=False)
     runtime = open_onnx(folder, manifest, shapes, config)
     stack.callback(runtime.close)

@@ -26,7 +26,7 @@ from engine.models.encoder_families import (
     EncoderFamily,
 )
 from engine.models.family import network_of
-from engine.models.network import Activation, EncoderDetails, FamilyDetails, Network, WeightNames
+from engine.models.network import Activation, EncoderDetails, FamilyDetails, Network, NormKind, WeightNames
 from engine.models.two_way_families import TWO_WAY
 
 _ALL = (BERT, BERT_SCORES, ROBERTA, ROBERTA_SCORES, XLM_ROBERTA, XLM_ROBERTA_SCORES, NOMIC_BERT)
@@ -72,6 +72,7 @@ def read_encoder(values: Mapping[str, object], has_tensor: Callable[[str], bool]
         raise CompileError(f"config.json: {found.hidden} hidden numbers cannot be shared by {found.heads} heads")
     prefix = family.prefix if has_tensor(f"{family.prefix}{family.names.embedding}.weight") else ""
     details = FamilyDetails(
+        norm=NormKind.LAYER,
         qkv_bias=found.qkv_bias,
         output_bias=found.output_bias,
         ffn_bias=found.ffn_bias,
@@ -137,7 +138,8 @@ def _prefixed(names: WeightNames, prefix: str) -> WeightNames:
     found: dict[str, Any] = {}
     for item in fields(names):
         value = getattr(names, item.name)
-        found[item.name] = tuple(prefix + name for name in value) if isinstance(value, tuple) else prefix + value
+        whole = value and prefix + value if isinstance(value, str) else tuple(prefix + name for name in value)
+        found[item.name] = whole  # "" stays: the family has no such module
     return WeightNames(**found)
 
 

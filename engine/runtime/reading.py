@@ -5,11 +5,25 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.bundle.variant import StepShape
+from engine.bundle.manifest import Manifest
+from engine.bundle.variant import ShapeTable, StepShape, shape_table
 from engine.config import BLOCK_SIZE
 from engine.runtime.interface import RowLayout, Runtime
 
 READER = "reader"  # owns the states of the text
+STEP_ROWS = 64
+
+
+def reading_shapes(manifest: Manifest, rows: int = STEP_ROWS) -> ShapeTable:
+    """What whole texts are read in. rows: of a step of free shapes, or those that the model cannot do with fewer of.
+
+    All tokens of a text that graphs without a past read are in one step.
+    """
+    if manifest.reads_whole_context:
+        return shape_table(manifest, manifest.max_context)
+    image = manifest.vision.tokens if manifest.vision is not None and manifest.vision.both_ways else 0
+    block = manifest.diffusion.block_length if manifest.diffusion is not None else 0
+    return shape_table(manifest, max(rows, image, block))
 
 
 def read_rows(
@@ -27,19 +41,20 @@ def read_rows(
     return logits
 
 
-def text_logits(runtime: Runtime, tokens: Sequence[int]) -> NDArray[np.float32]:
+def text_logits(runtime: Runtime, tokens: Sequence[int], most: int = 0) -> NDArray[np.float32]:
     """Logits of every token [tokens, vocabulary], in steps of the most rows that give those of all of them.
 
-    Not more tokens than a step has columns, and one: nothing reads what the last step computes for others.
+    Not more tokens than a step has columns, and one: nothing reads what the last step computes for others. most: tokens
+    of a step, 0 = as many as it takes.
     """
     shapes = runtime.shapes
     if shapes.free:
-        shape = StepShape(shapes.max_rows, shapes.round_past(len(tokens)))
+        shape = StepShape(min(shapes.max_rows, most or shapes.max_rows), shapes.round_past(len(tokens)))
     else:
         shape = min(shapes.fixed) if shapes.slots else max(shapes.fixed)
-    found = []
-    for first in range(0, len(tokens), shape.rows):
-        part = tokens[first : first + shape.rows]
-        found.append(read_rows(runtime, shape, part, first, range(len(part)), first + shape.rows < len(tokens)))
+    found, count = [], min(shape.rows, most or shape.rows)
+    for first in range(0, len(tokens), count):
+        part = tokens[first : first + count]
+        found.append(read_rows(runtime, shape, part, first, range(len(part)), first + count < len(tokens)))
     runtime.forget_states([READER], [])
     return np.concatenate(found)

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from engine.adapters.adapter import Adapter
 from engine.bundle.manifest import Manifest
 from engine.bundle.segments import BASE_ATTENTION, MASKED_ATTENTION, OUT
+from engine.bundle.tensors import Array
 from engine.bundle.variant import ShapeTable
 from engine.bundle.weight_files import ROUNDED, read_kv_scales
 from engine.errors import StepFailed
@@ -245,6 +246,16 @@ class SegmentRuntime(Runtime):
                     sums = sum(side[..., new, :].sum(axis=(0, 1, 2, 4)) for side in (part.keys, part.values))
                 spoiled += (segment.start + np.flatnonzero(~np.isfinite(sums))).tolist()
         return rows[np.isin(rows, spoiled)]
+
+    def written(self, layer: int) -> tuple[Array, Array]:
+        """Keys and values [1, K, rows, D] that the last step gave the first of its sequences, which it began.
+
+        layer: counted among those with keys and values.
+        """
+        segment, cache = self._caches.last[0]
+        keys, values, _ = cache.layer(layer)
+        columns = cache.new_columns(segment)
+        return keys[..., columns, :], values[..., columns, :]
 
     def keep(self, rows: NDArray[np.int64], columns: NDArray[np.int64]) -> None:
         self._caches.keep(rows.tolist(), columns.tolist())

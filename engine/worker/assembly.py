@@ -11,8 +11,8 @@ from pathlib import Path
 from engine.adapters.adapter import read_adapters
 from engine.adapters.named import named_adapters, read_salts
 from engine.bundle.manifest import Manifest, load_manifest
-from engine.bundle.variant import ShapeTable, pin, shape_of, shape_table
-from engine.bundle.weight_files import FLOAT_BYTES, read_forecast_prefix
+from engine.bundle.variant import ShapeTable, pin, shape_table
+from engine.bundle.weight_files import FLOAT_BYTES
 from engine.config import BLOCK_SIZE, EngineConfig
 from engine.core.build import ModelLimits, build_scheduler
 from engine.core.planner import Planner
@@ -27,16 +27,12 @@ from engine.grammar.matching import load_tokenizer
 from engine.isolation.memory import usable_memory
 from engine.messages import Ready
 from engine.runtime.encoder import EncoderRuntime
-from engine.runtime.fused import FusedRuntime
 from engine.runtime.interface import Runtime
-from engine.runtime.pooled import OnnxRuntime
+from engine.runtime.opening import open_generator
 from engine.runtime.qnn.trial import checked_provider
-from engine.runtime.segmented import SegmentRuntime
 from engine.runtime.self_check import self_check
-from engine.runtime.serial import SerialRuntime
 from engine.runtime.sessions import Provider, cpu_provider
 from engine.runtime.speech import SpeechRuntime
-from engine.runtime.stateless import WholeContextRuntime
 from engine.runtime.vision import VisionGraph
 from engine.speculation.draft_models import BlockDraft, DraftModel
 from engine.speculation.draft_steps import DraftSteps, check_same_tokens
@@ -114,33 +110,8 @@ def open_onnx(folder: Path, manifest: Manifest, shapes: ShapeTable, config: Engi
         return EncoderRuntime(folder, manifest, provider)
     if manifest.speech is not None:
         return SpeechRuntime(folder, manifest, shapes, config.max_running, provider)
-    return _open_generator(folder, manifest, shapes, config, provider)
-
-
-def _open_generator(
-    folder: Path, manifest: Manifest, shapes: ShapeTable, config: EngineConfig, provider: Provider
-) -> Runtime:
     adapters, window = read_adapters(named_adapters(config.lora), manifest), window_of(manifest, config)
-    if manifest.fused is not None:
-        return FusedRuntime(folder, manifest, shapes, provider)
-    if manifest.is_segmented:
-        return SegmentRuntime(folder, manifest, shapes, provider, adapters, window)
-    if manifest.reads_whole_context:
-        return open_whole_context(folder, manifest, shapes, provider)
-    if manifest.is_serial:
-        return SerialRuntime(folder, manifest, shapes, provider)
-    runtime = OnnxRuntime(folder, manifest, shapes, provider)
-    if manifest.forecast is not None and config.forecast:
-        runtime.load_prefix(read_forecast_prefix(folder, manifest.forecast, manifest.model, manifest.kv_dtype))
-    return runtime
-
-
-def open_whole_context(folder: Path, manifest: Manifest, shapes: ShapeTable, provider: Provider) -> Runtime:
-    """The runtime of graphs without a past."""
-    found = sorted({shape for graph in manifest.graphs if (shape := shape_of(graph)) is not None})
-    table = ShapeTable(tuple(found), found[-1].rows, 0)
-    lengths = [shape.rows for shape in found]
-    return WholeContextRuntime(OnnxRuntime(folder, manifest, table, provider), lengths, shapes)
+    return open_generator(folder, manifest, shapes, provider, adapters, window, config.forecast)
 
 
 def assemble(config: EngineConfig, open_runtime: OpenRuntime = open_onnx) -> Assembled:

@@ -8,12 +8,12 @@ import pytest
 from engine.bundle.manifest import Manifest
 from engine.compile.arguments import CompileArguments, Quant, Target
 from engine.compile.calibration.forward import reference_logits
-from engine.compile.check.baseline import Q4_0
 from engine.compile.check.parity import bundle_logits, compare_logits
 from engine.compile.pipeline import compile_bundle
 from engine.compile.progress import SilentProgress
 from engine.compile.sources.source import open_source
 from engine.compile.sources.text_files import load_tokenizer
+from engine.compile.targets.measure import Q4_0
 from engine.models.family import read_network
 
 WINDOW, WINDOWS = 512, 4

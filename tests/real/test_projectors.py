@@ -16,7 +16,7 @@ from safetensors.numpy import load_file, save_file
 
 from engine.bundle.manifest import Manifest, load_manifest
 from engine.compile.arguments import CompileArguments, Quant
-from engine.compile.check.segment_run import segment_logits
+from engine.compile.check.parity import bundle_logits
 from engine.compile.pipeline import compile_bundle
 from engine.compile.progress import SilentProgress
 from tests.real.conftest import fetched
@@ -66,7 +66,7 @@ def test_two_files_make_the_bundle_of_the_folder(name: str, tmp_path: Path, real
         assert (found[0] / file).read_bytes() == (expected[0] / file).read_bytes()
     assert without_bounds(found[1]) == without_bounds(expected[1])
     text = list(range(40, 100))
-    logits = [segment_logits(*each, [text], rows=24) for each in (found, expected)]
+    logits = [bundle_logits(*each, [text], rows=24) for each in (found, expected)]
     # Files of Qwen3.5 have norms plus one and decays as powers, which rounds.
     assert np.abs(logits[0] - logits[1]).max() <= (1e-4 if kind.startswith("Qwen3_5") else 0)
 

@@ -32,12 +32,13 @@ class LayerReader:
         return self.tensor(f"{name}.weight") + np.float32(self.network.details.norm_offset)
 
     def normed(self, x: Float32, name: str) -> Float32:
-        """x behind a norm; x itself where the family has none there."""
+        """x behind a norm, with its bias if it has one; x itself where the family has no norm there."""
         if not name:
             return x
         if self.network.details.norm is NormKind.LAYER:
             x = x - x.mean(axis=-1, keepdims=True)
-        return norm(x, self.norm_weight(name), self.network.norm_epsilon)
+        found, bias = norm(x, self.norm_weight(name), self.network.norm_epsilon), self.optional(f"{name}.bias")
+        return found if bias is None else found + bias
 
     def project(self, x: Float32, names: tuple[str, ...]) -> Float32:
         """x times each matrix, plus its bias if it has one, side by side."""

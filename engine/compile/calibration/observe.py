@@ -4,16 +4,19 @@ Smallest and largest values are taken inside the graphs, so that a pass gives ba
 however many rows it has, and two are kept of a text.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
+import numpy as np
 import onnx
 from onnx import helper
 
-from engine.bundle.manifest import Manifest, TensorSpec
+from engine.bundle.manifest import GraphSpec, TensorSpec
+from engine.bundle.model_spec import ModelSpec
+from engine.bundle.tensors import COS, IDS, MASK, SIN, Array
 from engine.bundle.variant import StepShape
 from engine.compile.calibration.encodings import MASK_FLOOR, Observed, Range
-from engine.compile.check.parity import ChainedSequence, PartChain
+from engine.compile.check.parity import cpu_session
 from engine.compile.graphs.float_graph import DEQUANTIZE, FloatGraph
 from engine.compile.graphs.graph_builder import WrittenGraph, value_info
 
@@ -68,30 +71,69 @@ def _gather_codes(model: onnx.ModelProto) -> None:
 
 def observe(
     folder: Path,
-    manifest: Manifest,
+    graphs: Sequence[GraphSpec],
+    model: ModelSpec,
     shape: StepShape,
     texts: Iterable[Sequence[int]],
     advance: Callable[[int], None],
 ) -> dict[str, Observed]:
-    """Run token sequences through the observed graphs of a draft manifest; by key. Tokens are told to `advance`.
+    """Run token sequences through observed graphs, part after part; by key. Tokens are told to `advance`.
 
     Only full passes are run: a row that pads would show values that no real token has.
     """
     extremes: dict[str, list[Range]] = {}
     values: dict[str, int] = {}
-    chain = PartChain(folder, manifest, shape)
+    parts = [(spec, cpu_session(folder / spec.file)) for spec in graphs]
     for text in texts:
         seen: dict[str, Range] = {}
         values = {}
-        sequence = ChainedSequence.on(chain, manifest, shape)
-        sequence.masked = MASK_FLOOR
+        caches = _empty_caches(model, shape)
         for start in range(0, len(text) - shape.rows + 1, shape.rows):
-            outputs = sequence.advance(text[start : start + shape.rows])
-            for key in (name.removeprefix(MOST) for name in outputs if name.startswith(MOST)):
-                found = Range(float(outputs[LEAST + key]), float(outputs[MOST + key]))
-                seen[key] = seen[key].joined(found) if key in seen else found
-                values[key] = values.get(key, 0) + int(outputs[COUNT + key])
+            known = _row_inputs(model, shape, text[start : start + shape.rows], start) | caches
+            for spec, session in parts:
+                names = [tensor.name for tensor in spec.outputs]
+                found = session.run(names, {tensor.name: known[tensor.name] for tensor in spec.inputs})
+                known |= dict(zip(names, found, strict=True))
+            _keep(caches, known, start)
+            for key in (name.removeprefix(MOST) for name in known if name.startswith(MOST)):
+                span = Range(float(known[LEAST + key]), float(known[MOST + key]))
+                seen[key] = seen[key].joined(span) if key in seen else span
+                values[key] = values.get(key, 0) + int(known[COUNT + key])
             advance(shape.rows)
-        for key, found in seen.items():
-            extremes.setdefault(key, []).append(found)
-    return {key: Observed(tuple(found), values[key]) for key, found in extremes.items()}
+        for key, span in seen.items():
+            extremes.setdefault(key, []).append(span)
+    return {key: Observed(tuple(spans), values[key]) for key, spans in extremes.items()}
+
+
+def _empty_caches(model: ModelSpec, shape: StepShape) -> dict[str, Array]:
+    """Keys [K, 1, D, P] and values [K, 1, P, D] of every layer, by the names of inputs."""
+    keys, values = (model.kv_heads, 1, model.head_dim, shape.past), (model.kv_heads, 1, shape.past, model.head_dim)
+    sides = {"key": keys, "value": values}
+    return {
+        f"past_{side}_{layer}_in": np.zeros(dims, np.float32)
+        for layer in range(model.layers)
+        for side, dims in sides.items()
+    }
+
+
+def _keep(caches: dict[str, Array], known: Mapping[str, Array], start: int) -> None:
+    """Write the columns of a pass into the caches from `start` on; behind the last pass of a text there is no room."""
+    for name, cache in caches.items():
+        axis = 2 if "value" in name else 3
+        columns, fresh = (np.moveaxis(each, axis, 0) for each in (cache, known[name.replace("_in", "_out")]))
+        if start + len(fresh) <= len(columns):
+            columns[start : start + len(fresh)] = fresh
+
+
+def _row_inputs(model: ModelSpec, shape: StepShape, tokens: Sequence[int], start: int) -> dict[str, Array]:
+    """Ids, mask and rotation of a full pass that begins at a position. The mask hides as much as its codes can say."""
+    mask = np.full((1, 1, shape.rows, shape.context), MASK_FLOOR, np.float32)
+    mask[..., :start] = 0
+    mask[0, 0, :, shape.past :][np.tri(shape.rows, dtype=bool)] = 0
+    angles = (start + np.arange(shape.rows))[:, None] * np.array(model.rope.inverse_frequencies)
+    return {
+        IDS: np.array([tokens], np.int32),
+        MASK: mask,
+        COS: (np.cos(angles) * model.rope.factor)[None, None].astype(np.float32),
+        SIN: (np.sin(angles) * model.rope.factor)[None, None].astype(np.float32),
+    }

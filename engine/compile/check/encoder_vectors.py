@@ -1,6 +1,6 @@
 """How near an encoder's bundle is to its float definition: several texts in one pass against each of them alone.
 
-The definition shares no code with the graph writer. Shapes: T tokens, H heads, D head_dim.
+The definition shares no code with the graph writer. T: tokens of a text.
 """
 
 import math
@@ -12,92 +12,54 @@ from numpy.typing import NDArray
 
 from engine.bundle.manifest import Manifest
 from engine.bundle.specs import PoolingKind
+from engine.compile.calibration.attention import Kept, mixed_by_attention, rotation_of
 from engine.compile.calibration.forward import reference_hidden as decoder_hidden
-from engine.compile.calibration.layer_reader import LayerReader
-from engine.compile.check.parity_text import parity_tokens
-from engine.compile.sources.checkpoint import Checkpoint
+from engine.compile.calibration.layer_reader import LayerReader, gated
+from engine.compile.check.parity import parity_tokens
+from engine.compile.sources.checkpoint import Checkpoint, Float32
 from engine.errors import CompileError
-from engine.models.network import Activation, EncoderDetails, Network
+from engine.models.network import Activation, Network
 from engine.runtime.encoder import EncoderRuntime, pack_texts, pooled
 from engine.runtime.sessions import Provider
 
-Float64 = NDArray[np.float64]
 _ERF = np.frompyfunc(math.erf, 1, 1)
 
 
-def reference_hidden(checkpoint: Checkpoint, network: Network, tokens: NDArray[np.int64]) -> Float64:
+def reference_hidden(checkpoint: Checkpoint, network: Network, tokens: NDArray[np.int64]) -> Float32:
     """Hidden states [T, hidden] of one text, all of token type 0. Holds one matrix at a time."""
     if network.details.sees_both_ways:
-        return decoder_hidden(checkpoint, network, tokens).astype(np.float64)
-    encoder, names, spec = network.encoder, network.details.names, network.spec
+        return decoder_hidden(checkpoint, network, tokens)
+    encoder, names = network.encoder, network.details.names
     assert encoder is not None
     places = np.arange(len(tokens))
     x = _rows(checkpoint, names.embedding, tokens) + _rows(checkpoint, encoder.token_types, places * 0)
     if encoder.positions is not None:
         x = x + _rows(checkpoint, encoder.positions, places + encoder.spec.position_offset)
-    reader = LayerReader(checkpoint, network, 0)
-    x = _norm(reader, x, encoder.embedding_norm)
-    for layer in range(spec.layers):
+    x = LayerReader(checkpoint, network, 0).normed(x, encoder.embedding_norm)
+    turn = rotation_of(network.spec.rope if encoder.positions is None else None, places)
+    visible = np.ones((len(tokens), len(tokens)), np.bool_)
+    for layer in range(network.spec.layers):
         reader = LayerReader(checkpoint, network, layer)
-        x = _norm(reader, x + _attention(reader, x, places), names.attention_norm)
-        x = _norm(reader, x + _feed_forward(reader, x, encoder), names.ffn_norm)
+        mixed = mixed_by_attention(reader, reader.project(x, names.qkv), turn, visible, Kept())
+        x = reader.normed(x + reader.project(mixed, (names.output,)), names.attention_norm)
+        inner = _activate(reader.project(x, names.gate_up), encoder.activation)
+        x = reader.normed(x + reader.project(inner, (names.down,)), names.ffn_norm)
     return x
 
 
-def _rows(checkpoint: Checkpoint, module: str, indices: NDArray[np.int64]) -> Float64:
-    pieces = [checkpoint.rows(f"{module}.weight", int(index), int(index) + 1) for index in indices]
-    return np.concatenate(pieces).astype(np.float64)
+def _rows(checkpoint: Checkpoint, module: str, indices: NDArray[np.int64]) -> Float32:
+    return np.concatenate([checkpoint.rows(f"{module}.weight", int(index), int(index) + 1) for index in indices])
 
 
-def _norm(reader: LayerReader, x: Float64, name: str) -> Float64:
-    centred = x - x.mean(axis=-1, keepdims=True)
-    deviation = np.sqrt(np.square(centred).mean(axis=-1, keepdims=True) + reader.network.norm_epsilon)
-    result: Float64 = centred / deviation * reader.tensor(f"{name}.weight") + reader.tensor(f"{name}.bias")
-    return result
-
-
-def _attention(reader: LayerReader, x: Float64, places: NDArray[np.int64]) -> Float64:
-    network, spec, names = reader.network, reader.network.spec, reader.network.details.names
-    parts = np.split(_project(reader, x, names.qkv), 3, axis=1)
-    query, key, value = (part.reshape(len(x), spec.heads, spec.head_dim).transpose(1, 0, 2) for part in parts)
-    if network.encoder is not None and network.encoder.positions is None:
-        angles = places[:, None] * np.array(spec.rope.inverse_frequencies)
-        query, key = _rotate(query, angles), _rotate(key, angles)
-    scores = query @ key.transpose(0, 2, 1) / np.sqrt(spec.head_dim)
-    weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
-    weights /= weights.sum(axis=-1, keepdims=True)
-    return _project(reader, (weights @ value).transpose(1, 0, 2).reshape(len(x), -1), (names.output,))
-
-
-def _rotate(x: Float64, angles: Float64) -> Float64:
-    """x [H, T, D]: each number of the first half of a head turns with its partner in the second."""
-    first, second = np.split(x, 2, axis=-1)
-    cos, sin = np.cos(angles), np.sin(angles)
-    return np.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
-
-
-def _feed_forward(reader: LayerReader, x: Float64, encoder: EncoderDetails) -> Float64:
-    names = reader.network.details.names
-    inner = _activate(_project(reader, x, names.gate_up), encoder.activation)
-    return _project(reader, inner, (names.down,))
-
-
-def _activate(x: Float64, activation: Activation) -> Float64:
+def _activate(x: Float32, activation: Activation) -> Float32:
     match activation:
         case Activation.GELU:
-            result = 0.5 * x * (1 + np.asarray(_ERF(x / math.sqrt(2)), np.float64))
+            return np.asarray(0.5 * x * (1 + np.asarray(_ERF(x / math.sqrt(2)), np.float32)), np.float32)
         case Activation.GELU_TANH:
-            result = 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
+            return np.asarray(0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))), np.float32)
         case Activation.RELU:
-            result = np.maximum(x, 0)
-        case Activation.GATED_SILU:
-            gate, up = np.split(x, 2, axis=1)
-            result = gate / (1 + np.exp(-gate)) * up
-    return np.asarray(result)
-
-
-def _project(reader: LayerReader, x: Float64, names: tuple[str, ...]) -> Float64:
-    return np.asarray(reader.project(x, names), np.float64)  # type: ignore[arg-type]
+            return np.maximum(x, np.float32(0))
+    return gated(x, activation)
 
 
 Vectors = NDArray[np.float64]
@@ -137,7 +99,7 @@ def reference_vectors(
     with np.errstate(all="ignore"):  # what overflows is refused when the vectors are compared
         for text in texts:
             hidden = reference_hidden(checkpoint, network, np.array(text))
-            found.append(pooled(hidden.astype(np.float32), kind))
+            found.append(pooled(hidden, kind))
     return np.array(found, np.float64)
 
 

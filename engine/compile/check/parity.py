@@ -1,48 +1,77 @@
-"""The last stage: the finished bundle is run with onnxruntime and compared with the float reference."""
+"""The last stage: the finished bundle is run as it is served and compared with the float reference."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.bundle.manifest import GraphKind, GraphSpec, Manifest
-from engine.bundle.tensors import FLOATS, encoding_of
-from engine.bundle.variant import StepShape, shape_of
+from engine.bundle.manifest import Manifest
 from engine.compile.calibration.statistics import SLAB_ROWS, Interval, all_divergences, draw, interval, slabs
+from engine.compile.sources.text_files import load_tokenizer
+from engine.demo.location import HELD_OUT, is_shipped, shipped_texts
 from engine.errors import CompileError
+from engine.runtime.interface import Runtime
 from engine.runtime.onnx_library import ort
-from engine.runtime.tables import Tables, open_tables
+from engine.runtime.opening import open_generator
+from engine.runtime.reading import STEP_ROWS, read_rows, reading_shapes, text_logits
+from engine.runtime.sessions import Provider
 
-Array = NDArray[np.generic]
+MOST_TOKENS, LEAST_TOKENS = 512, 64
+LARGE = 1_000_000_000  # parameters from which on fewer tokens are taken, so that the check takes as long
+
+TEXT = Path(__file__).resolve().parents[1] / "texts" / "held_out.txt"
+
+
+def enough_tokens(parameters: int) -> int:
+    """Tokens of a check that means something: 512, of a model with more than 1e9 parameters fewer, but at least 64."""
+    return max(LEAST_TOKENS, min(MOST_TOKENS, MOST_TOKENS * LARGE // max(parameters, 1)))
+
+
+def parity_tokens(folder: Path, vocab: int, count: int) -> list[int]:
+    """Exactly `count` ids of the built-in text by the folder's tokenizer, repeated as needed; all below `vocab`."""
+    ids = [token for token in load_tokenizer(folder).encode(TEXT.read_text("utf-8")).ids if token < vocab] or [0]
+    return [ids[index % len(ids)] for index in range(count)]
+
+
+def parity_texts(source: Path, folder: Path, vocab: int, count: int, longest: int) -> list[list[int]]:
+    """About `count` ids (at least 2) in sequences of at most `longest`.
+
+    Shipped models are asked what their training held out; any other model gets the built-in text in even pieces.
+    """
+    if not is_shipped(source):
+        return _pieces(parity_tokens(folder, vocab, count), longest)
+    texts: list[list[int]] = []
+    tokenizer = load_tokenizer(folder)
+    for asked in shipped_texts(HELD_OUT):
+        left = count - sum(map(len, texts))
+        if left < 2:
+            break
+        ids = tokenizer.encode(asked, add_special_tokens=False).ids
+        if len(ids) <= longest:
+            texts.append(ids[:left])
+    return texts or _pieces(parity_tokens(folder, vocab, count), longest)
+
+
+def _pieces(tokens: list[int], longest: int) -> list[list[int]]:
+    """As few as hold all tokens, of nearly one length, none of a single token."""
+    length = -(-len(tokens) // -(-len(tokens) // longest))
+    pieces = [tokens[start : start + length] for start in range(0, len(tokens), length)]
+    return [piece for piece in pieces if len(piece) > 1] or pieces
+
+
 Float32 = NDArray[np.float32]
 Session: TypeAlias = ort.InferenceSession
 Opener = Callable[[Path], Session]
-MASKED = -1e9
 SEED = 0  # of the confidence interval
 ERROR_LOGGING = 3  # onnxruntime's severity: errors and worse
 
 
-class PartChain:
-    """The graphs of one shape, run one after the other. shape None = the free graphs; opener None = on the CPU."""
-
-    def __init__(self, folder: Path, manifest: Manifest, shape: StepShape | None, opener: Opener | None = None) -> None:
-        self.links = [(spec, open_session(folder / spec.file, opener)) for spec in graphs_of(manifest, shape)]
-
-    def run(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
-        """All outputs of all parts by name; a part takes what it needs from the feeds and from the parts before."""
-        known = dict(feeds)
-        for spec, session in self.links:
-            wanted = {tensor.name: known[tensor.name] for tensor in spec.inputs}
-            names = [tensor.name for tensor in spec.outputs]
-            known.update(zip(names, session.run(names, wanted), strict=True))
-        return known
-
-
-def _on_cpu(path: Path) -> ort.InferenceSession:
+def cpu_session(path: Path) -> ort.InferenceSession:
+    """A graph ready to run as it was written."""
     options = ort.SessionOptions()
     options.log_severity_level = ERROR_LOGGING
     # Graphs run in turn: threads that spin for one session would take the processors of the next.
@@ -50,113 +79,6 @@ def _on_cpu(path: Path) -> ort.InferenceSession:
     # Else products with dequantised weights round their inputs to 8 bits, also those of a graph of floats.
     options.add_session_config_entry("session.qdq_matmulnbits_accuracy_level", "1")
     return ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-
-
-def open_session(path: Path, opener: Opener | None = None) -> Session:
-    """A graph ready to run; opener None = on the CPU. CompileError when onnxruntime cannot load it."""
-    try:
-        return (opener or _on_cpu)(path)
-    except Exception as error:  # onnxruntime's exceptions share no base class of their own
-        raise CompileError(f"onnxruntime {ort.__version__} cannot load {path.name}: {str(error)[:300]}") from error
-
-
-def graphs_of(manifest: Manifest, shape: StepShape | None) -> list[GraphSpec]:
-    """The graph of every part for one shape, in order."""
-    chosen: dict[int, GraphSpec] = {}
-    for graph in manifest.graphs:
-        if graph.kind is GraphKind.DECODER_PREFILL:  # it gives no logits
-            continue
-        fits = shape_of(graph) == shape if graph.kind in (GraphKind.DECODER, GraphKind.DEFAULT) else True
-        if fits and graph.rows == (shape.rows if shape else None):
-            chosen[graph.part] = graph
-    return [chosen[part] for part in sorted(chosen)]
-
-
-@dataclass(slots=True)
-class ChainedSequence:
-    """One sequence with its own growing cache: the plainest way to use a bundle.
-
-    Caches hold the computed columns only: keys [n_kv, 1, head_dim, T], values [n_kv, 1, T, head_dim]. masked: what
-    the mask adds to a hidden column, as far as its type can say it.
-    """
-
-    chain: PartChain
-    manifest: Manifest
-    shape: StepShape | None
-    keys: list[Array]
-    values: list[Array]
-    masked: float = MASKED
-    tables: Tables = field(default_factory=dict)
-
-    @classmethod
-    def start(cls, folder: Path, manifest: Manifest, shape: StepShape | None) -> "ChainedSequence":
-        """An empty sequence on the graphs of one shape."""
-        return cls.on(PartChain(folder, manifest, shape), manifest, shape)
-
-    @classmethod
-    def on(
-        cls, chain: PartChain, manifest: Manifest, shape: StepShape | None, tables: Tables | None = None
-    ) -> "ChainedSequence":
-        """An empty sequence on opened graphs."""
-        model, dtype = manifest.model, np.dtype(manifest.kv_dtype)
-        layers = 0 if manifest.reads_whole_context else model.layers
-        keys: list[Array] = [np.zeros((model.kv_heads, 1, model.head_dim, 0), dtype) for _ in range(layers)]
-        values: list[Array] = [np.zeros((model.kv_heads, 1, 0, model.head_dim), dtype) for _ in range(layers)]
-        return cls(chain, manifest, shape, keys, values, tables=tables or {})
-
-    def extend(self, tokens: Sequence[int]) -> Float32:
-        """Run tokens, at most `shape.rows` of them; logits [len(tokens), vocab]. Their KV joins the cache."""
-        logits = self.advance(tokens)["logits"][0, : len(tokens)]
-        spec = next(tensor for graph, _ in self.chain.links for tensor in graph.outputs if tensor.name == "logits")
-        return encoding_of(spec).decode(logits)
-
-    def advance(self, tokens: Sequence[int]) -> dict[str, Array]:
-        """As `extend`, but all outputs of all parts as they are."""
-        count, cached = len(tokens), self.keys[0].shape[3] if self.keys else 0
-        shape = self.shape or StepShape(count, cached)
-        outputs = self.chain.run(self.feeds(tokens, shape, cached))
-        for layer in range(len(self.keys)):
-            fresh_key, fresh_value = outputs[f"past_key_{layer}_out"], outputs[f"past_value_{layer}_out"]
-            self.keys[layer] = np.concatenate([self.keys[layer], fresh_key[..., :count]], axis=3)
-            self.values[layer] = np.concatenate([self.values[layer], fresh_value[:, :, :count]], axis=2)
-        return outputs
-
-    def feeds(self, tokens: Sequence[int], shape: StepShape, cached: int) -> dict[str, Array]:
-        """Inputs of one pass over `cached` columns. Unused rows look at themselves, unused columns are masked."""
-        count, rope = len(tokens), self.manifest.model.rope
-        ids = np.zeros((1, shape.rows), np.int32)
-        ids[0, :count] = tokens
-        mask = np.full((1, 1, shape.rows, shape.context), self.masked)
-        mask[..., :count, :cached] = 0
-        mask[0, 0, :count, shape.past : shape.past + count][np.tri(count, dtype=bool)] = 0
-        own = np.arange(count, shape.rows)
-        mask[0, 0, own, shape.past + own] = 0
-        positions = np.zeros(shape.rows)
-        positions[:count] = cached + np.arange(count)
-        angles = positions[:, None] * np.array(rope.inverse_frequencies)
-        encodings = {
-            tensor.name: encoding_of(tensor)
-            for graph, _ in self.chain.links
-            for tensor in graph.inputs
-            if tensor.name != "input_ids"
-        }
-        reals = {
-            "attention_mask": np.maximum(mask, FLOATS.get(encodings["attention_mask"].dtype, -np.inf)),
-            "position_ids_cos": (np.cos(angles) * rope.factor)[None, None],
-            "position_ids_sin": (np.sin(angles) * rope.factor)[None, None],
-        }
-        feeds: dict[str, Array] = {name: encodings[name].encode(values) for name, values in reals.items()}
-        feeds["input_ids"] = ids
-        for name, encoding in encodings.items():
-            if name in self.tables:
-                feeds[name] = np.empty((1, shape.rows, self.manifest.model.hidden), encoding.dtype)
-                self.tables[name].fill(ids[0], feeds[name][0], encoding)
-        unused = shape.past - cached
-        for layer, (key, value) in enumerate(zip(self.keys, self.values, strict=True)):
-            for name, cache, axis in ((f"past_key_{layer}_in", key, 3), (f"past_value_{layer}_in", value, 2)):
-                widths = [(0, unused if index == axis else 0) for index in range(4)]
-                feeds[name] = np.pad(cache, widths, constant_values=encodings[name].zero_point)
-        return feeds
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,26 +145,45 @@ def bundle_logits(
     folder: Path,
     manifest: Manifest,
     texts: Sequence[Sequence[int]],
+    rows: int = STEP_ROWS,
     opener: Opener | None = None,
-    tables: Path | None = None,
 ) -> Float32:
-    """Logits [all tokens, vocab] of texts in passes of the most rows there are.
+    """Logits [all tokens, vocab] of texts by the bundle's own runtime. opener: None = on the CPU.
 
-    A text takes two passes at least, so that the cache is read too; one where there is none. tables: the folder of the
-    table that tokens are looked up in, None = the same.
+    A text takes two steps at least, so that the cache is read too; one where there is none. rows: of a step at most,
+    where shapes are free.
     """
-    shape = widest_shape(manifest)
-    chain = PartChain(folder, manifest, shape, opener)
-    pieces = []
-    for tokens in texts:
-        sequence = ChainedSequence.on(chain, manifest, shape, open_tables(tables or folder, manifest))
-        part = len(tokens) if manifest.reads_whole_context else len(tokens) // 2
-        step = max(1, min(shape.rows if shape else len(tokens), part))
-        pieces += [sequence.extend(tokens[start : start + step]) for start in range(0, len(tokens), step)]
-    return np.concatenate(pieces)
+    provider = parity_provider(opener)
+    runtime = open_generator(folder, manifest, reading_shapes(manifest, rows), provider)
+    read = _read_fused if runtime.shapes.slots else text_logits if manifest.reads_whole_context else _read_in_two
+    try:
+        return np.concatenate([read(runtime, tokens) for tokens in texts])
+    finally:
+        runtime.close()
 
 
-def widest_shape(manifest: Manifest) -> StepShape | None:
-    """Of the fixed shapes with the most rows the one with the most columns; None when the graphs are free."""
-    shapes = [shape_of(graph) for graph in manifest.graphs if graph.kind in (GraphKind.DECODER, GraphKind.DEFAULT)]
-    return max((item for item in shapes if item is not None), default=None)
+def parity_provider(opener: Opener | None) -> Provider:
+    """What graphs are measured on; None = the CPU."""
+    return Provider("parity", opener or cpu_session)
+
+
+def _read_in_two(runtime: Runtime, tokens: Sequence[int]) -> Float32:
+    return text_logits(runtime, tokens, max(1, len(tokens) // 2))
+
+
+def _read_fused(runtime: Runtime, tokens: Sequence[int]) -> Float32:
+    """The first half token by token, and once more as a prompt, of whose chunks the last row counts; the rest upon the
+    prompt's cache."""
+    shapes, half = runtime.shapes, max(1, len(tokens) // 2)
+    prompt, decode = max(shapes.fixed), min(shapes.fixed)
+    found = text_logits(runtime, tokens[:half])
+    most = prompt.rows - shapes.slots
+    for first in range(0, half, most):
+        chunk = tokens[first : min(first + most, half)]
+        last = len(chunk) - 1
+        found[first + last] = read_rows(runtime, prompt, chunk, first, [last], is_kept=True)[0]
+    rest = [
+        read_rows(runtime, decode, [token], place, [0], is_kept=place + 1 < len(tokens))
+        for place, token in enumerate(tokens[half:], half)
+    ]
+    return np.concatenate([found, *rest])

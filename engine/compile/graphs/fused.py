@@ -26,7 +26,7 @@ from engine.bundle.tensors import FLOATS, Encoding
 from engine.compile.compilation import Compilation
 from engine.compile.graphs.embedding import embed
 from engine.compile.graphs.float_graph import WIDE, FloatGraph, prepare
-from engine.compile.graphs.fused_layers import Branch, FusedBuilder, FusedLayerWriter, branches_of
+from engine.compile.graphs.fused_layers import Branch, FusedBuilder, FusedLayerWriter, branches_of, twin_of
 from engine.compile.graphs.graph_builder import GraphBuilder, WrittenGraph, value_info
 from engine.compile.graphs.integer_graphs import quantise_graph
 from engine.compile.graphs.layers import COS_INPUT, MASK_INPUT, SIN_INPUT, Lowering, linear
@@ -213,22 +213,25 @@ def fused_graph(work: Compilation, plan: GraphPlan) -> WrittenGraph:
     pipeline = work.pipeline
     is_integer = method_of(work.arguments).activations is Activations.INTEGER
     has_mask_codes = pipeline.dtype == "float32" and not is_integer  # an integer graph's mask becomes codes by itself
-    builder = build_fused_graph(plan, work.packed[0], work.network, pipeline.lowering, pipeline.dtype, has_mask_codes)
-    written = builder.written(plan.name)
+    graph = build_fused_graph(plan, work.packed[0], work.network, pipeline.lowering, pipeline.dtype, has_mask_codes)
+    written, shape = graph.written(plan.name), fused_shape(plan.name)
     if is_integer:
-        graph = prepare(work.graph_folder, plan.part.number, written)
-        written = quantise_graph(graph, _encodings(work, plan, graph, builder.stands_for))
-    shape = fused_shape(plan.name)
+        prepared = prepare(work.graph_folder, plan.part.number, written)
+        written = quantise_graph(prepared, _encodings(work, plan, prepared, shape))
     return finish(written, work.network.spec, shape, fused_spec(work.arguments), work.arguments.is_npu)
 
 
-def _encodings(
-    work: Compilation, plan: GraphPlan, graph: FloatGraph, stands_for: dict[str, str]
-) -> dict[str, Encoding]:
+def _encodings(work: Compilation, plan: GraphPlan, graph: FloatGraph, shape: FusedShape) -> dict[str, Encoding]:
     """By key of the fused graph's activations."""
+    caches = {
+        name: f"past_{side}_{layer}_in"
+        for layer in range(work.network.spec.layers)
+        for cache in shape.caches
+        for side, name in zip(("key", "value"), cache_tensors("past", cache, layer), strict=True)
+    }
     found: dict[str, Encoding] = {}
     for name in graph.activations():
-        twin = stands_for.get(name, name)
+        twin = caches.get(name) or twin_of(name)
         # The row graph's own key: parts share the names on their borders only.
         encoding = work.encodings.get(twin) or work.encodings.get(f"{plan.part.number}/{twin}")
         if encoding is None:

@@ -1,13 +1,12 @@
-"""A graph builder that names tensors after those of the row graph, and the layers of a fused graph.
+"""The layers of a fused graph, whose tensors are named after those of the row graph.
 
 The row graph computes attention once for all rows, a fused graph once for each cache. So one calibration, made with
-row graphs, tells the encodings of both: `stands_for` says whose encoding a tensor has.
+row graphs, tells the encodings of both: `twin_of` says whose encoding a tensor has.
 
 Shapes: N rows, n of them a branch's, P past columns, K KV heads, G query heads on one of them, H head size.
 """
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -15,41 +14,25 @@ from typing import Any
 import numpy as np
 
 from engine.bundle.fused import FusedShape, cache_tensors
-from engine.bundle.variant import StepShape
 from engine.compile.graphs.graph_builder import LOGIT_ROWS, ROWS, GraphBuilder
 from engine.compile.graphs.layers import MASK_INPUT, LayerWriter
 
+AGAIN = "__"  # behind it, in a name: for which cache a tensor of the row graph is made, or as which part
+
+
+def twin_of(name: str) -> str:
+    """The tensor of the row graph that has the same encoding."""
+    return name.partition(AGAIN)[0]
+
 
 class FusedBuilder(GraphBuilder):
-    """Nodes outside `branch` and `moved` are the row graph's, in its order."""
-
-    def __init__(self, dtype: str, shape: StepShape) -> None:
-        super().__init__(dtype, shape)
-        self.stands_for: dict[str, str] = {}
-        self._place = 0  # of the next node in the row graph
-        self._branch = ""
-        self._is_moved = False
-
-    @property
-    def place(self) -> int:
-        """Where the next node stands in the row graph."""
-        return self._place
-
-    @contextmanager
-    def branch(self, label: str, start: int) -> Iterator[None]:
-        """Write the row graph's nodes from place `start` on once more, for the cache called `label`."""
-        furthest = self._place
-        self._branch, self._place = f"_{label}", start
-        yield
-        self._branch, self._place = "", max(furthest, self._place)
+    """Also writes nodes that the row graph does not have: they move numbers and do not count."""
 
     def moved(self, kind: str, inputs: Sequence[str], like: str, **attributes: Any) -> str:
-        """A node that the row graph does not have; its result has the encoding of `like`."""
-        self._is_moved = True
-        (made,) = self.op_many(kind, inputs, 1, **attributes)
-        self._is_moved = False
-        self.stands_for[made] = self.stands_for.get(like, like)
-        return made
+        """A node whose result has the encoding of `like`."""
+        number = len(self._nodes)
+        with self.scope(f"moved_{number}"):
+            return self.op(kind, inputs, name=f"{twin_of(like)}{AGAIN}{number}", **attributes)
 
     def cut(self, x: str, axis: int, start: int, stop: int) -> str:
         """Entries `start` to `stop` - 1 of an axis."""
@@ -64,29 +47,6 @@ class FusedBuilder(GraphBuilder):
         """From here on the graph has so many rows; what was made for all rows is not used again."""
         self._numbers |= {ROWS: rows, LOGIT_ROWS: rows}
         self._shared.clear()
-
-    def op_many(
-        self, kind: str, inputs: Sequence[str], count: int, domain: str = "", name: str = "", **attributes: Any
-    ) -> list[str]:
-        """As the row graph's builder does, and remember what the results stand for."""
-        place = self._place
-        made = super().op_many(kind, inputs, count, domain, name, **attributes)
-        if not self._is_moved:
-            twins = [f"{kind}_{place}_{index}" for index in range(count)]
-            twins[-1] = name or twins[-1]
-            self.stands_for |= zip(made, twins, strict=True)
-        return made
-
-    def node(
-        self, kind: str, inputs: Sequence[str], outputs: list[str], domain: str = "", **attributes: Any
-    ) -> list[str]:
-        """Add a node, and step on in the row graph."""
-        made = super().node(kind, inputs, outputs, domain, **attributes)
-        self._place += not self._is_moved
-        return made
-
-    def _stem(self, kind: str) -> str:
-        return f"moved_{len(self._nodes)}_{kind}" if self._is_moved else f"{kind}_{self._place}{self._branch}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +80,7 @@ class FusedLayerWriter(LayerWriter):
     def _mix(self, query: str, fresh_key: str, fresh_value: str, index: int) -> str:
         """Attention of each branch over its cache and its own rows; nothing of another branch is read."""
         graph, spec = self.fused, self.network.spec
-        group, size, start = spec.heads // spec.kv_heads, spec.head_dim, self.fused.place
+        group, size = spec.heads // spec.kv_heads, spec.head_dim
         whole = graph.laid_out(query, spec.kv_heads, group, self.shape.rows, size)
         mixed = []
         for branch in branches_of(self.shape):
@@ -129,8 +89,7 @@ class FusedLayerWriter(LayerWriter):
             value = graph.cut(fresh_value, 2, branch.start, branch.stop)
             mask = graph.once(f"mask_{branch.cache}", partial(self._mask_of, branch))
             folded = graph.laid_out(rows, *self._folded(branch, size))
-            with graph.branch(branch.cache, start):
-                found = self._attend(branch, (folded, key, value, mask), index)
+            found = self._attend(branch, (folded, key, value, mask), index)
             mixed.append(graph.laid_out(found, spec.kv_heads, group, branch.rows, size))
         return mixed[0] if len(mixed) == 1 else graph.moved("Concat", mixed, mixed[0], axis=2)
 
@@ -158,14 +117,14 @@ class FusedLayerWriter(LayerWriter):
         names = cache_tensors("past", branch.cache, index)
         graph.add_input(names[0], dtype, spec.kv_heads, 1, spec.head_dim, "past")
         graph.add_input(names[1], dtype, spec.kv_heads, 1, "past", spec.head_dim)
-        for name, side in zip(names, ("key", "value"), strict=True):
-            graph.stands_for[name] = f"past_{side}_{index}_in"
         return self.mixed(
+            index,
             query,
             (names[0], key),
             (names[1], value),
             lambda: graph.once(f"folded_mask_{branch.cache}", partial(self._folded_over, branch, mask)),
             lambda: graph.integers(self._past, branch.rows),
+            f"{AGAIN}{branch.cache}",
         )
 
     def _folded_over(self, branch: Branch, mask: str) -> str:

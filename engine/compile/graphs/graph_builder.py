@@ -1,6 +1,7 @@
 """Collects the nodes, tensors and declared inputs and outputs of one ONNX graph."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,15 @@ class WrittenGraph:
     outputs: tuple[TensorSpec, ...]
 
 
+@dataclass(slots=True)
+class Scope:
+    """How the names of nodes begin and end, and how many there are."""
+
+    name: str = ""
+    ending: str = ""
+    nodes: int = 0
+
+
 class GraphBuilder:
     """Writes one graph. dtype: of activations, masks and caches ('float32' or 'float16').
 
@@ -53,6 +63,7 @@ class GraphBuilder:
         if shape is not None:
             self._numbers = {ROWS: shape.rows, LOGIT_ROWS: shape.rows, PAST: shape.past, CONTEXT: shape.context}
         self._nodes: list[onnx.NodeProto] = []
+        self._scope = Scope()
         self._tensors: dict[str, onnx.TensorProto] = {}
         self._constants: dict[tuple[str, tuple[int, ...], bytes], str] = {}
         self._shared: dict[str, str] = {}
@@ -66,7 +77,7 @@ class GraphBuilder:
     ) -> list[str]:
         """Add a node with `count` outputs; `name` names the last of them."""
         stem = self._stem(kind)
-        outputs = [f"{stem}_{index}" for index in range(count)]
+        outputs = [f"{stem}_{index}{self._scope.ending}" for index in range(count)]
         outputs[-1] = name or outputs[-1]
         return self.node(kind, inputs, outputs, domain, **attributes)
 
@@ -74,13 +85,21 @@ class GraphBuilder:
         self, kind: str, inputs: Sequence[str], outputs: list[str], domain: str = "", **attributes: Any
     ) -> list[str]:
         """Add a node whose outputs have these names."""
-        stem = self._stem(kind)
-        self._nodes.append(helper.make_node(kind, list(inputs), outputs, name=stem, domain=domain, **attributes))
+        name = self._stem(kind) + self._scope.ending
+        self._nodes.append(helper.make_node(kind, list(inputs), outputs, name=name, domain=domain, **attributes))
+        self._scope.nodes += 1
         return outputs
+
+    @contextmanager
+    def scope(self, name: str, ending: str = "") -> Iterator[None]:
+        """Nodes whose names begin and end so and are counted by themselves: no name outside depends on them."""
+        outer, self._scope = self._scope, Scope(f"{name}_", ending)
+        yield
+        self._scope = outer
 
     def _stem(self, kind: str) -> str:
         """What the next node is called."""
-        return f"{self._prefix}{kind}_{len(self._nodes)}"
+        return f"{self._prefix}{self._scope.name}{kind}_{self._scope.nodes}"
 
     def constant(self, value: NDArray[np.generic]) -> str:
         """A small inline tensor; equal ones are written once."""

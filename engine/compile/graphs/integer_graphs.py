@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 
-import msgspec
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
@@ -20,7 +19,7 @@ from engine.compile.calibration.encodings import (
     wide_encoding,
 )
 from engine.compile.calibration.observe import calibration_shape, observe, observed_graph
-from engine.compile.compilation import Compilation, describe
+from engine.compile.compilation import Compilation
 from engine.compile.graphs.float_graph import DEQUANTIZE, QUANTIZE, FloatGraph, prepare
 from engine.compile.graphs.graph_builder import WrittenGraph, value_info
 from engine.compile.graphs.pool import GraphPlan, plan_graphs, save_graph
@@ -156,8 +155,7 @@ def calibration_stage(work: Compilation) -> None:
         (plan,) = plan_graphs(part, (shape,))
         graphs.append(prepare(folder, part.number, pool_graph(work, plan)))
         specs.append(save_graph(plan, observed_graph(graphs[-1]), folder))
-    draft = msgspec.structs.replace(describe(work), graphs=tuple(specs), kv_dtype=work.pipeline.dtype)
-    observed = observe(folder, draft, shape, texts, work.progress.advance)
+    observed = observe(folder, specs, work.network.spec, shape, texts, work.progress.advance)
     for spec in specs:
         (folder / spec.file).unlink()
     choose = extreme_range if work.arguments.quality is QualityLevel.FAST else error_range

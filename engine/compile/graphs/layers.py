@@ -10,9 +10,8 @@ from typing import Any
 from engine.bundle.model_spec import RopeSpec
 from engine.bundle.segments import FLOAT, MASK, A, B, ranks_axis
 from engine.bundle.specs import STARTING, LoraModule
-from engine.compile.graphs.experts import routed
+from engine.compile.graphs.experts import grouped, routed
 from engine.compile.graphs.graph_builder import CONTEXT, CONTRIB, Dim, GraphBuilder
-from engine.compile.graphs.grouped_experts import grouped
 from engine.compile.quantisation.methods.table import METHODS
 from engine.compile.quantisation.packed import PackedLayer, PackedLinear
 from engine.compile.quantisation.weight_file import StoredTensor
@@ -365,6 +364,7 @@ class LayerWriter:
         past_key = graph.add_input(f"past_key_{index}_in", dtype, spec.kv_heads, 1, spec.head_dim, "past")
         past_value = graph.add_input(f"past_value_{index}_in", dtype, spec.kv_heads, 1, "past", spec.head_dim)
         return self.mixed(
+            index,
             query,
             (past_key, fresh_key),
             (past_value, fresh_value),
@@ -374,21 +374,24 @@ class LayerWriter:
 
     def mixed(
         self,
+        index: int,
         query: str,
         keys: tuple[str, str],
         values: tuple[str, str],
         mask: Callable[[], str],
         columns: Callable[[], str],
+        ending: str = "",
     ) -> str:
-        """Softmax over past and fresh columns together; the caches themselves are never joined.
+        """Softmax over past and fresh columns of a layer together; the caches themselves are never joined.
 
-        columns: how many of both there are. It and the mask are written where they are used.
+        columns: how many of both there are. It and the mask are written where they are used. ending: of nodes' names.
         """
         graph = self.graph
-        scores = self._capped(graph.op("Concat", [graph.op("MatMul", [query, key]) for key in keys], axis=-1))
-        weights = graph.op("Softmax", [graph.op("Add", [scores, mask()])], axis=-1)
-        shares = graph.op_many("Split", [weights, columns()], 2, axis=-1)
-        return graph.op("Add", [graph.op("MatMul", pair) for pair in zip(shares, values, strict=True)])
+        with graph.scope(f"mix_{index}", ending):
+            scores = self._capped(graph.op("Concat", [graph.op("MatMul", [query, key]) for key in keys], axis=-1))
+            weights = graph.op("Softmax", [graph.op("Add", [scores, mask()])], axis=-1)
+            shares = graph.op_many("Split", [weights, columns()], 2, axis=-1)
+            return graph.op("Add", [graph.op("MatMul", pair) for pair in zip(shares, values, strict=True)])
 
     def _capped(self, scores: str) -> str:
         graph, cap = self.graph, self.network.details.attention_softcap

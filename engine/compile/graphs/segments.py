@@ -7,18 +7,11 @@ Shapes: N rows, H query heads on K key heads of D numbers each.
 from dataclasses import dataclass
 
 from engine.bundle.model_spec import HeadForm, RopeSpec
-from engine.bundle.segments import (
-    GAIN,
-    GATE_IN,
-    GATE_OUT,
-    LAYER_INPUTS,
-    SINKS,
-)
+from engine.bundle.segments import GAIN, GATE_IN, GATE_OUT, LAYER_INPUTS, SINKS
 from engine.bundle.specs import LoraModule
 from engine.bundle.vision import EMBEDDED, EMBEDS, deepstack_name
 from engine.compile.graphs.embedding import embed
 from engine.compile.graphs.graph_builder import LOGIT_ROWS, ROWS, GraphBuilder
-from engine.compile.graphs.latents import start_latents, values_alone
 from engine.compile.graphs.layers import (
     COS_INPUT,
     FUSED,
@@ -31,15 +24,83 @@ from engine.compile.graphs.layers import (
     rotate_rows,
 )
 from engine.compile.graphs.recurrence import recurrent_output, start_recurrence
-from engine.compile.quantisation.packed import PackedEnding, PackedLayer, PackedLayerInputs, PackedPart
+from engine.compile.quantisation.packed import PackedEnding, PackedLatents, PackedLayer, PackedLayerInputs, PackedPart
 from engine.compile.quantisation.weight_file import StoredTensor
+from engine.models.latent import LatentAttention
 from engine.models.network import Network, QkNorm
 
 DTYPE = "float32"
-
-
 IDS, HIDDEN_IN, HIDDEN_OUT, ATTENDED, LOGITS = "input_ids", "hidden_in", "hidden_out", "attended", "logits"
 QUERY, KEY, VALUE = "query", "key", "value"
+
+
+def start_latents(layers: LayerWriter, stacked: str, packed: PackedLatents) -> None:
+    """Heads made of latents (MLA): what turns comes first in queries and keys, values are filled up with zeros.
+
+    stacked [1, N, ...]: queries or their latents, latents of keys and values, what turns of the keys. Queries, keys and
+    values [1, N, H * D] are given.
+    """
+    graph, network, latent = layers.graph, layers.network, _latent(layers)
+    spec = network.spec
+    widths = graph.integers(*network.qkv_outputs(0))
+    query, low, turning = graph.op_many("Split", [stacked, widths], 3, axis=-1)
+    if packed.query_up is not None and packed.query_norm is not None:
+        query = linear(graph, _normed(layers, query, graph.parameter(packed.query_norm)), packed.query_up)
+    both = linear(graph, _normed(layers, low, graph.parameter(packed.kv_norm)), packed.kv_up)
+    kept, turned = _split(layers, query, latent.kept, latent.turned)
+    wide = graph.reshape(turned, 1, ROWS, spec.heads * latent.turned)
+    turned = graph.reshape(
+        rotate_rows(graph, wide, spec.heads, latent.turned, spec.rope), *_apart(layers, latent.turned)
+    )
+    _join(layers, [turned, kept], QUERY)
+    kept, value = _split(layers, both, latent.kept, latent.value_dim)
+    shared = graph.reshape(rotate_rows(graph, turning, 1, latent.turned, spec.rope), 1, ROWS, 1, latent.turned)
+    shared = graph.op("Expand", [shared, graph.integers(1, 1, spec.heads, 1)])
+    _join(layers, [graph.reshape(shared, *_apart(layers, latent.turned)), kept], KEY)
+    missing = latent.head_dim - latent.value_dim
+    value = graph.op("Pad", [value, graph.integers(0, 0, 0, 0, 0, missing)]) if missing else value
+    _join(layers, [value], VALUE)
+    for name in (QUERY, KEY, VALUE):
+        graph.add_output(name, DTYPE, 1, ROWS, network.query_width)
+
+
+def values_alone(layers: LayerWriter, attended: str, rows: str) -> str:
+    """[1, N, H * D] -> [1, N, H * V]: without what values were filled up with."""
+    graph, latent, heads = layers.graph, _latent(layers), layers.network.spec.heads
+    if latent.value_dim == latent.head_dim:
+        return attended
+    apart = graph.reshape(attended, 1, f"{rows}*{heads}", latent.head_dim)
+    places = [graph.integers(number) for number in (0, latent.value_dim, -1)]
+    return graph.reshape(graph.op("Slice", [apart, *places]), 1, rows, heads * latent.value_dim)
+
+
+def _latent(layers: LayerWriter) -> LatentAttention:
+    latent = layers.network.details.latent
+    assert latent is not None
+    return latent
+
+
+def _normed(layers: LayerWriter, x: str, weight: str) -> str:
+    return layers.lowering.norm(layers.graph, x, weight, _latent(layers).epsilon)
+
+
+def _apart(layers: LayerWriter, size: int) -> tuple[int, str, int]:
+    """Each head of each row by itself."""
+    return 1, f"{ROWS}*{layers.network.spec.heads}", size
+
+
+def _split(layers: LayerWriter, x: str, first: int, second: int) -> tuple[str, str]:
+    """[1, N, H * (first + second)] -> two parts of each head."""
+    graph = layers.graph
+    apart = graph.reshape(x, *_apart(layers, first + second))
+    parts = graph.op_many("Split", [apart, graph.integers(first, second)], 2, axis=-1)
+    return parts[0], parts[1]
+
+
+def _join(layers: LayerWriter, parts: list[str], name: str) -> None:
+    graph = layers.graph
+    joined = graph.op("Concat", parts, axis=-1) if len(parts) > 1 else parts[0]
+    graph.reshape(joined, 1, ROWS, layers.network.query_width, name=name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +173,7 @@ class LinearWriter:
                 graph.add_input(name, DTYPE, 1, 1, ROWS, rope.rotary_dim // 2)
         heads = network.heads_of(layer)
         if packed.latents is not None:
-            start_latents(self.layers, stacked, packed.latents, (QUERY, KEY, VALUE))
+            start_latents(self.layers, stacked, packed.latents)
             return
         query, *fresh = self._apart(stacked, layer, VALUE if packed.v_norm is None else "")
         if spec.has_output_gate:

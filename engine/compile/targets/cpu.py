@@ -3,24 +3,19 @@
 Legend: L = layers with keys and values, 2 = keys and values, K = KV heads, D = head size.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.bundle.manifest import GraphKind, GraphSpec, Manifest, describe_file
+from engine.bundle.manifest import GraphKind, Manifest, describe_file
 from engine.bundle.model_spec import ModelSpec
-from engine.bundle.segments import FLOAT, LINEAR_DATA, RECURRENT, SHARED_DATA
-from engine.bundle.specs import ModelTask
+from engine.bundle.segments import LINEAR_DATA, RECURRENT, SHARED_DATA
 from engine.bundle.tensors import Array
-from engine.bundle.weight_files import FLOAT_BYTES, KV_SCALES, LEAST, ROUNDED, scales_shape, write_kv_scales
+from engine.bundle.variant import StepShape
+from engine.bundle.weight_files import FLOAT_BYTES, KV_SCALES, LEAST, scales_shape, write_kv_scales
 from engine.compile.arguments import KvType, QualityLevel
-from engine.compile.check.baseline import baseline_figures
-from engine.compile.check.parity import Parity, Session, compare_logits, open_session
-from engine.compile.check.segment_run import CHUNK_ROWS, AttentionGraphs, record_caches, segment_logits
+from engine.compile.check.parity import bundle_logits, compare_logits, parity_provider
 from engine.compile.compilation import Compilation, describe
 from engine.compile.graphs.attention import attention_graphs, masked_attention_graphs
 from engine.compile.graphs.graph_builder import GraphBuilder
@@ -28,13 +23,13 @@ from engine.compile.graphs.layers import lora_modules
 from engine.compile.graphs.pool import PartPlan
 from engine.compile.graphs.recurrence import recurrent_graph
 from engine.compile.graphs.segments import linear_graph
-from engine.compile.plan import kv_type, tries_int8
-from engine.compile.quantisation.packer import WeightPacker
+from engine.compile.plan import tries_int8
 from engine.compile.quantisation.weight_file import WeightFile
-from engine.compile.stages import check_all_used, overflow_refused
-from engine.compile.targets.measure import check_exact, float_logits, held_out_texts, parity_figures
+from engine.compile.stages import packing
+from engine.compile.targets.measure import baseline_figures, check_exact, float_logits, held_out_texts, parity_figures
 from engine.isolation.memory import usable_memory
-from engine.models.network import Network
+from engine.runtime.reading import read_rows, reading_shapes
+from engine.runtime.segmented import SegmentRuntime
 
 NEXT_TO_NOTHING = 0.05  # of what the weights lose
 LEAST_LOSS = 1e-3  # nats, of weights: no real model's int8 caches lost less than a twentieth of it
@@ -101,19 +96,23 @@ class CacheReading:
 QUICK, THOROUGH = CacheReading(32, 1.5), CacheReading(128, 1.2)
 
 
-def measured_scales(work: Compilation, draft: Manifest) -> Float32:
+def measured_scales(work: Compilation, manifest: Manifest) -> Float32:
     """Scales [L, 2, K, D] of int8 caches, from calibration text over float ones, which parity does not use."""
     reading = QUICK if work.arguments.quality is QualityLevel.FAST else THOROUGH
     length = min(reading.tokens, work.network.compiled_context)
     texts = work.calibration_texts(length, TEXTS)
-    work.progress.stage("cache scales", len(work.network.spec.attention_layers) * len(texts), "texts")
-    reach = KvReach(work.network.spec)
-
-    def record(layer: int, keys: Array, values: Array) -> None:
-        reach.add(layer, keys, values)
-        work.progress.advance(1)
-
-    record_caches(work.folder, draft, texts, attention_over(work.network, FLOAT), record)
+    work.progress.stage("cache scales", len(texts), "texts")
+    reach, layers = KvReach(work.network.spec), range(len(work.network.spec.attention_layers))
+    shapes = reading_shapes(manifest, length)
+    runtime = SegmentRuntime(work.folder, manifest, shapes, parity_provider(None))
+    try:
+        for tokens in texts:
+            read_rows(runtime, StepShape(length, 0), tokens, 0, (), is_kept=False)
+            for layer in layers:
+                reach.add(layer, *runtime.written(layer))
+            work.progress.advance(1)
+    finally:
+        runtime.close()
     return reach.scales(reading.margin)
 
 
@@ -146,65 +145,53 @@ class KvReach:
         return np.where(scales < LEAST, np.float32(1.0), scales).astype(np.float32)
 
 
-def attention_over(network: Network, kv_dtype: str, scales: Float32 | None = None) -> AttentionGraphs:
-    """Attention over caches of floats, or over int8 ones of such scales [L, 2, K, D]."""
-    return AttentionGraphs(_opened(attention_graphs(network, kv_dtype)), kv_dtype, network.spec.layer_forms, scales)
-
-
-def _opened(graphs: Mapping[str, GraphBuilder]) -> dict[str, tuple[GraphSpec, Session]]:
-    opened = {}
-    with TemporaryDirectory() as folder:
-        for name, graph in graphs.items():
-            spec = graph.save(Path(folder), name, GraphKind.ATTENTION)
-            opened[name] = spec, open_session(Path(folder) / spec.file)
-    return opened
-
-
 def segment_losses_stage(work: Compilation) -> None:
-    """Run the linear graphs over float32 caches against the float reference, then, unless told otherwise, over int8
-    ones. The choice of caches and the figures of the bundle as it will be are what is kept."""
-    draft = describe(work)
+    """Run the bundle over float32 caches against the float reference, then, unless told otherwise, over int8 ones. The
+    attention graphs and the figures of the caches that are chosen are what is kept."""
+    asked, tries = work.arguments.kv, tries_int8(work.arguments)
+    draft = _with_caches(work, KvType.FLOAT32)
     texts = held_out_texts(work, work.arguments.parity_tokens)
-    count, tries = sum(map(len, texts)), tries_int8(work.arguments)
+    count = sum(map(len, texts))
     work.progress.stage("parity", 2 * count, "tokens")
     expected = float_logits(work, texts)
-    floats = segment_logits(work.folder, draft, texts, CHUNK_ROWS, attention_over(work.network, FLOAT))
+    floats = bundle_logits(work.folder, draft, texts)
     work.progress.advance(count)
     over_floats = compare_logits(expected, floats)
     check_exact(work.arguments, over_floats)
     work.parity = parity_figures(work, over_floats)
-    settled = "" if work.arguments.kv is not None else settled_kv(over_floats.kl.value, _memory(work, draft))
-    if tries and settled:
-        work.arguments = replace(work.arguments, kv=KvType.FLOAT32)
+    memory = _memory(work, draft)
+    if tries and asked is None and (settled := settled_kv(over_floats.kl.value, memory)):
         work.progress.note(settled)
     elif tries:
-        _try_int8(work, draft, texts, (expected, floats), over_floats)
+        write_kv_scales(work.folder, measured_scales(work, draft))
+        work.files[KV_SCALES] = describe_file(work.folder / KV_SCALES)
+        rounded = bundle_logits(work.folder, _with_caches(work, KvType.INT8), texts)
+        lost = compare_logits(floats, rounded)
+        kv, reason = choose_kv(CacheLoss(over_floats.kl.value, lost.kl.value), memory)
+        if asked is None:
+            work.progress.note(reason)
+        if (asked or kv) is KvType.INT8:
+            figures = parity_figures(work, lost)
+            kept = {f"kv_{name}": figures[name] for name in figures.keys() - {"tokens", "relative_error"}}
+            work.parity = parity_figures(work, compare_logits(expected, rounded)) | kept
+        else:
+            del work.files[KV_SCALES]
+            (work.folder / KV_SCALES).unlink()
+            _with_caches(work, KvType.FLOAT32)
     work.parity |= baseline_figures(work, texts, expected)
 
 
-def _try_int8(
-    work: Compilation, draft: Manifest, texts: list[list[int]], logits: tuple[Float32, Float32], over_floats: Parity
-) -> None:
-    """Choose between caches of floats and int8 ones, and keep the figures of those. logits: of the reference and of the
-    bundle over caches of floats."""
-    expected, floats = logits
-    scales = measured_scales(work, draft)
-    rounded = segment_logits(work.folder, draft, texts, CHUNK_ROWS, attention_over(work.network, ROUNDED, scales))
-    lost = compare_logits(floats, rounded)
-    if work.arguments.kv is None:
-        kv, reason = choose_kv(CacheLoss(over_floats.kl.value, lost.kl.value), _memory(work, draft))
-        work.arguments = replace(work.arguments, kv=kv)
-        work.progress.note(reason)
-    if work.arguments.kv is KvType.INT8:
-        _keep_int8(work, scales, compare_logits(expected, rounded), lost)
-
-
-def _keep_int8(work: Compilation, scales: Float32, whole: Parity, lost: Parity) -> None:
-    write_kv_scales(work.folder, scales)
-    work.files[KV_SCALES] = describe_file(work.folder / KV_SCALES)
-    figures = parity_figures(work, lost)
-    kept = {f"kv_{name}": figures[name] for name in figures.keys() - {"tokens", "relative_error"}}
-    work.parity = parity_figures(work, whole) | kept
+def _with_caches(work: Compilation, kv: KvType) -> Manifest:
+    """What the bundle is with attention graphs for caches of this type, which are written in the place of others."""
+    work.arguments = replace(work.arguments, kv=kv)
+    for spec in work.graphs:
+        if spec.kind is GraphKind.ATTENTION:
+            (work.folder / spec.file).unlink()
+    work.graphs = [spec for spec in work.graphs if spec.kind is not GraphKind.ATTENTION]
+    graphs = attention_graphs(work.network, kv.value) | masked_attention_graphs(work.network, kv.value)
+    for name, graph in graphs.items():
+        _write(work, name, GraphKind.ATTENTION, graph)
+    return describe(work)
 
 
 def _memory(work: Compilation, draft: Manifest) -> CacheMemory:
@@ -220,16 +207,13 @@ def whole_network(layers: int) -> PartPlan:
 
 def segment_weights_stage(work: Compilation) -> None:
     """Quantise and write the weights; embedding, norms and biases lie apart from the matrices."""
-    work.progress.stage(f"weights ({work.arguments.quant})", work.checkpoint.total_bytes(), "B")
-    packer = WeightPacker(work.checkpoint, work.network, work.arguments, work.progress.advance, work.wide)
     with (
-        overflow_refused(work.arguments.quant),
+        packing(work) as packer,
         WeightFile(work.folder, SHARED_DATA) as shared,
         WeightFile(work.folder, LINEAR_DATA) as matrices,
     ):
         work.packed.append(packer.pack(work.parts[0], matrices, shared))
     work.files |= {file.name: file.entry for file in (shared, matrices)}
-    check_all_used(work.checkpoint, work.network, work.arguments.task is not ModelTask.EMBED)
 
 
 def linear_graphs_stage(work: Compilation) -> None:
@@ -242,15 +226,6 @@ def linear_graphs_stage(work: Compilation) -> None:
         _write(work, f"linear_{part}_of_{count}", GraphKind.LINEAR, graph, part, count)
     if recurrent is not None:
         _write(work, RECURRENT, GraphKind.RECURRENT, recurrent_graph(recurrent))
-
-
-def attention_graphs_stage(work: Compilation) -> None:
-    """Write the attention graphs, which all layers of a window share, for the type of caches that was chosen."""
-    kv = kv_type(work.arguments).value
-    graphs = attention_graphs(work.network, kv) | masked_attention_graphs(work.network, kv)
-    work.progress.stage("attention graphs", len(graphs), "graphs")
-    for name, graph in graphs.items():
-        _write(work, name, GraphKind.ATTENTION, graph)
 
 
 def _write(work: Compilation, name: str, kind: GraphKind, graph: GraphBuilder, part: int = 1, parts: int = 1) -> None:

@@ -1,12 +1,12 @@
 """The compiler of encoders: which options it takes, what their bundle is for, its stages and their order."""
 
 from collections.abc import Mapping
-from contextlib import ExitStack
 from dataclasses import fields, replace
-from functools import partial
 from pathlib import Path
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from engine.bundle.encoder import PROJECTION
@@ -15,42 +15,83 @@ from engine.bundle.specs import ModelTask, PoolingKind, PoolingSpec, RerankKind,
 from engine.bundle.variant import StepShape
 from engine.compile.arguments import CompileArguments, Layout, QualityLevel, Split
 from engine.compile.check.encoder_vectors import bundle_vectors, compare_vectors, parity_passages, reference_vectors
-from engine.compile.check.parity import open_session
+from engine.compile.check.parity import parity_provider
 from engine.compile.compilation import Compilation, Pipeline, finished
-from engine.compile.graphs.encoder_graphs import build_encoder_graph, encoder_part
+from engine.compile.graphs.encoder_graphs import build_encoder_graph, build_two_way_graph, encoder_part
 from engine.compile.graphs.graph_builder import WrittenGraph
 from engine.compile.graphs.layers import FUSED, NPU
 from engine.compile.graphs.pool import GraphPlan
-from engine.compile.graphs.two_way import build_two_way_graph
 from engine.compile.plan import MAX_ROWS, check_numbers
 from engine.compile.progress import ProgressSink
 from engine.compile.quantisation.encoder_packer import EncoderPacker, write_score_head
 from engine.compile.quantisation.methods.table import FOR_ENCODERS, is_exact, with_kept_floats
 from engine.compile.quantisation.packed import PackedPart
-from engine.compile.quantisation.packer import WeightPacker
 from engine.compile.quantisation.weight_file import HalfWeightFile
-from engine.compile.sources.checkpoint import read_optional_json
+from engine.compile.sources.checkpoint import Checkpoint, SafetensorsCheckpoint, read_optional_json
 from engine.compile.sources.source import Source
 from engine.compile.sources.task import MODULES, SentenceFiles, names_in, pooling_spec
 from engine.compile.sources.text_files import load_tokenizer
-from engine.compile.stages import check_all_used, graphs_stage, hash_stage, overflow_refused
-from engine.compile.targets.dense_modules import DENSE, folded_layers, write_layer
+from engine.compile.stages import graphs_stage, hash_stage, packing
 from engine.compile.targets.measure import Measured, parity_stage, quality_stage
 from engine.compile.targets.npu import SOURCES, binaries_stage
 from engine.errors import CompileError, UnsupportedModel
 from engine.files import brief
 from engine.isolation.memory import usable_memory
 from engine.models.config_fields import ConfigFields
-from engine.models.encoders import (
-    ENCODER_FAMILIES,
-    architecture_of,
-    read_encoder,
-    read_length,
-    read_pooling,
-)
+from engine.models.encoders import ENCODER_FAMILIES, architecture_of, read_encoder, read_length, read_pooling
 from engine.models.network import EncoderDetails
-from engine.runtime.sessions import Provider
 from engine.sources.publish import staged_folder
+
+DENSE = "Dense"
+IDENTITY = "Identity"  # the activation that leaves layers linear
+MOST_OUTPUTS = 1 << 16
+Float64 = NDArray[np.float64]
+Layer = tuple[Float64, Float64]  # weight [X, inputs], bias [X]
+STORED = ("dense_2.weight", "dense_3.weight")  # of GGUF files, without a bias
+
+
+def folded_layers(files: SentenceFiles, checkpoint: Checkpoint, hidden: int) -> Layer | None:
+    """The linear layers behind the pooling, one behind the other as one [X, H]; None where there are none.
+
+    UnsupportedModel for an activation between them, CompileError for a layer that does not fit the one before.
+    """
+    folded: Layer | None = None
+    for (kind, config), folder in zip(files.modules, files.folders, strict=True):
+        if kind != DENSE:
+            continue
+        folded = _behind(folded, _layer(folder, config, hidden if folded is None else len(folded[0])))
+    for name in STORED:
+        if name in checkpoint:
+            outputs = checkpoint.shape(name)[0]
+            weight = checkpoint.tensor(name, (outputs, hidden if folded is None else len(folded[0])))
+            folded = _behind(folded, (weight.astype(np.float64), np.zeros(outputs)))
+    return folded
+
+
+def _behind(first: Layer | None, second: Layer) -> Layer:
+    weight, bias = second
+    return second if first is None else (weight @ first[0], weight @ first[1] + bias)
+
+
+def write_layer(layer: Layer, path: Path) -> None:
+    """Little-endian float32: the weight [X, H], then the bias [X]."""
+    path.write_bytes(np.concatenate([layer[0].reshape(-1), layer[1]]).astype("<f4").tobytes())
+
+
+def _layer(folder: Path, config: Mapping[str, object], inputs: int) -> Layer:
+    fields = ConfigFields(config, f"{folder.name}/config.json")
+    activation = fields.text("activation_function", "torch.nn.modules.activation.Tanh")
+    if activation.rpartition(".")[2] != IDENTITY:
+        raise UnsupportedModel(f"{folder.name}: activation {brief(activation)} is not supported (supported: Identity)")
+    if fields.integer("in_features", 1, MOST_OUTPUTS) != inputs:
+        raise CompileError(f"{folder.name}/config.json: in_features must be {inputs}, the width of what comes before")
+    outputs = fields.integer("out_features", 1, MOST_OUTPUTS)
+    with SafetensorsCheckpoint(folder) as tensors:
+        weight = tensors.tensor("linear.weight", (outputs, inputs))
+        has_bias = fields.flag("bias", True)
+        bias = tensors.tensor("linear.bias", (outputs,)) if has_bias else np.zeros(outputs, np.float32)
+    return weight.astype(np.float64), bias.astype(np.float64)
+
 
 DEFAULT_ROWS = (32, 128, 512)
 LONGEST_DEFAULT = 2048  # rows of a variant that nobody asked for; attention grows with their square
@@ -162,9 +203,10 @@ def encoder_text_stage(work: Compilation) -> None:
     work.text = msgspec.structs.replace(text, stop_ids=())  # nothing is generated that could end
     tokenizer = load_tokenizer(work.folder)
     if work.arguments.task is ModelTask.EMBED:
-        layer = folded_layers(work.sentence_files, work.checkpoint, network.spec.hidden)
+        files = told_by(work.source, work.arguments.source)
+        layer = folded_layers(files, work.checkpoint, network.spec.hidden)
         outputs = network.spec.hidden if layer is None else len(layer[0])
-        work.pooling = encoder_pooling(tokenizer, work.sentence_files, encoder, outputs)
+        work.pooling = encoder_pooling(tokenizer, files, encoder, outputs)
         if layer is not None:
             write_layer(layer, work.folder / PROJECTION)
             spec = msgspec.structs.replace(encoder.spec, projection=PROJECTION)
@@ -178,21 +220,15 @@ def encoder_weights_stage(work: Compilation) -> None:
     """Quantise and write the weights, and the score head where there is one."""
     encoder = work.network.encoder
     assert encoder is not None
-    work.progress.stage(f"weights ({work.arguments.quant})", work.checkpoint.total_bytes(), "B")
-    work.graph_folder.mkdir(exist_ok=True)
-    packer = WeightPacker(work.checkpoint, work.network, work.arguments, work.progress.advance)
     part, is_two_way = work.parts[0], work.network.details.sees_both_ways
-    with (
-        overflow_refused(work.arguments.quant),
-        work.pipeline.weight_file(work.graph_folder, part.data_file) as file,
-    ):
-        whole = EncoderPacker(work.network, packer, work.checkpoint)
-        work.packed_encoder = packer.pack(part, file, file) if is_two_way else whole.pack(encoder, file)
-    if work.keeps_graphs:
-        work.files[part.data_file] = file.entry
-    if encoder.spec.score_head:
-        write_score_head(work.checkpoint, work.network, work.folder / encoder.spec.score_head)
-    check_all_used(work.checkpoint, work.network)
+    with packing(work) as packer:
+        with work.pipeline.weight_file(work.graph_folder, part.data_file) as file:
+            whole = EncoderPacker(work.network, packer, work.checkpoint)
+            work.packed_encoder = packer.pack(part, file, file) if is_two_way else whole.pack(encoder, file)
+        if work.keeps_graphs:
+            work.files[part.data_file] = file.entry
+        if encoder.spec.score_head:
+            write_score_head(work.checkpoint, work.network, work.folder / encoder.spec.score_head)
 
 
 def encoder_graph(work: Compilation, plan: GraphPlan) -> WrittenGraph:
@@ -213,8 +249,7 @@ def measure_encoder(work: Compilation, graphs: Measured) -> None:
     work.progress.stage("parity", count, "tokens")
     kind = work.pooling.kind if work.pooling is not None else PoolingKind.CLS
     expected = reference_vectors(work.checkpoint, work.network, texts, kind)
-    provider = Provider("parity", partial(open_session, opener=graphs.opener))
-    found = bundle_vectors(graphs.folder, graphs.manifest, texts, kind, provider)
+    found = bundle_vectors(work.folder, graphs.manifest, texts, kind, parity_provider(graphs.opener))
     work.progress.advance(count)
     work.parity = {"tokens": float(count), "texts": float(len(texts))} | compare_vectors(expected, found)
     if is_exact(work.arguments) and work.parity["cosine"] < LEAST_COSINE:
@@ -251,16 +286,14 @@ def compile_encoder(arguments: CompileArguments, source: Source, progress: Progr
     arguments = as_pool_graphs(with_kept_floats(arguments, source.float_bytes(), usable_memory()))
     arguments = resolve_encoder_task(arguments, source.config)
     longest = longest_text(arguments.source, arguments.max_context)
-    with ExitStack() as stack:
-        checkpoint = stack.enter_context(source.tensors())
+    with source.tensors() as checkpoint:
         network = names_in(checkpoint, read_encoder(source.config, checkpoint.__contains__, longest))
         if arguments.is_npu and network.details.sees_both_ways:
             raise UnsupportedModel(f"{network.spec.family} is not supported for --target {arguments.target}, only cpu")
         shapes = encoder_shapes(arguments, network.compiled_context)
         network = replace(network, compiled_context=min(network.compiled_context, shapes[-1].rows))
-        folder = stack.enter_context(staged_folder(arguments.output, arguments.force))
-        pipeline = ENCODER_NPU if arguments.is_npu else ENCODER_CPU
-        parts = (encoder_part(network),)
-        work = Compilation(arguments, progress, pipeline, source, checkpoint, network, shapes, parts, folder)
-        work.sentence_files = told_by(source, arguments.source)
-        return finished(work)
+        pipeline, parts = ENCODER_NPU if arguments.is_npu else ENCODER_CPU, (encoder_part(network),)
+        with staged_folder(arguments.output, arguments.force) as folder:
+            return finished(
+                Compilation(arguments, progress, pipeline, source, checkpoint, network, shapes, parts, folder)
+            )

@@ -4,29 +4,29 @@ import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from engine.bundle.manifest import Manifest
-from engine.bundle.specs import ModelTask, SampleSpec
-from engine.compile.arguments import CompileArguments
+from engine.bundle.specs import ModelTask, QualitySpec, SampleSpec
+from engine.compile.arguments import CompileArguments, QualityLevel
 from engine.compile.calibration.forward import reference_hidden, reference_logits
-from engine.compile.check.baseline import baseline_figures
-from engine.compile.check.parity import Opener, Parity, bundle_logits, compare_logits
-from engine.compile.check.parity_text import parity_texts
+from engine.compile.calibration.statistics import mean_divergence
+from engine.compile.check.parity import Opener, Parity, bundle_logits, compare_logits, parity_texts
 from engine.compile.compilation import Compilation, Stage, describe
 from engine.compile.plan import longest_sequence
+from engine.compile.quantisation.choose.llama_cpp import q4_0_of
 from engine.compile.quantisation.methods.table import is_exact
+from engine.compile.sources.checkpoint import Float32, RoundedCheckpoint
 from engine.compile.targets.npu import NPU_TARGETS
 from engine.errors import CompileError
 from engine.runtime.qnn.provider import EMULATOR, device_name, is_device, open_session, run_options
 from engine.runtime.self_check import token_losses
 
-Float32 = NDArray[np.float32]
 FP32_ERROR_LIMIT = 1e-3
+HARMLESS = 0.01  # nats: nobody needs a warning of less
+Q4_0 = "q4_0_kl"  # what llama.cpp's Q4_0 would lose of the same floats on the same text
 SAMPLE_TOKENS = 24  # that a bundle is tried with when it is loaded
 # The emulator takes about 0.1 s for a row of a 5-million-parameter model; the CPU runs the same graphs much faster.
 EMULATED_PARAMETERS = 20_000_000
@@ -38,9 +38,8 @@ NOT_MEASURED = "not measured: too large for this machine"
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """The graphs to run, and where they lie. opener: None = on the CPU."""
+    """The graphs to run. opener: None = on the CPU."""
 
-    folder: Path
     manifest: Manifest
     opener: Opener | None = None
     is_emulated: bool = False
@@ -51,7 +50,7 @@ Measure = Callable[[Compilation, Measured], None]  # fills in `parity`; CompileE
 
 def parity_stage(measure: Measure) -> Stage:
     """Run the finished bundle on the CPU; a float bundle that differs is a bug, so it fails."""
-    return lambda work: measure(work, Measured(work.folder, describe(work)))
+    return lambda work: measure(work, Measured(describe(work)))
 
 
 def quality_stage(measure: Measure) -> Stage:
@@ -62,11 +61,13 @@ def quality_stage(measure: Measure) -> Stage:
         way = choose_way(work.network.spec.parameters, bool(work.npu.shared), is_device())
         work.npu = msgspec.structs.replace(work.npu, parity_on=way)
         if way == ON_CPU:
-            measure(work, Measured(work.graph_folder, msgspec.structs.replace(describe(work), graphs=work.onnx_graphs)))
+            folder = work.pipeline.graph_folder
+            graphs = [msgspec.structs.replace(graph, file=f"{folder}/{graph.file}") for graph in work.onnx_graphs]
+            measure(work, Measured(msgspec.structs.replace(describe(work), graphs=tuple(graphs))))
         elif way != NOT_MEASURED:
             options = run_options(NPU_TARGETS[work.arguments.target], extra="")
             opener = partial(open_session, options=options, config={})
-            measure(work, Measured(work.folder, describe(work), opener, way == EMULATOR))
+            measure(work, Measured(describe(work), opener, way == EMULATOR))
         shutil.rmtree(work.graph_folder)
 
     return measured
@@ -79,29 +80,24 @@ def choose_way(parameters: int, shared: bool, device: bool) -> str:
     return ON_CPU if parameters <= CPU_PARAMETERS else NOT_MEASURED
 
 
-def measure_pool(work: Compilation, graphs: Measured) -> None:
-    """Of graphs over one pool; of an NPU bundle also the sample that it is tried with."""
-    count = work.arguments.parity_tokens
+def measure_logits(work: Compilation, graphs: Measured) -> None:
+    """Against those of the checkpoint; of an NPU bundle also the sample that it is tried with."""
+    count, is_fused = work.arguments.parity_tokens, graphs.manifest.fused is not None
     if graphs.is_emulated:
-        count = min(count, EMULATED_PASSES * max(shape.rows for shape in work.shapes))
+        count = min(count, EMULATED_PASSES * (1 if is_fused else max(shape.rows for shape in work.shapes)))
     texts = held_out_texts(work, count)
     work.progress.stage("parity", 2 * sum(map(len, texts)), "tokens")
     expected = float_logits(work, texts)
-    found = bundle_logits(graphs.folder, graphs.manifest, texts, graphs.opener, tables=work.folder)
+    found = bundle_logits(work.folder, graphs.manifest, texts, opener=graphs.opener)
     work.progress.advance(len(expected))
-    keep_parity(work, compare_logits(expected, found), texts, expected)
-    if work.npu is not None and work.arguments.task is not ModelTask.EMBED:  # whose rows are no logits
-        ids = texts[0][:SAMPLE_TOKENS]
-        work.sample = SampleSpec(tuple(ids), tuple(round(float(loss), 3) for loss in token_losses(found, ids)))
-
-
-def keep_parity(
-    work: Compilation, parity: Parity, texts: list[list[int]], expected: Float32, rows: list[int] | None = None
-) -> None:
-    """Keep the figures, and what Q4_0 would lose beside them. expected: logits of the texts, or of these rows."""
+    parity = compare_logits(expected, found)
     check_exact(work.arguments, parity)
     work.parity = parity_figures(work, parity)
-    work.parity |= baseline_figures(work, texts, expected, rows)
+    work.parity |= baseline_figures(work, texts, expected)
+    has_sample = work.npu is not None and not is_fused and work.arguments.task is not ModelTask.EMBED
+    if has_sample:  # an embedder's rows are no logits, and fused graphs do not give those of a prompt
+        ids = texts[0][:SAMPLE_TOKENS]
+        work.sample = SampleSpec(tuple(ids), tuple(round(float(loss), 3) for loss in token_losses(found, ids)))
 
 
 def check_exact(arguments: CompileArguments, parity: Parity) -> None:
@@ -141,3 +137,31 @@ def parity_figures(work: Compilation, parity: Parity) -> dict[str, float]:
         **({"cosine": round(parity.cosine, 9)} if work.arguments.task is ModelTask.EMBED else logits),
         "relative_error": float(f"{parity.relative_error:.3e}"),
     }
+
+
+def baseline_figures(work: Compilation, texts: list[list[int]], expected: Float32) -> dict[str, float]:
+    """Q4_0's mean KL [nats] beside that in `work.parity`; nothing where the bundle loses next to nothing.
+
+    expected: the floats' logits of texts.
+    """
+    has_experts = work.network.details.experts is not None  # theirs is not measured
+    if has_experts or work.arguments.task is ModelTask.EMBED or work.parity.get("kl", 0.0) <= HARMLESS:
+        return {}
+    network = work.original_network
+    rounded = RoundedCheckpoint(work.original, q4_0_of(network))
+    with np.errstate(all="ignore"):  # what overflows is refused when the logits are compared
+        found = np.concatenate([reference_logits(rounded, network, np.array(tokens)) for tokens in texts])
+    return {Q4_0: round(mean_divergence(expected, found), 9)}
+
+
+def baseline_warning(parity: dict[str, float], quality: QualitySpec | None) -> str:
+    """In plain words, '' where Q4_0 would lose as much or more, or was not measured."""
+    kl, baseline = parity.get("kl", 0.0), parity.get(Q4_0)
+    if baseline is None or kl <= baseline:
+        return ""
+    is_chosen = quality is not None and quality.level != QualityLevel.FAST
+    advice = "8 bits lose less, and so may text like yours (--calibration)" if is_chosen else "try --quality good"
+    return (
+        f"warning: this bundle loses more than llama.cpp's Q4_0 of the same weights would: KL {kl:.3f} against "
+        f"{baseline:.3f} on the same text; {advice}"
+    )

@@ -12,9 +12,9 @@ import pytest
 from engine.bundle.manifest import GRAPH_NAME, GraphKind, Manifest, load_manifest, verify_hashes
 from engine.bundle.variant import StepShape, shape_table
 from engine.compile.arguments import Quant, Split
-from engine.compile.check.parity import ChainedSequence, PartChain, graphs_of
 from engine.compile.quantisation.methods.method import Activations
 from engine.compile.quantisation.methods.table import quants_with
+from tests.plain_bundle import ChainedSequence, PartChain, graphs_of
 
 FREE_QUANTS = quants_with(Activations.FLOAT32)
 Build = Callable[..., tuple[Path, Manifest]]

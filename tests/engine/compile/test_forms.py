@@ -12,7 +12,6 @@ import pytest
 from engine.bundle.manifest import Manifest
 from engine.bundle.variant import StepShape
 from engine.compile.arguments import Quant, Split
-from engine.compile.check.parity import ChainedSequence
 from engine.compile.graphs.layers import PLAIN
 from engine.compile.graphs.pool import check_graph
 from engine.compile.pipeline import CPU_FLOAT, PIPELINES
@@ -20,6 +19,7 @@ from engine.compile.quantisation.methods.method import Activations
 from engine.compile.quantisation.methods.table import quants_with
 from engine.compile.targets import measure
 from engine.errors import CompileError
+from tests.plain_bundle import ChainedSequence
 
 FREE_QUANTS = quants_with(Activations.FLOAT32)
 Build = Callable[..., tuple[Path, Manifest]]

@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 
 from engine.bundle.manifest import Manifest
 from engine.compile.arguments import Layout, Quant
-from engine.compile.check.segment_run import segment_logits
+from engine.compile.check.parity import bundle_logits
 from engine.models import family
 from engine.models.expert_families import WITH_EXPERTS
 from engine.models.family import FAMILIES
@@ -43,7 +43,7 @@ def test_the_page_adds_a_family(
     with torch.no_grad():
         expected = model(torch.tensor([prompt]), use_cache=False).logits[0].numpy()
     assert manifest.model.family == "toy" and manifest.model.layer_windows == (16, 0, 16, 0)
-    measured = segment_logits(folder, manifest, [prompt], rows=24)
+    measured = bundle_logits(folder, manifest, [prompt], rows=24)
     assert np.abs(measured - expected).max() / np.abs(expected).max() < 1e-4
 
 

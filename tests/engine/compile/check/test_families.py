@@ -10,7 +10,7 @@ import torch
 
 from engine.bundle.manifest import Manifest
 from engine.compile.arguments import Layout, Quant
-from engine.compile.check.segment_run import segment_logits
+from engine.compile.check.parity import bundle_logits
 
 YARN = {
     "rope_type": "yarn",
@@ -186,6 +186,6 @@ def test_greedy_tokens_and_logits(
     text = model.generate(torch.tensor([prompt]), max_new_tokens=64, do_sample=False, eos_token_id=None)[0].tolist()
     with torch.no_grad():
         expected = model(torch.tensor([text]), use_cache=False).logits[0].numpy()
-    measured = segment_logits(folder, manifest, [text], rows=24)
+    measured = bundle_logits(folder, manifest, [text], rows=24)
     assert measured.argmax(axis=1)[len(prompt) - 1 : -1].tolist() == text[len(prompt) :]
     assert np.abs(measured - expected).max() / np.abs(expected).max() < 1e-4

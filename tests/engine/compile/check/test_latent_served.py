@@ -10,7 +10,7 @@ import torch
 
 from engine.bundle.manifest import Manifest
 from engine.compile.arguments import KvType, Layout, Quant
-from engine.compile.check.segment_run import segment_logits
+from engine.compile.check.parity import bundle_logits
 from engine.config import EngineConfig
 from engine.worker.assembly import assemble
 from tests.engine.compile.check.test_families import CASES, DEEPSEEK
@@ -41,6 +41,6 @@ def test_caches_of_8_bits(make_oracle: Callable[..., tuple[Any, Path]], build: B
     folder, manifest = build(source, quant=Quant.INT8, layout=Layout.SEGMENTS, kv=KvType.INT8)
     with torch.no_grad():
         expected = model(torch.tensor([prompt]), use_cache=False).logits[0].numpy()
-    measured = segment_logits(folder, manifest, [prompt], rows=24)
+    measured = bundle_logits(folder, manifest, [prompt], rows=24)
     assert manifest.kv_dtype == "int8"
     assert np.abs(measured - expected).mean() / np.abs(expected).mean() < 0.05

@@ -12,7 +12,7 @@ import transformers
 
 from engine.bundle.manifest import Manifest
 from engine.compile.arguments import Layout, Quant
-from engine.compile.check.segment_run import segment_logits
+from engine.compile.check.parity import bundle_logits
 from engine.models.vision import text_alone
 from tests.engine.compile.check.test_families import GEMMA, YARN
 from tests.engine.compile.conftest import GEOMETRY, add_text_files
@@ -54,5 +54,5 @@ def test_logits_of_a_text(
     folder, manifest = build(source, quant=Quant.FP32, layout=Layout.SEGMENTS)
     with torch.no_grad():
         expected = model(torch.tensor([prompt]), use_cache=False).logits[0].numpy()
-    measured = segment_logits(folder, manifest, [prompt], rows=24)
+    measured = bundle_logits(folder, manifest, [prompt], rows=24)
     assert np.abs(measured - expected).max() / np.abs(expected).max() < 1e-4

@@ -10,7 +10,7 @@ import torch
 
 from engine.bundle.manifest import Manifest
 from engine.compile.arguments import Quant
-from engine.compile.check.parity import ChainedSequence
+from tests.plain_bundle import ChainedSequence
 
 LINEAR = {"rope_type": "linear", "factor": 4.0, "rope_theta": 10_000.0}
 LLAMA3 = {

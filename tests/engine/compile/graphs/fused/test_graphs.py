@@ -15,6 +15,7 @@ from engine.bundle.manifest import DiffusionSpec, GraphKind, Manifest, load_mani
 from engine.bundle.variant import StepShape
 from engine.compile.arguments import CompileArguments, KvUpdate, Layout, Quant
 from engine.compile.graphs.fused import build_fused_graph
+from engine.compile.graphs.fused_layers import twin_of
 from engine.compile.graphs.layers import NPU
 from engine.compile.graphs.pool import GraphPlan, build_graph, check_graph
 from engine.compile.pipeline import compile_bundle
@@ -74,12 +75,12 @@ def test_every_tensor_stands_for_one_of_the_row_graph(tiny_checkpoint: Path, tmp
         len(node.output) for node in model.graph.node
     )
     own = [node for node in model.graph.node if not node.name.startswith("moved_")]
-    found = {builder.stands_for.get(name, name): node.op_type for node in own for name in node.output}
+    found = {twin_of(name): node.op_type for node in own for name in node.output}
     assert found == kinds  # every tensor of the row graph, and no other
     moved = [node for node in model.graph.node if node.name.startswith("moved_")]
     assert {node.op_type for node in moved} == {"Slice", "Reshape", "Concat"}
     for node in moved:
-        twins = {builder.stands_for.get(name, name) for name in (*node.output, node.input[0])}
+        twins = {twin_of(name) for name in (*node.output, node.input[0])}
         assert len(twins) == 1, f"{node.name} moves {twins}"
 
 

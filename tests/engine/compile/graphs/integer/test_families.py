@@ -10,7 +10,8 @@ import pytest
 from engine.bundle.manifest import Manifest
 from engine.bundle.variant import StepShape
 from engine.compile.arguments import Quant
-from engine.compile.check.parity import ChainedSequence, compare_logits
+from engine.compile.check.parity import compare_logits
+from tests.plain_bundle import ChainedSequence
 
 FAMILIES: dict[str, dict[str, object]] = {
     "Qwen2": {},

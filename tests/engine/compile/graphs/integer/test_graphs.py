@@ -13,11 +13,11 @@ from engine.bundle.manifest import Manifest
 from engine.bundle.variant import StepShape
 from engine.compile.arguments import CompileArguments, Quant, Split
 from engine.compile.calibration.documents import samples, token_sequences
-from engine.compile.check.parity import ChainedSequence, PartChain
 from engine.compile.graphs.pool import check_graph
 from engine.compile.pipeline import compile_bundle
 from engine.compile.progress import SilentProgress
 from engine.errors import CompileError
+from tests.plain_bundle import ChainedSequence, PartChain
 
 Make = Callable[..., tuple[Path, Manifest]]
 QUANTISERS = ("QuantizeLinear", "DequantizeLinear")

@@ -13,9 +13,8 @@ from safetensors.numpy import load_file, save_file
 from engine.bundle.segments import EXPERTS
 from engine.compile.arguments import CompileArguments, Quant
 from engine.compile.calibration.experts import mixed_by_experts
-from engine.compile.graphs.experts import routed
+from engine.compile.graphs.experts import grouped, routed
 from engine.compile.graphs.graph_builder import GraphBuilder
-from engine.compile.graphs.grouped_experts import grouped
 from engine.compile.graphs.layers import FUSED, LayerWriter, linear
 from engine.compile.quantisation.methods.integer_blocks import int4_blocks, int8_blocks
 from engine.compile.quantisation.packer import WeightPacker

@@ -9,9 +9,9 @@ import pytest
 
 from engine.bundle.manifest import Manifest
 from engine.compile.arguments import KvType, Layout, Quant
-from engine.compile.check.parity import ChainedSequence
-from engine.compile.check.segment_run import segment_logits
+from engine.compile.check.parity import bundle_logits
 from tests.engine.compile.check.test_transformers_parity import CASES, oracle_logits
+from tests.plain_bundle import ChainedSequence
 
 Build = Callable[..., tuple[Path, Manifest]]
 # Largest KL (nats) that the rounding may cost on a random network of width 64, where nothing averages out.
@@ -32,7 +32,7 @@ def test_transformers_logits(
     folder, manifest = build(source, quant=Quant.FP32, layout=Layout.SEGMENTS)
     expected = oracle_logits(model, prompt)
     for rows in (len(prompt), 7, 1):
-        assert error(segment_logits(folder, manifest, [prompt], rows), expected) < 1e-4
+        assert error(bundle_logits(folder, manifest, [prompt], rows), expected) < 1e-4
 
 
 @pytest.mark.parametrize("quant", [Quant.FP32, Quant.INT8, Quant.INT4])
@@ -40,16 +40,16 @@ def test_the_pool_graphs_say_the_same(quant: Quant, tiny_checkpoint: Path, build
     """One model in two layouts: the same stored weights, other sums."""
     pool = ChainedSequence.start(*build(tiny_checkpoint, quant=quant), None).extend(prompt)
     folder, manifest = build(tiny_checkpoint, quant=quant, layout=Layout.SEGMENTS, kv=KvType.FLOAT32)
-    segments = segment_logits(folder, manifest, [prompt], len(prompt))
+    segments = bundle_logits(folder, manifest, [prompt], len(prompt))
     # Where activations are rounded to 8 bits, a last bit of a sum may become one of their steps.
     assert error(segments, pool) < {Quant.FP32: 1e-5, Quant.INT8: 0.03, Quant.INT4: 0.03}[quant]
 
 
 def test_several_texts_do_not_meet(tiny_checkpoint: Path, build: Build, prompt: list[int]) -> None:
     folder, manifest = build(tiny_checkpoint, quant=Quant.FP32, layout=Layout.SEGMENTS)
-    together = segment_logits(folder, manifest, [prompt, prompt[5:15]], 8)
-    assert np.array_equal(together[: len(prompt)], segment_logits(folder, manifest, [prompt], 8))
-    assert np.array_equal(together[len(prompt) :], segment_logits(folder, manifest, [prompt[5:15]], 8))
+    together = bundle_logits(folder, manifest, [prompt, prompt[5:15]], 8)
+    assert np.array_equal(together[: len(prompt)], bundle_logits(folder, manifest, [prompt], 8))
+    assert np.array_equal(together[len(prompt) :], bundle_logits(folder, manifest, [prompt[5:15]], 8))
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import pytest
 from engine.bundle.manifest import Manifest, load_manifest
 from engine.compile.arguments import KvType, Layout, Quant, Target
 from engine.compile.calibration.forward import reference_logits
-from engine.compile.check.segment_run import segment_logits
+from engine.compile.check.parity import bundle_logits
 from engine.compile.sources.checkpoint import SafetensorsCheckpoint
 from engine.errors import CompileError, UnsupportedModel
 from engine.models.family import read_network
@@ -30,7 +30,7 @@ def relative_error(found: np.ndarray, expected: np.ndarray) -> float:
 @pytest.mark.parametrize("rows", [150, 64, 7, 1])
 def test_logits_are_those_of_transformers_however_a_text_is_cut(hybrid: Hybrid, rows: int) -> None:
     manifest = load_manifest(hybrid.bundle)
-    found = segment_logits(hybrid.bundle, manifest, [list(TEXT)], rows)
+    found = bundle_logits(hybrid.bundle, manifest, [list(TEXT)], rows)
     expected = hybrid.logits(TEXT)
     assert relative_error(found, expected) < 1e-4
     assert (found.argmax(axis=1) == expected.argmax(axis=1)).all()
@@ -62,7 +62,7 @@ def test_other_geometries(changes: dict[str, Any], tmp_path: Path, build: Build)
     model = make_hybrid(source, **changes)
     folder, manifest = build(source, quant=Quant.FP32, layout=None, parity_tokens=8)
     expected = oracle_logits(model, list(TEXT[:50]))
-    assert relative_error(segment_logits(folder, manifest, [list(TEXT[:50])], 20), expected) < 1e-4
+    assert relative_error(bundle_logits(folder, manifest, [list(TEXT[:50])], 20), expected) < 1e-4
 
 
 EXPERTS = {
@@ -79,7 +79,7 @@ def test_layers_with_experts(tmp_path: Path, build: Build) -> None:
     folder, manifest = build(tmp_path / "checkpoint", quant=Quant.FP32, layout=None, parity_tokens=8)
     assert manifest.model.family == "qwen3_5_moe"
     expected = oracle_logits(model, list(TEXT[:50]))
-    assert relative_error(segment_logits(folder, manifest, [list(TEXT[:50])], 20), expected) < 1e-4
+    assert relative_error(bundle_logits(folder, manifest, [list(TEXT[:50])], 20), expected) < 1e-4
 
 
 def test_the_float_reference_is_transformers(hybrid: Hybrid) -> None:
@@ -105,8 +105,8 @@ def test_the_text_model_of_a_checkpoint_for_images_is_the_same(hybrid: Hybrid, t
     others = {"model.visual.merger.weight": np.ones((2, 2), np.float32), "mtp.norm.weight": np.ones(2, np.float32)}
     save_file(renamed | others, source / "model.safetensors")
     folder, manifest = build(source, quant=Quant.FP32, layout=None, parity_tokens=8)
-    expected = segment_logits(hybrid.bundle, load_manifest(hybrid.bundle), [list(TEXT)], 64)
-    assert (segment_logits(folder, manifest, [list(TEXT)], 64) == expected).all()
+    expected = bundle_logits(hybrid.bundle, load_manifest(hybrid.bundle), [list(TEXT)], 64)
+    assert (bundle_logits(folder, manifest, [list(TEXT)], 64) == expected).all()
 
 
 def test_decays_are_never_rounded(int4_hybrid: Hybrid) -> None:

@@ -12,8 +12,7 @@ from engine.bundle.weight_files import HEAD_BASIS
 from engine.compile import pipeline
 from engine.compile.arguments import CompileArguments, Layout, Quant
 from engine.compile.calibration.forward import reference_logits
-from engine.compile.check.parity import bundle_logits, compare_logits
-from engine.compile.check.parity_text import parity_texts
+from engine.compile.check.parity import bundle_logits, compare_logits, parity_texts
 from engine.compile.progress import SilentProgress
 from engine.compile.sources.source import FolderSource, Source
 from engine.models.family import read_network

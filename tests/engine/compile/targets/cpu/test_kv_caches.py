@@ -1,6 +1,5 @@
 """int8 caches: scales by their definition, codes as the operator rounds them, and what both cost."""
 
-import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -13,15 +12,14 @@ from engine.bundle.manifest import Manifest, load_manifest
 from engine.bundle.weight_files import read_kv_scales
 from engine.compile.arguments import CompileArguments, KvType, Layout, QualityLevel, Quant
 from engine.compile.calibration.documents import calibration_documents, token_sequences
-from engine.compile.check.segment_run import record_caches, segment_logits
+from engine.compile.check.parity import bundle_logits
 from engine.compile.pipeline import compile_bundle
 from engine.compile.progress import SilentProgress
 from engine.compile.sources.named import named_source
 from engine.compile.targets import cpu as kv_caches
 from engine.compile.targets import cpu as losses
-from engine.compile.targets.cpu import KvReach, attention_over
+from engine.compile.targets.cpu import KvReach
 from engine.errors import CompileError
-from engine.models.family import read_network
 from tests.engine.compile.graphs.segments.test_graphs import shapes
 
 Build = Callable[..., tuple[Path, Manifest]]
@@ -67,14 +65,12 @@ def test_scales_by_definition(
     """The largest magnitude over the calibration's text, and a margin, on code 127; of keys that of a pair's radius."""
     seen: dict[int, list[np.ndarray]] = {}
 
-    def spy(folder: Path, manifest: Manifest, texts: object, attention: object, record: object) -> None:
-        def both(layer: int, keys: np.ndarray, values: np.ndarray) -> None:
-            seen.setdefault(layer, []).append(np.stack([keys[0], values[0]]))
-            record(layer, keys, values)  # type: ignore[operator]
+    def spy(reach: KvReach, layer: int, keys: np.ndarray, values: np.ndarray) -> None:
+        seen.setdefault(layer, []).append(np.stack([keys[0], values[0]]))
+        add(reach, layer, keys, values)
 
-        record_caches(folder, manifest, texts, attention, both)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(kv_caches, "record_caches", spy)
+    add = KvReach.add
+    monkeypatch.setattr(KvReach, "add", spy)
     monkeypatch.setattr(
         "engine.compile.pipeline.resolve_quality", lambda arguments, *_: replace(arguments, quality=QualityLevel(level))
     )
@@ -178,21 +174,11 @@ def test_figures_are_of_the_bundle_as_it_is(quant: Quant, tiny_checkpoint: Path,
     assert manifest.parity["kl"] != floats.parity["kl"]
 
 
-def test_float_caches_over_the_same_graphs_are_the_float_bundle(tiny_checkpoint: Path, build: Build) -> None:
-    """What rounded caches are compared with."""
-    options = {"quant": Quant.FP32, "layout": Layout.SEGMENTS}
-    rounded, floats = (build(tiny_checkpoint, kv=kv, **options) for kv in (KvType.INT8, KvType.FLOAT32))
-    network = read_network(json.loads((tiny_checkpoint / "config.json").read_text()), 0)
-    text = [list(range(5, 45))]
-    mine = segment_logits(*rounded, text, 7, attention_over(network, "float32"))
-    assert np.array_equal(mine, segment_logits(*floats, text, 7))
-
-
 @pytest.mark.parametrize("rows", [1, 2, 7, 8, 9, 20, 40])
 def test_passes_of_any_rows_agree_within_rounding(int8_cache_bundle: Path, rows: int) -> None:
     manifest, text = load_manifest(int8_cache_bundle), [[(i * 31 + 7) % 256 for i in range(40)]]
-    whole = segment_logits(int8_cache_bundle, manifest, text, 40)
-    cut = segment_logits(int8_cache_bundle, manifest, text, rows)
+    whole = bundle_logits(int8_cache_bundle, manifest, text, 40)
+    cut = bundle_logits(int8_cache_bundle, manifest, text, rows)
     np.testing.assert_allclose(cut, whole, atol=0.05 * np.abs(whole).max())
 
 
@@ -202,9 +188,9 @@ def test_a_float_bundle_is_still_held_to_the_checkpoint(
     """Rounded caches excuse no other difference."""
 
     def wrong(*arguments: object) -> np.ndarray:
-        return segment_logits(*arguments) * 1.01  # type: ignore[arg-type]
+        return bundle_logits(*arguments) * 1.01  # type: ignore[arg-type]
 
-    monkeypatch.setattr(losses, "segment_logits", wrong)
+    monkeypatch.setattr(losses, "bundle_logits", wrong)
     with pytest.raises(CompileError, match="differ from the checkpoint"):
         build(tiny_checkpoint, quant=Quant.FP32, kv=KvType.INT8, layout=Layout.SEGMENTS)
 

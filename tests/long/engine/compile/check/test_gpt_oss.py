@@ -16,7 +16,7 @@ from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
 from engine.bundle.manifest import Manifest
 from engine.compile.arguments import KvType, Layout, Quant, Target, default_quant
-from engine.compile.check.segment_run import segment_logits
+from engine.compile.check.parity import bundle_logits
 from engine.compile.sources.experts import ExpertTensors
 from engine.compile.sources.source import open_source
 from engine.config import EngineConfig
@@ -119,7 +119,7 @@ def test_logits_and_tokens(form: str, published: Oracle, build: Build, prompt: l
     folder, manifest = build(source, quant=Quant.FP32, layout=Layout.SEGMENTS)
     assert manifest.model.family == "gpt_oss"
     assert manifest.model.parameters == sum(each.numel() for each in model.parameters())
-    measured = segment_logits(folder, manifest, [text], rows=24)
+    measured = bundle_logits(folder, manifest, [text], rows=24)
     assert np.abs(measured - expected).max() / np.abs(expected).max() < 1e-4
     if form == "folder":
         served = assemble(EngineConfig(str(folder), threads=1, max_rows=24, spin="off"))
@@ -154,7 +154,7 @@ def test_int8_caches(published: Oracle, build: Build, prompt: list[int]) -> None
     config = json.loads((folder / "config.json").read_text()) | {"num_experts_per_tok": 6}
     (folder / "config.json").write_text(json.dumps(config))
     exact, rounded = (
-        segment_logits(*build(folder, quant=Quant.FP32, layout=Layout.SEGMENTS, kv=kv, name=kv.value), [prompt * 3], 24)
+        bundle_logits(*build(folder, quant=Quant.FP32, layout=Layout.SEGMENTS, kv=kv, name=kv.value), [prompt * 3], 24)
         for kv in (KvType.FLOAT32, KvType.INT8)
     )
     assert 0 < np.square(rounded - exact).mean() < 0.01 * np.square(exact).mean()

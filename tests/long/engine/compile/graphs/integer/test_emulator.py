@@ -9,13 +9,13 @@ import pytest
 from engine.bundle.manifest import Manifest, load_manifest
 from engine.bundle.variant import StepShape
 from engine.compile.arguments import CompileArguments, QualityLevel, Quant, Target
-from engine.compile.check.parity import ChainedSequence
 from engine.compile.pipeline import compile_bundle
 from engine.compile.progress import SilentProgress
 from engine.core.plan import StepPlan
 from engine.demo.location import demo_folder
 from engine.runtime.interface import pack
 from tests.engine.compile.graphs.integer.conftest import Bench, open_bench, segment
+from tests.plain_bundle import ChainedSequence
 
 pytest.importorskip("onnxruntime_qnn")
 

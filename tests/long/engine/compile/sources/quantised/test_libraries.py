@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 
 from engine.bundle.manifest import Manifest
 from engine.compile.arguments import Layout, Quant
-from engine.compile.check.segment_run import segment_logits
+from engine.compile.check.parity import bundle_logits
 from tests.engine.compile.sources.quantised.formats import LINEAR, written
 
 HERE = Path(__file__).parent / "libraries"
@@ -88,7 +88,7 @@ def test_logits_are_those_of_the_floats_that_the_library_makes(
     with torch.no_grad():
         expected = model(torch.tensor([prompt]), use_cache=False).logits[0].numpy()
     folder, manifest = build(tmp_path / "codes", quant=Quant.FP32, layout=Layout.SEGMENTS)
-    measured = segment_logits(folder, manifest, [prompt], rows=24)
+    measured = bundle_logits(folder, manifest, [prompt], rows=24)
     bound = 0.02 if case in HALF_PRECISION else 1e-4
     assert np.abs(measured - expected).max() / np.abs(expected).max() < bound
     _, kept = build(tmp_path / "codes", quant=Quant.KEEP, layout=Layout.SEGMENTS)

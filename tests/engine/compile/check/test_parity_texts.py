@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.compile.check.parity_text import enough_tokens, parity_texts
+from engine.compile.check.parity import enough_tokens, parity_texts
 from tests.bundles import Bundles
 
 

@@ -8,8 +8,8 @@ import pytest
 
 from engine.bundle.specs import QualitySpec
 from engine.compile.arguments import CompileArguments, Layout, QualityLevel, Quant
-from engine.compile.check.baseline import Q4_0, baseline_warning
 from engine.compile.pipeline import compile_bundle
+from engine.compile.targets.measure import Q4_0, baseline_warning
 from tests.engine.compile.quantisation.choose.test_quality import Notes
 
 GOOD = QualitySpec("good", (), 0, 0.0)
