@@ -8,15 +8,27 @@ from engine.files import brief
 
 
 class ConfigFields:
-    """Typed look-ups in one JSON object; `CompileError` names the key and the limit. A JSON null counts as absent."""
+    """Typed look-ups in one JSON object; `CompileError` names the key and the limit. A JSON null counts as absent.
 
-    def __init__(self, values: Mapping[str, object], path: str = "config.json") -> None:
+    prefix: of all keys.
+    """
+
+    def __init__(self, values: Mapping[str, object], path: str = "config.json", prefix: str = "") -> None:
         self._values = values
         self._path = path
+        self._prefix = prefix
+
+    def key(self, key: str) -> str:
+        """A key as it stands in the file."""
+        return self._prefix + key
 
     def raw(self, key: str) -> object | None:
         """The value as it stands, None when absent."""
-        return self._values.get(key)
+        return self._values.get(self.key(key))
+
+    def has(self, key: str) -> bool:
+        """Whether it is there."""
+        return self.raw(key) is not None
 
     def names(self) -> tuple[str, ...]:
         """What is there, null or not."""
@@ -28,56 +40,60 @@ class ConfigFields:
         if isinstance(value, float) and value.is_integer():
             value = int(value)
         if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-            raise CompileError(f"{self._path}: {key} must be an integer from {low} to {high}, it is {brief(value)}")
+            raise self._refused(key, f"an integer from {low} to {high}", value)
         return value
 
     def number(self, key: str, low: float, high: float, default: float | None = None) -> float:
         """A finite number from low to high, int or float."""
         value = self._present(key, default)
         if isinstance(value, bool) or not isinstance(value, int | float) or not _between(value, low, high):
-            raise CompileError(f"{self._path}: {key} must be a number from {low} to {high}, it is {brief(value)}")
+            raise self._refused(key, f"a number from {low} to {high}", value)
         return float(value)
 
     def flag(self, key: str, default: bool) -> bool:
         """A JSON boolean."""
         value = self._present(key, default)
         if not isinstance(value, bool):
-            raise CompileError(f"{self._path}: {key} must be true or false, it is {brief(value)}")
+            raise self._refused(key, "true or false", value)
         return value
 
     def text(self, key: str, default: str) -> str:
         """A JSON string."""
         value = self._present(key, default)
         if not isinstance(value, str):
-            raise CompileError(f"{self._path}: {key} must be a string, it is {brief(value)}")
+            raise self._refused(key, "a string", value)
         return value
 
     def numbers(self, key: str, count: int, low: float, high: float) -> tuple[float, ...]:
         """A list of exactly `count` numbers from low to high."""
         value = self._present(key, None)
         if not isinstance(value, list) or len(value) != count:
-            raise CompileError(f"{self._path}: {key} must be a list of {count} numbers")
+            raise CompileError(f"{self._path}: {self.key(key)} must be a list of {count} numbers")
         for item in value:
             if isinstance(item, bool) or not isinstance(item, int | float) or not _between(item, low, high):
-                raise CompileError(f"{self._path}: {key} holds {brief(item)}, allowed are numbers from {low} to {high}")
+                wanted = f"allowed are numbers from {low} to {high}"
+                raise CompileError(f"{self._path}: {self.key(key)} holds {brief(item)}, {wanted}")
         return tuple(float(item) for item in value)
 
     def group(self, key: str) -> "ConfigFields | None":
         """A nested object, None when absent."""
-        value = self._values.get(key)
+        value = self.raw(key)
         if value is None:
             return None
         if not isinstance(value, dict):
-            raise CompileError(f"{self._path}: {key} must be an object, it is {brief(value)}")
-        return ConfigFields(cast(Mapping[str, object], value), f"{self._path}: {key}")
+            raise self._refused(key, "an object", value)
+        return ConfigFields(cast(Mapping[str, object], value), f"{self._path}: {self.key(key)}")
 
     def _present(self, key: str, default: object | None) -> object:
-        value = self._values.get(key)
+        value = self.raw(key)
         if value is None:
             value = default
         if value is None:
-            raise CompileError(f"{self._path}: {key} is missing")
+            raise CompileError(f"{self._path}: {self.key(key)} is missing")
         return value
+
+    def _refused(self, key: str, wanted: str, value: object) -> CompileError:
+        return CompileError(f"{self._path}: {self.key(key)} must be {wanted}, it is {brief(value)}")
 
 
 def _between(value: int | float, low: float, high: float) -> bool:

@@ -152,20 +152,11 @@ GRAPH_FILE, WEIGHTS_FILE = "model.onnx", "model.data"
 DEFAULT_BLOCK, MAX_BLOCK, MAX_BATCH = 4, 1024, 256
 
 
-@dataclass(frozen=True, slots=True)
-class _Form:
-    """How a backend's graph is written."""
-
-    lowering: Lowering
-    dtype: str
-    weight_file: type[WeightFile]
-    is_folded: bool = False
-
-
-_FORMS = {
-    Backend.CPU: _Form(FUSED, "float32", WeightFile),
-    Backend.PORTABLE: _Form(PLAIN, "float32", WeightFile),
-    Backend.NPU: _Form(NPU, "float16", HalfWeightFile, is_folded=True),
+# Lowering, type of masks, cache and logits, and the file of the weights.
+_FORMS: dict[Backend, tuple[Lowering, str, type[WeightFile]]] = {
+    Backend.CPU: (FUSED, "float32", WeightFile),
+    Backend.PORTABLE: (PLAIN, "float32", WeightFile),
+    Backend.NPU: (NPU, "float16", HalfWeightFile),
 }
 
 
@@ -192,12 +183,13 @@ def export_blocks(arguments: ExportArguments, progress: ProgressSink) -> BlockEx
 def _write_graph(
     arguments: ExportArguments, export: BlockExport, packer: WeightPacker, network: Network, folder: Path
 ) -> None:
-    form, (part,) = _FORMS[arguments.backend], plan_parts(Split.NONE, [range(network.spec.layers)])
-    with form.weight_file(folder, WEIGHTS_FILE) as file, overflow_refused(Quant(export.quant)):
+    lowering, dtype, weight_file = _FORMS[arguments.backend]
+    (part,) = plan_parts(Split.NONE, [range(network.spec.layers)])
+    with weight_file(folder, WEIGHTS_FILE) as file, overflow_refused(Quant(export.quant)):
         packed = packer.pack(part, file, file)
         tables = [file.add(name, table) for name, table in _rotary_tables(network.spec.rope, export.context).items()]
-    graph = GraphBuilder(form.dtype, StepShape(export.batch * export.block, export.context))
-    ExportWriter(graph, LayerWriter(graph, form.lowering, network), network, export).write(packed, tables)
+    graph = GraphBuilder(dtype, StepShape(export.batch * export.block, export.context))
+    ExportWriter(graph, LayerWriter(graph, lowering, network), network, export).write(packed, tables)
     (folder / GRAPH_FILE).write_bytes(graph.model("block_diffusion").SerializeToString())
     check_graph(folder / GRAPH_FILE)
 
@@ -222,13 +214,13 @@ def _describe(arguments: ExportArguments, quant: Quant, source: Source, network:
         kv_heads=spec.kv_heads,
         head_dim=spec.head_dim,
         vocab=spec.vocab,
-        dtype=_FORMS[arguments.backend].dtype,
+        dtype=_FORMS[arguments.backend][1],
         mask_layers=1 if arguments.shared_masks else spec.layers,
         backend=arguments.backend.value,
         quant=quant.value,
         mask_token=mask_token,
         stop_ids=source.end_ids(),
-        is_folded=_FORMS[arguments.backend].is_folded,
+        is_folded=arguments.backend is Backend.NPU,
     )
 
 

@@ -70,15 +70,17 @@ class Checkpoint(Protocol):
 
     def blocks(self, name: str, start: int, stop: int) -> Blocks | None:
         """The same rows as blocks in the order of inputs that `form` tells, None where they are not stored as such."""
+        return None
 
     def form(self, name: str) -> BlockForm | None:
         """What the blocks of a matrix have in common, None where it has none."""
+        return None
 
     def require(self, name: str, shape: tuple[int, ...]) -> None:
         """CompileError unless the tensor is there with this shape and a type that can be read."""
 
 
-class SafetensorsCheckpoint:
+class SafetensorsCheckpoint(Checkpoint):
     """The tensors of one folder. Use as a context manager; files stay open (mapped) meanwhile."""
 
     def __init__(self, folder: Path) -> None:
@@ -133,14 +135,6 @@ class SafetensorsCheckpoint:
 
     def rows(self, name: str, start: int, stop: int) -> Float32:
         return self._taken(name, _as_float32(self._slice(name)[start:stop]))
-
-    def blocks(self, name: str, start: int, stop: int) -> Blocks | None:
-        """None: such folders hold floats."""
-        return None
-
-    def form(self, name: str) -> BlockForm | None:
-        """None, for the same reason."""
-        return None
 
     def require(self, name: str, shape: tuple[int, ...]) -> None:
         if self.shape(name) != shape:
@@ -255,8 +249,8 @@ def _as_float32(array: NDArray[Any]) -> Float32:
     return array.astype(np.float32, copy=False)
 
 
-class CheckpointView:
-    """A `Checkpoint`; every method asks `inner`."""
+class CheckpointView(Checkpoint):
+    """Every method asks `inner`."""
 
     def __init__(self, inner: Checkpoint) -> None:
         self.inner = inner

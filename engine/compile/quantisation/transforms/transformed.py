@@ -11,7 +11,7 @@ WEIGHT, BIAS = ".weight", ".bias"
 _CHUNK_ITEMS = 1 << 21  # numbers in double precision at once
 
 
-class TransformedCheckpoint:
+class TransformedCheckpoint(Checkpoint):
     """As `inner` with `edits` applied. norm_offset: added to the stored scale of every norm."""
 
     def __init__(self, inner: Checkpoint, edits: Edits, norm_offset: float = 0.0) -> None:

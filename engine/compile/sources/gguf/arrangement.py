@@ -102,12 +102,9 @@ def arrangements(architecture: GgufArchitecture, geometry: GgufGeometry) -> Mapp
         found = {f"{module}{suffix}": turned for module in (QUERY, KEY) for suffix in (".weight", ".bias")}
     if geometry.recurrent is not None:
         found = _recurrent(geometry.recurrent)
-    if SHORT_CONVOLUTION in architecture.modules:
-        found[f"{SHORT_CONVOLUTION}.weight"] = Arrangement(is_flat=True)
-    if f"{MAMBA2}.conv1d" in architecture.modules:
-        vectors = dict.fromkeys((f"{MAMBA2}.D", f"{MAMBA2}.norm.weight"), Arrangement(is_vector=True))
-        rate = Arrangement(is_vector=True, restore=_logarithm)
-        found |= vectors | {f"{MAMBA2}.A_log": rate, f"{MAMBA2}.conv1d.weight": Arrangement(is_flat=True)}
+    found |= dict.fromkeys((f"{SHORT_CONVOLUTION}.weight", f"{MAMBA2}.conv1d.weight"), Arrangement(is_flat=True))
+    found |= dict.fromkeys((f"{MAMBA2}.D", f"{MAMBA2}.norm.weight"), Arrangement(is_vector=True))
+    found[f"{MAMBA2}.A_log"] = Arrangement(is_vector=True, restore=_logarithm)
     if architecture.has_more_norms:
         found |= {f"{norm}.weight": Arrangement(restore=_without_one) for norm in NORMS}
     return {name.format(layer=layer): each for name, each in found.items() for layer in range(geometry.layers)}

@@ -1,9 +1,4 @@
-"""A GGUF file as a source of bundles: its facts as config.json would say them, its tensors, its text.
-
-The facts of the network, from metadata to what a checkpoint's config.json would say.
-
-A GGUF file as a source of bundles.
-"""
+"""A GGUF file as a source of bundles: its facts as config.json would say them, its tensors, its text."""
 
 import math
 from collections.abc import Mapping
@@ -73,16 +68,16 @@ def network_config(
     fields = ArchitectureFields(header, architecture.name)
     for key in FOREIGN:
         if key not in architecture.keys.values() and fields.number(key, -1e30, 1e30, 0.0):
-            raise UnsupportedModel(f"{header.path.name}: {architecture.name}.{key} is not supported")
+            raise UnsupportedModel(f"{fields.title}: {architecture.name}.{key} is not supported")
     gating = fields.integer("expert_gating_func", 0, 1 << 16, Gating.UNTOLD)
     is_other = gating != Gating.UNTOLD and (gating == Gating.SIGMOID) != (architecture.gating is Gating.SIGMOID)
     if is_other and not architecture.has_latents:
-        raise UnsupportedModel(f"{header.path.name}: {architecture.name}.expert_gating_func {gating} is not supported")
+        raise UnsupportedModel(f"{fields.title}: {architecture.name}.expert_gating_func {gating} is not supported")
     window = fields.integer("attention.sliding_window", 0, 1 << 40, 0)
     turned = fields.integer("rope.dimension_count", 2, 1024, geometry.head_dim)
     others = (WITH_WINDOW if window else {}) | (WITH_EXPERTS if fields.number(EXPERT_COUNT, 0.0, 4096.0, 0.0) else {})
     family = others.get(architecture.name, architecture.family)
-    is_bare = not architecture.is_encoder and _is_embedder(header, fields)
+    is_bare = not architecture.is_encoder and _is_embedder(fields)
     epsilon = DEVIATION_EPSILON if fields.has(DEVIATION_EPSILON) else ROOT_EPSILON
     return {
         "architectures": [f"{family.removesuffix('ForCausalLM')}{BARE}" if is_bare else family],
@@ -92,7 +87,7 @@ def network_config(
         **_key_heads(fields, geometry),
         "head_dim": geometry.head_dim,
         "intermediate_size": _ffn(fields, geometry),
-        "vocab_size": tensors.shape(f"{architecture.embedding}.weight")[0],
+        "vocab_size": tensors.shape("token_embd.weight")[0],
         "max_position_embeddings": fields.integer("context_length", 1, MAX_POSITIONS),
         "rms_norm_eps": fields.number(epsilon, 1e-14, 1.0),
         "tie_word_embeddings": "lm_head.weight" not in tensors,
@@ -107,15 +102,11 @@ def network_config(
         "use_qk_norm": "model.layers.0.self_attn.q_norm.weight" in tensors,
         **_gemma_scale(architecture, geometry, fields),
         "partial_rotary_factor": turned / geometry.head_dim,
-        "rope_parameters": _rope(header, fields, tensors, turned),
+        "rope_parameters": _rope(fields, tensors, turned),
         **_recurrent(geometry),
-        **(
-            latent_facts(fields, geometry, _full_rope(header, fields, tensors, turned))
-            if architecture.has_latents
-            else {}
-        ),
+        **(latent_facts(fields, geometry, _full_rope(fields, tensors, turned)) if architecture.has_latents else {}),
         **(two_heads(fields, geometry, tensors) if fields.has(KEY_LENGTH_OF_WINDOWS) else {}),
-        **(_encoder(header, fields, tensors, window, epsilon) if architecture.is_encoder else {}),
+        **(_encoder(fields, tensors, window, epsilon) if architecture.is_encoder else {}),
     }
 
 
@@ -130,7 +121,7 @@ def _key_heads(fields: ArchitectureFields, geometry: GgufGeometry) -> dict[str, 
         return {"num_key_value_heads": fields.each(KEY_HEADS, geometry.layers, 1, geometry.heads)[0]}
     if not fields.is_array(KEY_HEADS):
         return {"num_key_value_heads": fields.integer(KEY_HEADS, 1, geometry.heads, geometry.heads)}
-    counts = fields.counts(KEY_HEADS, geometry.layers)
+    counts = fields.each(KEY_HEADS, geometry.layers, 0, 1024)
     if len(set(counts) - {0}) != 1:
         raise UnsupportedModel(f"{fields.title}: {fields.key(KEY_HEADS)} that differ between layers are not supported")
     other = RECURRENT_LAYER if fields.has("ssm.state_size") else CONVOLUTION
@@ -138,15 +129,11 @@ def _key_heads(fields: ArchitectureFields, geometry: GgufGeometry) -> dict[str, 
     return {"num_key_value_heads": max(counts)} | ({"layer_types": kinds} if 0 in counts else {})
 
 
-def _encoder(
-    header: GgufHeader, fields: ArchitectureFields, tensors: Checkpoint, window: int, epsilon: str
-) -> dict[str, object]:
+def _encoder(fields: ArchitectureFields, tensors: Checkpoint, window: int, epsilon: str) -> dict[str, object]:
     """What configs of encoders say under keys of their own. UnsupportedModel for a file that scores."""
     pooling = fields.integer("pooling_type", NO_POOLING, 1 << 31, NO_POOLING)
     if pooling not in POOLINGS:
-        raise UnsupportedModel(
-            f"{header.path.name}: {fields.key('pooling_type')} {pooling} is not supported (0 to 3 are)"
-        )
+        raise UnsupportedModel(f"{fields.title}: {fields.key('pooling_type')} {pooling} is not supported (0 to 3 are)")
     types, key = f"{TOKEN_TYPES}.weight", "attention.sliding_window_pattern"
     every = fields.integer(key, 1, 1024) if fields.has(key) and not fields.is_array(key) else None
     return {
@@ -193,11 +180,11 @@ def _gemma_scale(
     return {"query_pre_attn_scalar": share if geometry.layers == largest else geometry.head_dim}
 
 
-def _is_embedder(header: GgufHeader, fields: ArchitectureFields) -> bool:
+def _is_embedder(fields: ArchitectureFields) -> bool:
     """Whether the file says that its vectors are those of last tokens. UnsupportedModel for another way."""
     pooling = fields.integer("pooling_type", NO_POOLING, 1 << 31, NO_POOLING)
     if pooling not in (NO_POOLING, LAST_TOKEN):
-        key = f"{header.path.name}: {fields.key('pooling_type')}"
+        key = f"{fields.title}: {fields.key('pooling_type')}"
         raise UnsupportedModel(f"{key} {pooling} is not supported (supported: 3, the last token)")
     return pooling == LAST_TOKEN
 
@@ -219,20 +206,20 @@ def _recurrent(geometry: GgufGeometry) -> dict[str, object]:
     }
 
 
-def _rope(header: GgufHeader, fields: ArchitectureFields, tensors: Checkpoint, turned: int) -> Mapping[str, object]:
+def _rope(fields: ArchitectureFields, tensors: Checkpoint, turned: int) -> Mapping[str, object]:
     """Of layers without a window, and of those with one where the file tells them apart."""
-    full = _full_rope(header, fields, tensors, turned)
+    full = _full_rope(fields, tensors, turned)
     if fields.name not in TWO_ROTATIONS:
         return full
     local = fields.number("rope.freq_base_swa", 1.0, 1e12, TWO_ROTATIONS[fields.name] or full["rope_theta"])
     return {FULL: full, SLIDING: {"rope_type": "default", "rope_theta": local}}
 
 
-def _full_rope(header: GgufHeader, fields: ArchitectureFields, tensors: Checkpoint, turned: int) -> dict[str, Any]:
+def _full_rope(fields: ArchitectureFields, tensors: Checkpoint, turned: int) -> dict[str, Any]:
     """Scaling by a rule, or by the lists of factors that converters write for Llama 3's rule and for longrope."""
     theta: dict[str, Any] = {"rope_theta": fields.number("rope.freq_base", 1.0, 1e12, DEFAULT_THETA)}
     if fields.is_array(SECTIONS):
-        theta["mrope_section"] = list(fields.counts(SECTIONS, 4))[:3]
+        theta["mrope_section"] = list(fields.each(SECTIONS, 4, 0, 1024))[:3]
     if all(name in tensors for name in LONG_FACTORS.values()):
         original = fields.integer("rope.scaling.original_context_length", 1, MAX_POSITIONS)
         lists = {key: tensors.tensor(name, (turned // 2,)).tolist() for key, name in LONG_FACTORS.items()}
@@ -242,7 +229,7 @@ def _full_rope(header: GgufHeader, fields: ArchitectureFields, tensors: Checkpoi
     if ROPE_FACTORS in tensors:
         factors = tensors.tensor(ROPE_FACTORS, (turned // 2,))
         if not np.all(factors > 0):
-            raise CompileError(f"{header.path.name}: {ROPE_FACTORS} holds numbers that are not positive")
+            raise CompileError(f"{fields.title}: {ROPE_FACTORS} holds numbers that are not positive")
         return {"rope_type": "factors", "factors": factors.tolist()} | theta
     factor = fields.number("rope.scaling.factor", 0.0, 1e6, fields.number("rope.scale_linear", 0.0, 1e6, 0.0))
     kind = fields.text("rope.scaling.type", "linear" if factor else "none")

@@ -38,9 +38,9 @@ def read_geometry(header: GgufHeader, architecture: GgufArchitecture) -> GgufGeo
     if architecture.has_latents:
         value_dim = head_dim = fields.integer("attention.key_length_mla", 2, 1024, head_dim)
     if value_dim != head_dim:
-        raise UnsupportedModel(f"{header.path.name}: keys and values of different lengths are not supported")
+        raise UnsupportedModel(f"{fields.title}: keys and values of different lengths are not supported")
     if head_dim % 2:
-        raise CompileError(f"{header.path.name}: heads of {head_dim} numbers cannot be turned in pairs")
+        raise CompileError(f"{fields.title}: heads of {head_dim} numbers cannot be turned in pairs")
     blocks = fields.integer("block_count", 1, 1024)
     if not architecture.is_hybrid:
         return GgufGeometry(blocks, heads, head_dim)

@@ -47,12 +47,7 @@ class SplitLatents(CheckpointView):
     def __contains__(self, name: str) -> bool:
         return name in self.inner or self._halves(name) is not None
 
-    def unused(self) -> list[str]:
-        """Names of the tensors that nothing has asked for yet."""
-        return self.inner.unused()
-
     def shape(self, name: str) -> tuple[int, ...]:
-        """The shape of a tensor."""
         halves = self._halves(name)
         if halves is None:
             return self.inner.shape(name)
@@ -62,12 +57,10 @@ class SplitLatents(CheckpointView):
         return keys[0] * (keys[2] + values[1]), keys[1]
 
     def stored_bytes(self, name: str) -> int:
-        """Bytes of a tensor as stored."""
         halves = self._halves(name)
         return self.inner.stored_bytes(name) if halves is None else sum(map(self.inner.stored_bytes, halves))
 
     def require(self, name: str, shape: tuple[int, ...]) -> None:
-        """CompileError unless the tensor is there with this shape."""
         halves = self._halves(name)
         if halves is None:
             self.inner.require(name, shape)
@@ -78,7 +71,6 @@ class SplitLatents(CheckpointView):
             self.inner.require(half, self.inner.shape(half))
 
     def tensor(self, name: str, shape: tuple[int, ...]) -> Float32:
-        """A whole tensor as float32."""
         halves = self._halves(name)
         if halves is None:
             return self.inner.tensor(name, shape)
@@ -87,7 +79,6 @@ class SplitLatents(CheckpointView):
         return np.concatenate([keys.swapaxes(1, 2), values], axis=1).reshape(shape)
 
     def rows(self, name: str, start: int, stop: int) -> Float32:
-        """Rows start..stop of a matrix as float32."""
         if self._halves(name) is None:
             return self.inner.rows(name, start, stop)
         return self.tensor(name, self.shape(name))[start:stop]
@@ -97,7 +88,6 @@ class SplitLatents(CheckpointView):
         return None if self._halves(name) else self.inner.blocks(name, start, stop)
 
     def form(self, name: str) -> BlockForm | None:
-        """None for the same."""
         return None if self._halves(name) else self.inner.form(name)
 
     def _halves(self, name: str) -> tuple[str, str] | None:

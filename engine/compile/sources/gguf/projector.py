@@ -1,11 +1,10 @@
-"""The file beside a GGUF model that reads images for it (mmproj): its facts as a checkpoint's files tell them, and
-where tensors of such a checkpoint lie in it.
+"""The file beside a GGUF model that reads images for it (mmproj): its facts as a checkpoint's files tell them.
 
 Format: llama.cpp's converter, whose files say `general.architecture` "clip".
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from engine.compile.sources.gguf.architectures import ARCHITECTURE
 from engine.compile.sources.gguf.fields import ArchitectureFields
@@ -14,7 +13,6 @@ from engine.errors import UnsupportedModel
 from engine.files import brief
 
 CLIP = "clip"
-Names = dict[str, tuple[str, ...]]  # of a checkpoint's tensors -> those of the file that are put together to one
 Facts = dict[str, object]
 _WINDOW = 112  # pixels of Qwen2.5-VL's windows, which files do not say
 
@@ -25,8 +23,8 @@ class ProjectorForm:
 
     classes: of the whole model, by the architecture of the GGUF file that it belongs to. root, head: how they begin the
     names of the text model's tensors and of its head. config(fields): what config.json says beside the text model.
-    processor(fields): what preprocessor_config.json says. names(fields): of the encoder's tensors. raised: those that
-    files hold plus one.
+    processor(fields): what preprocessor_config.json says. beginnings: of names, where files have others than the `gguf`
+    package's table says. raised: tensors that files hold plus one.
     """
 
     classes: Mapping[str, str]
@@ -34,7 +32,7 @@ class ProjectorForm:
     head: str
     config: Callable[[ArchitectureFields], Facts]
     processor: Callable[[ArchitectureFields], Facts]
-    names: Callable[[ArchitectureFields], Names]
+    beginnings: Mapping[str, str] = field(default_factory=dict)
     raised: tuple[str, ...] = ()
 
 
@@ -61,13 +59,15 @@ class Projector:
         """As preprocessor_config.json says."""
         return self.form.processor(self.fields)
 
-    def names(self, are_swapped: bool = False) -> Names:
-        """Where the encoder's tensors lie. are_swapped: both matrices of a feed-forward have each other's name, as
-        older converters wrote them."""
-        names = self.form.names(self.fields)
-        if not are_swapped:
-            return names
-        return {name: tuple(map(_other_of_ffn, parts)) for name, parts in names.items()}
+    @property
+    def layers(self) -> int:
+        """Of the encoder."""
+        return _layers(self.fields)
+
+    @property
+    def deep(self) -> tuple[int, ...]:
+        """Layers whose rows go to the first layers of the text."""
+        return _deep(self.fields)
 
 
 def projector_of(header: GgufHeader) -> Projector:
@@ -105,7 +105,7 @@ def _layers(fields: ArchitectureFields) -> int:
 
 
 def _colours(fields: ArchitectureFields) -> Facts:
-    return {name: list(fields.reals(f"vision.{name}", 3, 0.0, 1.0)) for name in ("image_mean", "image_std")}
+    return {name: list(fields.numbers(f"vision.{name}", 3, 0.0, 1.0)) for name in ("image_mean", "image_std")}
 
 
 def _tower(fields: ArchitectureFields, activation: str) -> Facts:
@@ -199,135 +199,7 @@ def _qwen_processor(least: int, most: int) -> Callable[[ArchitectureFields], Fac
     return processor
 
 
-def _other_of_ffn(name: str) -> str:
-    first, second = "ffn_up", "ffn_down"
-    return name.replace(first, second) if first in name else name.replace(second, first)
-
-
-def _modules(pairs: Mapping[str, tuple[str, ...]], layers: int) -> Names:
-    """Weights and biases of modules; `{layer}` stands for the layer's index on both sides."""
-    return {
-        f"{ours}.{kind}".format(layer=layer): tuple(f"{each}.{kind}".format(layer=layer) for each in theirs)
-        for ours, theirs in pairs.items()
-        for kind in ("weight", "bias")
-        for layer in (range(layers) if "{layer}" in ours else range(1))
-    }
-
-
-_BLOCK = "v.blk.{layer}."
-_PATCHES = "v.patch_embd"
-
-
-def _alike(root: str, names: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
-    """Modules of a layer that lie in the file as they are."""
-    return {root + ours: (_BLOCK + theirs,) for ours, theirs in names.items()}
-
-
-def _encoder_layer(
-    root: str, attention: str, attention_output: str, norms: tuple[str, str]
-) -> dict[str, tuple[str, ...]]:
-    """A layer with two norms and two matrices behind the attention, by what a checkpoint calls its parts."""
-    inside = {f"{attention}.{name}_proj": f"attn_{name}" for name in ("q", "k", "v")} | {
-        f"{attention}.{attention_output}": "attn_out",
-        **dict(zip(norms, ("ln1", "ln2"), strict=True)),
-        "mlp.fc1": "ffn_up",
-        "mlp.fc2": "ffn_down",
-    }
-    return _alike(f"{root}.{{layer}}.", inside)
-
-
-def _frames(root: str) -> Names:
-    """Weights of the first and the second frame of a pair, which checkpoints hold as one tensor."""
-    first = f"{_PATCHES}.weight"
-    return {f"{root}patch_embed.proj.weight": (first, f"{first}.1")}
-
-
-def _siglip_names(root: str, fields: ArchitectureFields) -> Names:
-    layer = _encoder_layer(f"{root}encoder.layers", "self_attn", "out_proj", ("layer_norm1", "layer_norm2"))
-    pairs = layer | {
-        f"{root}embeddings.patch_embedding": (_PATCHES,),
-        f"{root}embeddings.position_embedding": ("v.position_embd",),
-        f"{root}post_layernorm": ("v.post_ln",),
-    }
-    return _modules(pairs, _layers(fields))
-
-
-def _idefics3_names(fields: ArchitectureFields) -> Names:
-    connector = _modules({"model.connector.modality_projection.proj": ("mm.model.fc",)}, 1)
-    return _siglip_names("model.vision_model.", fields) | connector
-
-
 _GEMMA3_NORM = "multi_modal_projector.mm_soft_emb_norm.weight"
-
-
-def _gemma3_names(fields: ArchitectureFields) -> Names:
-    return _siglip_names("vision_tower.vision_model.", fields) | {
-        _GEMMA3_NORM: ("mm.soft_emb_norm.weight",),
-        "multi_modal_projector.mm_input_projection_weight": ("mm.input_projection.weight",),
-    }
-
-
-def _internvl_names(fields: ArchitectureFields) -> Names:
-    root, layers = "vision_tower.", _layers(fields)
-    norms = ("layernorm_before", "layernorm_after")
-    layer = _encoder_layer(f"{root}encoder.layer", "attention", "projection_layer", norms)
-    pairs = layer | {
-        f"{root}embeddings.patch_embeddings.projection": (_PATCHES,),
-        "multi_modal_projector.layer_norm": ("mm.model.mlp.0",),
-        "multi_modal_projector.linear_1": ("mm.model.mlp.1",),
-        "multi_modal_projector.linear_2": ("mm.model.mlp.3",),
-    }
-    single = {
-        f"{root}embeddings.cls_token": ("v.class_embd",),
-        f"{root}embeddings.position_embeddings": ("v.position_embd.weight",),
-    }
-    scales = {
-        f"{root}encoder.layer.{index}.lambda_{number}": (f"v.blk.{index}.ls{number}.weight",)
-        for index in range(layers)
-        for number in (1, 2)
-    }
-    return _modules(pairs, layers) | single | scales
-
-
-def _qwen2_5_names(fields: ArchitectureFields) -> Names:
-    root = "visual."
-    inside = {f"mlp.{name}_proj": f"ffn_{name}" for name in ("gate", "up", "down")} | {
-        "norm1": "ln1",
-        "norm2": "ln2",
-        "attn.proj": "attn_out",
-    }
-    pairs = _alike(f"{root}blocks.{{layer}}.", inside) | {
-        f"{root}blocks.{{layer}}.attn.qkv": tuple(f"{_BLOCK}attn_{name}" for name in ("q", "k", "v")),
-        f"{root}merger.ln_q": ("v.post_ln",),
-        f"{root}merger.mlp.0": ("mm.0",),
-        f"{root}merger.mlp.2": ("mm.2",),
-    }
-    return _modules(pairs, _layers(fields)) | _frames(root)
-
-
-def _qwen3_names(fields: ArchitectureFields) -> Names:
-    root = "model.visual."
-    inside = {
-        "norm1": "ln1",
-        "norm2": "ln2",
-        "attn.qkv": "attn_qkv",
-        "attn.proj": "attn_out",
-        "mlp.linear_fc1": "ffn_up",
-        "mlp.linear_fc2": "ffn_down",
-    }
-    pairs = _alike(f"{root}blocks.{{layer}}.", inside) | {
-        f"{root}patch_embed.proj": (_PATCHES,),
-        f"{root}pos_embed": ("v.position_embd",),
-        f"{root}merger.norm": ("v.post_ln",),
-        f"{root}merger.linear_fc1": ("mm.0",),
-        f"{root}merger.linear_fc2": ("mm.2",),
-    }
-    deep = {
-        f"{root}deepstack_merger_list.{number}.{ours}": (f"v.deepstack.{layer}.{theirs}",)
-        for number, layer in enumerate(_deep(fields))
-        for ours, theirs in (("norm", "norm"), ("linear_fc1", "fc1"), ("linear_fc2", "fc2"))
-    }
-    return _modules(pairs | deep, _layers(fields)) | _frames(root)
 
 
 def _classes(name: str, *texts: str) -> dict[str, str]:
@@ -342,7 +214,6 @@ FORMS = {
         "lm_head",
         _idefics3_config,
         _idefics3_processor,
-        _idefics3_names,
     ),
     "gemma3": ProjectorForm(
         _classes("Gemma3", "gemma3"),
@@ -350,7 +221,7 @@ FORMS = {
         "language_model.lm_head",
         _gemma3_config,
         _square_processor,
-        _gemma3_names,
+        {"multi_modal_projector.mm_input_projection_weight": "mm.input_projection.weight"},
         (_GEMMA3_NORM,),
     ),
     "internvl": ProjectorForm(
@@ -359,7 +230,11 @@ FORMS = {
         "language_model.lm_head",
         _internvl_config,
         _internvl_processor,
-        _internvl_names,
+        {
+            "multi_modal_projector.layer_norm": "mm.model.mlp.0",
+            "multi_modal_projector.linear_1": "mm.model.mlp.1",
+            "multi_modal_projector.linear_2": "mm.model.mlp.3",
+        },
     ),
     "qwen2.5vl_merger": ProjectorForm(
         _classes("Qwen2_5_VL", "qwen2vl"),
@@ -367,9 +242,18 @@ FORMS = {
         "lm_head",
         _qwen2_5_config,
         _qwen_processor(56 * 56, 12_845_056),
-        _qwen2_5_names,
+        {"visual.merger.mlp.2": "mm.2"},
     ),
     "qwen3vl_merger": ProjectorForm(
-        _QWEN3, "model.language_model.", "lm_head", _qwen3_config, _qwen_processor(65_536, 16_777_216), _qwen3_names
+        _QWEN3,
+        "model.language_model.",
+        "lm_head",
+        _qwen3_config,
+        _qwen_processor(65_536, 16_777_216),
+        {
+            "model.visual.merger.norm": "v.post_ln",
+            "model.visual.merger.linear_fc1": "mm.0",
+            "model.visual.merger.linear_fc2": "mm.2",
+        },
     ),
 }

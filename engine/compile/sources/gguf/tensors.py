@@ -2,19 +2,28 @@
 
 import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from io import BufferedReader
 from pathlib import Path
 
 import numpy as np
+from gguf.constants import MODEL_ARCH_NAMES
 from gguf.quants import dequantize
+from gguf.tensor_mapping import get_tensor_name_map
 from numpy.typing import NDArray
 
 from engine.compile.quantisation.methods.blocks import BlockForm, Blocks
 from engine.compile.sources.checkpoint import Checkpoint, Float32, finite
-from engine.compile.sources.gguf.architectures import DRAFTING, LONG_FACTORS, ROPE_FACTORS, GgufArchitecture
+from engine.compile.sources.gguf.architectures import (
+    DRAFTING,
+    LONG_FACTORS,
+    ROPE_FACTORS,
+    ROUTER_SCALES,
+    SPELLINGS,
+    GgufArchitecture,
+)
 from engine.compile.sources.gguf.arrangement import (
     AS_STORED,
     BLOCK,
@@ -29,8 +38,10 @@ from engine.compile.sources.gguf.header import GgufHeader, StoredRows
 from engine.compile.sources.gguf.latents import SplitLatents
 from engine.errors import CompileError, UnsupportedModel
 from engine.files import brief, open_regular, shown
+from engine.processes import install_command
 
 Bytes = NDArray[np.uint8]
+HEAD, OUTPUT = "lm_head.weight", "output.weight"
 
 
 @contextmanager
@@ -53,8 +64,8 @@ def _opened(path: Path) -> BufferedReader:
         raise CompileError(f"{path} cannot be read: {shown(error)}") from error
 
 
-class GgufTensors:
-    """A `Checkpoint`. Reads from open files; nothing is kept."""
+class GgufTensors(Checkpoint):
+    """Reads from open files; nothing is kept."""
 
     def __init__(
         self,
@@ -66,42 +77,34 @@ class GgufTensors:
         self._streams = streams
         self._title = header.path.name
         self._arranged = arrangements(architecture, geometry)
-        self._stored = {
-            name: _as_arranged(stored, self._arrangement(name))
-            for name, stored in _renamed(header, architecture, geometry).items()
-        }
+        self._names = TensorNames(header.tensors, architecture, geometry)
+        self._stored = header.tensors
         self._used = {ROPE_FACTORS, *LONG_FACTORS.values()}
 
     def __contains__(self, name: str) -> bool:
-        return name in self._stored
+        return self._names.stored(name) in self._stored
 
     def total_bytes(self) -> int:
-        """Bytes of all tensors as stored."""
         return sum(stored.bytes for stored in self._stored.values())
 
     def unused(self) -> list[str]:
-        """Names of the tensors that nothing has asked for yet."""
-        return sorted(set(self._stored) - self._used)
+        return sorted(map(self._names.told, self._stored.keys() - self._used))
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """The shape of a tensor."""
         return self._find(name).shape
 
     def stored_bytes(self, name: str) -> int:
-        """Bytes of a tensor as stored."""
         return self._find(name).bytes
 
     def require(self, name: str, shape: tuple[int, ...]) -> None:
-        """CompileError unless the tensor is there with this shape."""
         stored = self._find(name)
         if stored.shape != shape:
             raise CompileError(
                 f"{self._title}: tensor {stored.name} has shape {stored.shape}, the metadata makes it {shape}"
             )
-        self._used.add(name)
+        self._used.add(stored.name)
 
     def tensor(self, name: str, shape: tuple[int, ...]) -> Float32:
-        """A whole tensor as float32; CompileError when it is missing or has another shape."""
         self.require(name, shape)
         if len(shape) == 1:
             return self._vector(name, shape[0])
@@ -147,9 +150,10 @@ class GgufTensors:
         return columns is not None and columns.of_blocks(BLOCK) is None
 
     def _find(self, name: str) -> StoredRows:
-        if name not in self._stored:
+        stored = self._stored.get(self._names.stored(name))
+        if stored is None:
             raise CompileError(f"{self._title} has no tensor {brief(name)}")
-        return self._stored[name]
+        return _as_arranged(stored, self._arrangement(name))
 
     def _read(self, name: str, start: int, stop: int) -> Bytes:
         """The stored bytes of rows [stop - start, row bytes]."""
@@ -201,22 +205,36 @@ class GgufTensors:
         return finite(name, values)
 
 
-def _renamed(header: GgufHeader, architecture: GgufArchitecture, geometry: GgufGeometry) -> dict[str, StoredRows]:
-    """Tensors by their names in checkpoints; those that the table does not know keep theirs."""
-    names = {
-        theirs + suffix: ours + suffix
-        for ours, theirs in architecture.modules.items()
-        for suffix in (".weight", ".bias")
-    }
-    names |= {theirs: ours for ours, theirs in architecture.tensors.items()}
-    known = {
-        theirs.format(layer=layer): ours.format(layer=layer)
-        for theirs, ours in names.items()
-        for layer in (range(geometry.layers) if "{layer}" in ours else range(1))
-    }
-    drafting = tuple(f"blk.{geometry.layers + layer}." for layer in range(geometry.drafting))
-    known |= {name: f"{DRAFTING}{name}" for name in header.tensors if name.startswith(drafting)}
-    return {known.get(name, name): stored for name, stored in header.tensors.items()}
+class TensorNames:
+    """Where a file has the tensors of a checkpoint, by the package's table of names. tensors: by their names there."""
+
+    def __init__(self, tensors: Collection[str], architecture: GgufArchitecture, geometry: GgufGeometry) -> None:
+        kind = next((kind for kind, name in MODEL_ARCH_NAMES.items() if name == architecture.name), None)
+        if kind is None:
+            raise UnsupportedModel(f"{architecture.name} needs a newer package: {install_command('compile')}")
+        self._tensors = tensors
+        self._table = get_tensor_name_map(kind, geometry.layers)
+        self._drafting = tuple(f"blk.{geometry.layers + layer}." for layer in range(geometry.drafting))
+
+    def stored(self, name: str) -> str:
+        """The name of a tensor in the file; one that the table does not know keeps its own."""
+        if name == HEAD:
+            return OUTPUT
+        for ours, theirs in SPELLINGS.items():
+            name = name.replace(ours, theirs)
+        for ours, theirs in ROUTER_SCALES.items():
+            if name.endswith(ours):
+                return f"blk.{name.split('.')[2]}.{theirs}"
+        # Models without a head and parts of models leave out the first part of names, or have one more.
+        for spelled in (name, name.removeprefix("model."), f"model.{name}"):
+            found = self._table.get_name(spelled, try_suffixes=(".weight", ".bias"))
+            if found is not None:  # what is no module's has `.weight` in the file all the same, or has not
+                return f"{found}.weight" if f"{found}.weight" in self._tensors else str(found)
+        return name
+
+    def told(self, stored: str) -> str:
+        """How a tensor that nothing has asked for is called: the head, and what drafts tokens, as in checkpoints."""
+        return HEAD if stored == OUTPUT else f"{DRAFTING}{stored}" if stored.startswith(self._drafting) else stored
 
 
 def _as_arranged(stored: StoredRows, arrangement: Arrangement) -> StoredRows:

@@ -1,14 +1,8 @@
 """The tokenizers of GGUF files by `tokenizer.ggml.model`, and the text half of a bundle that they make.
 
-`tokenizer.ggml.model` llama: SentencePiece BPE, whose scores say which pieces are merged first.
-
-`tokenizer.ggml.model` gpt2 and gemma4: BPE with merges, over bytes or over plain text.
-
-`tokenizer.ggml.model` t5: SentencePiece unigram, whose scores are logarithms of probabilities (T5, XLM-RoBERTa).
-
-`tokenizer.ggml.model` bert: WordPiece. The file marks what begins a word (U+2581), not what goes on (##).
-
-Tokenizer, chat template and special tokens of a GGUF file, as the bundle keeps them.
+llama: SentencePiece BPE, whose scores say which pieces are merged first. gpt2 and gemma4: BPE with merges, over bytes
+or over plain text. t5: SentencePiece unigram, whose scores are logarithms of probabilities (T5, XLM-RoBERTa). bert:
+WordPiece; the file marks what begins a word (U+2581), not what goes on (##).
 """
 
 import json
@@ -27,6 +21,7 @@ from engine.compile.sources.gguf.vocabulary import (
     GEMMA_4,
     Made,
     PreTokenizer,
+    Step,
     TokenizerFields,
     TokenKind,
     Vocabulary,
@@ -38,7 +33,6 @@ from engine.files import TEMPLATE_BYTES, brief, one_line
 from engine.text.format_table import END_OF_TURN
 
 SPACE = "\u2581"
-Step = dict[str, object]
 
 
 def sentencepiece_tokenizer(fields: TokenizerFields, vocabulary: Vocabulary) -> Made:
@@ -48,7 +42,7 @@ def sentencepiece_tokenizer(fields: TokenizerFields, vocabulary: Vocabulary) -> 
     tokens = vocabulary.tokens
     unknown = fields.token("unknown_token_id", tokens, 0)
     has_prefix = fields.flag("add_space_prefix", True)
-    model = {
+    model: Step = {
         "type": "BPE",
         "unk_token": None if unknown is None else tokens[unknown],
         "fuse_unk": True,
@@ -56,15 +50,13 @@ def sentencepiece_tokenizer(fields: TokenizerFields, vocabulary: Vocabulary) -> 
         "vocab": vocabulary.ids(),
         "merges": list(_merges(vocabulary)),
     }
-    document: Step = {
-        "version": "1.0",
-        "added_tokens": vocabulary.added(),
-        "normalizer": {"type": "Sequence", "normalizers": spaced(has_prefix)},
-        "pre_tokenizer": None,
-        "decoder": spaced_decoder(has_prefix),
-        "model": model,
-    }
+    document = vocabulary.document(model, in_order(*spaced(has_prefix)), None, spaced_decoder(has_prefix))
     return Made(document, fields.token("bos_token_id", tokens, 1), fields.token("eos_token_id", tokens, 2), True)
+
+
+def in_order(*normalizers: Step) -> Step:
+    """One after the other."""
+    return {"type": "Sequence", "normalizers": list(normalizers)}
 
 
 def spaced(has_prefix: bool) -> list[Step]:
@@ -92,7 +84,7 @@ def _merges(vocabulary: Vocabulary) -> Iterator[tuple[str, str]]:
 
 def byte_level_tokenizer(fields: TokenizerFields, vocabulary: Vocabulary) -> Made:
     """Cut as the file names it. UnsupportedModel for a name that is not known, CompileError for wrong merges."""
-    return _made(fields, vocabulary, pre_tokenizer(fields.title, fields.text("pre")))
+    return _made(fields, vocabulary, pre_tokenizer(fields.title, fields.text("pre", "")))
 
 
 def gemma4_tokenizer(fields: TokenizerFields, vocabulary: Vocabulary) -> Made:
@@ -105,7 +97,7 @@ def _made(fields: TokenizerFields, vocabulary: Vocabulary, pre: PreTokenizer) ->
     pieces: list[Step] = [_split(pattern) for pattern in pre.patterns]
     if pre.byte_level:
         pieces.append({"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False})
-    model = {
+    model: Step = {
         "type": "BPE",
         "unk_token": None if unknown is None else vocabulary.tokens[unknown],
         "fuse_unk": not pre.byte_level,
@@ -114,14 +106,9 @@ def _made(fields: TokenizerFields, vocabulary: Vocabulary, pre: PreTokenizer) ->
         "vocab": vocabulary.ids(),
         "merges": _merge_list(vocabulary),
     }
-    document: Step = {
-        "version": "1.0",
-        "added_tokens": vocabulary.added(),
-        "normalizer": _normalizer(pre),
-        "pre_tokenizer": {"type": "Sequence", "pretokenizers": pieces},
-        "decoder": _decoder(pre),
-        "model": model,
-    }
+    document = vocabulary.document(
+        model, _normalizer(pre), {"type": "Sequence", "pretokenizers": pieces}, _decoder(pre)
+    )
     return Made(document, fields.token("bos_token_id", vocabulary.tokens), adds_bos=pre.adds_bos)
 
 
@@ -172,14 +159,9 @@ def unigram_tokenizer(fields: TokenizerFields, vocabulary: Vocabulary) -> Made:
         first += [spaces, {"type": "Strip", "strip_left": True, "strip_right": True}]
     has_bytes = TokenKind.BYTE in vocabulary.kinds
     pieces = list(zip(tokens, vocabulary.scores, strict=True))
-    document: Step = {
-        "version": "1.0",
-        "added_tokens": vocabulary.added(),
-        "normalizer": {"type": "Sequence", "normalizers": [*first, *spaced(has_prefix)]},
-        "pre_tokenizer": None,
-        "decoder": spaced_decoder(has_prefix),
-        "model": {"type": "Unigram", "unk_id": unknown, "vocab": pieces, "byte_fallback": has_bytes},
-    }
+    model: Step = {"type": "Unigram", "unk_id": unknown, "vocab": pieces, "byte_fallback": has_bytes}
+    normalizer = in_order(*first, *spaced(has_prefix))
+    document = vocabulary.document(model, normalizer, None, spaced_decoder(has_prefix))
     begin, end = fields.token("bos_token_id", tokens), fields.token("eos_token_id", tokens, 1)
     return Made(document, begin, end, adds_eos=True)
 
@@ -223,26 +205,22 @@ def wordpiece_tokenizer(fields: TokenizerFields, vocabulary: Vocabulary) -> Made
     unknown = fields.token("unknown_token_id", tokens, 100)
     begin = fields.token("bos_token_id", tokens, fields.token("cls_token_id", tokens, 101))
     lowercase = fields.flag("normalizer.lowercase", True)
-    document: dict[str, object] = {
-        "version": "1.0",
-        "added_tokens": vocabulary.added(),
-        "normalizer": {
-            "type": "BertNormalizer",
-            "clean_text": True,
-            "handle_chinese_chars": True,
-            "strip_accents": fields.flag("normalizer.strip_accents", lowercase),
-            "lowercase": lowercase,
-        },
-        "pre_tokenizer": {"type": "BertPreTokenizer"},
-        "decoder": {"type": "WordPiece", "prefix": GOES_ON, "cleanup": True},
-        "model": {
-            "type": "WordPiece",
-            "unk_token": None if unknown is None else tokens[unknown],
-            "continuing_subword_prefix": GOES_ON,
-            "max_input_chars_per_word": LONGEST_WORD,
-            "vocab": _spelled(vocabulary),
-        },
+    normalizer: Step = {
+        "type": "BertNormalizer",
+        "clean_text": True,
+        "handle_chinese_chars": True,
+        "strip_accents": fields.flag("normalizer.strip_accents", lowercase),
+        "lowercase": lowercase,
     }
+    model: Step = {
+        "type": "WordPiece",
+        "unk_token": None if unknown is None else tokens[unknown],
+        "continuing_subword_prefix": GOES_ON,
+        "max_input_chars_per_word": LONGEST_WORD,
+        "vocab": _spelled(vocabulary),
+    }
+    decoder: Step = {"type": "WordPiece", "prefix": GOES_ON, "cleanup": True}
+    document = vocabulary.document(model, normalizer, {"type": "BertPreTokenizer"}, decoder)
     end = fields.token("seperator_token_id", tokens, 102)  # the format's own spelling
     return Made(document, begin, end, adds_bos=True, adds_eos=True)
 
@@ -279,7 +257,7 @@ def write_gguf_text(header: GgufHeader, folder: Path, vocab: int) -> TextSpec:
     vocabulary = fields.vocabulary()
     if len(vocabulary.tokens) > vocab:
         raise CompileError(f"{fields.title}: {len(vocabulary.tokens)} tokens, but the embedding has {vocab} rows")
-    model, tokens = fields.text("model"), vocabulary.tokens
+    model, tokens = fields.text("model", ""), vocabulary.tokens
     if model not in MODELS:
         listed = ", ".join(MODELS)
         raise UnsupportedModel(f"{fields.title}: tokenizer {brief(model)} is not supported (supported: {listed})")

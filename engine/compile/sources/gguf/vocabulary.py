@@ -4,17 +4,18 @@ Patterns are those of the published tokenizer.json of each family (Oniguruma); n
 them are those that llama.cpp reads and writes.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import IntEnum
 
 import numpy as np
 
-from engine.compile.sources.gguf.header import GgufHeader, Value
+from engine.compile.sources.gguf.header import GgufHeader
 from engine.errors import CompileError, UnsupportedModel
 from engine.files import brief
+from engine.models.config_fields import ConfigFields
 
 PREFIX = "tokenizer.ggml."
+Step = dict[str, object]  # a part of a tokenizer.json
 ENDS = ("eos_token_id", "eot_token_id", "eom_token_id")
 
 
@@ -50,8 +51,13 @@ class Vocabulary:
             found[token] = identifier
         return found
 
-    def added(self) -> list[dict[str, object]]:
-        """What is matched in text before anything is merged, as tokenizer.json lists it."""
+    def document(self, model: Step, normalizer: Step | None, pre_tokenizer: Step | None, decoder: Step) -> Step:
+        """A tokenizer.json of these tokens."""
+        steps = {"normalizer": normalizer, "pre_tokenizer": pre_tokenizer, "decoder": decoder}
+        return {"version": "1.0", "added_tokens": self._added(), **steps, "model": model}
+
+    def _added(self) -> list[Step]:
+        """What is matched in text before anything is merged."""
         special = {TokenKind.CONTROL: True, TokenKind.UNKNOWN: True, TokenKind.USER_DEFINED: False}
         plain = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
         return [
@@ -68,50 +74,36 @@ class Made:
     begin and end: ids of the tokens that may stand around a text. end None = the file's end token.
     """
 
-    document: dict[str, object]
+    document: Step
     begin: int | None
     end: int | None = None
     adds_bos: bool = False
     adds_eos: bool = False
 
 
-class TokenizerFields:
+class TokenizerFields(ConfigFields):
     """Metadata below `tokenizer.ggml.`; CompileError for what has another type."""
 
     def __init__(self, header: GgufHeader) -> None:
         self.title = header.path.name
-        self._metadata: Mapping[str, Value] = header.metadata
-
-    def text(self, key: str) -> str:
-        """A string, "" when absent."""
-        value = self._metadata.get(PREFIX + key, "")
-        if not isinstance(value, str):
-            raise self._wrong(key, "a string")
-        return value
-
-    def flag(self, key: str, default: bool) -> bool:
-        """A truth value."""
-        value = self._metadata.get(PREFIX + key, default)
-        if not isinstance(value, bool):
-            raise self._wrong(key, "true or false")
-        return value
+        super().__init__(header.metadata, self.title, PREFIX)
 
     def token(self, key: str, tokens: tuple[str, ...], default: int | None = None) -> int | None:
         """The id of a token, None when there is none."""
-        value = self._metadata.get(PREFIX + key, default)
+        value = default if self.raw(key) is None else self.raw(key)
         if value is None:
             return None
         if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < len(tokens):
-            raise self._wrong(key, f"a token id below {len(tokens)}")
+            raise self._refused(key, f"a token id below {len(tokens)}", value)
         return value
 
     def octets(self, key: str) -> bytes:
         """An array of bytes, empty when absent."""
-        value = self._metadata.get(PREFIX + key)
-        if value is None:
+        if not self.has(key):
             return b""
+        value = self.raw(key)
         if not isinstance(value, np.ndarray) or value.dtype.itemsize != 1:
-            raise self._wrong(key, "an array of bytes")
+            raise self._refused(key, "an array of bytes", value)
         return value.tobytes()
 
     def vocabulary(self) -> Vocabulary:
@@ -125,24 +117,21 @@ class TokenizerFields:
         return Vocabulary(self.title, tokens, kinds or (TokenKind.NORMAL,) * count, scores, self._strings("merges"))
 
     def _strings(self, key: str) -> tuple[str, ...]:
-        value = self._metadata.get(PREFIX + key, ())
-        if isinstance(value, np.ndarray) and not value.size:
+        value = self.raw(key)
+        if value is None or (isinstance(value, np.ndarray) and not value.size):
             return ()
         if not isinstance(value, tuple):
-            raise self._wrong(key, "an array of strings")
+            raise self._refused(key, "an array of strings", value)
         return value
 
     def _numbers(self, key: str, count: int, integers: bool) -> list[int] | list[float]:
-        value = self._metadata.get(PREFIX + key)
+        value = self.raw(key)
         if value is None:
             return []
         if not isinstance(value, np.ndarray) or len(value) != count or (integers and value.dtype.kind not in "iu"):
-            raise self._wrong(key, f"an array of {count} numbers")
+            raise self._refused(key, f"an array of {count} numbers", value)
         listed: list[int] | list[float] = value.tolist()
         return listed
-
-    def _wrong(self, key: str, wanted: str) -> CompileError:
-        return CompileError(f"{self.title}: {PREFIX}{key} must be {wanted}")
 
 
 @dataclass(frozen=True, slots=True)

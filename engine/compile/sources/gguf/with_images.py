@@ -15,8 +15,8 @@ from engine.compile.sources.gguf.architectures import GgufArchitecture
 from engine.compile.sources.gguf.geometry import GgufGeometry
 from engine.compile.sources.gguf.header import GgufHeader, read_header
 from engine.compile.sources.gguf.projector import CLIP, Projector, fits, projector_of
-from engine.compile.sources.gguf.tensors import gguf_tensors
-from engine.errors import CompileError, UnsupportedModel
+from engine.compile.sources.gguf.tensors import TensorNames, gguf_tensors
+from engine.errors import UnsupportedModel
 from engine.files import PROJECTOR, projectors_beside
 
 TEXT = "model."
@@ -24,9 +24,10 @@ HEAD = "lm_head"
 CONVOLUTION_OF_FRAMES = 5  # axes of the weight of patches of several frames
 _BETWEEN_WORDS = re.compile(r"[-_.]")
 _OF_TYPES = re.compile(rf"{PROJECTOR}|i?q\d\w*|b?fp?(?:16|32)|[klmsx]{{1,2}}|\d")
-# A projector's names are those of its file.
-_AS_STORED = GgufArchitecture(CLIP, "", {})
-_NO_LAYERS = GgufGeometry(layers=0, heads=1, head_dim=2)
+CLIP_NAMES = GgufArchitecture(CLIP, "")
+_STACKED, _SIDES = "attn_qkv", ("attn_q", "attn_k", "attn_v")
+_DEEP = re.compile(r"(deepstack_merger_list\.)(\d+)\.")  # counted here, told by their layers in files
+_UP_OR_DOWN = re.compile("ffn_up|ffn_down")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,22 +69,29 @@ def _words(path: Path) -> list[str]:
 @contextmanager
 def tensors_with_images(inner: AbstractContextManager[Checkpoint], projector: Projector) -> Iterator[Checkpoint]:
     """Both while the files are open."""
-    with inner as text, gguf_tensors(projector.header, _AS_STORED, _NO_LAYERS) as images:
+    with inner as text, gguf_tensors(projector.header, CLIP_NAMES, _geometry_of(projector)) as images:
         yield WithImages(text, images, projector)
 
 
+def _geometry_of(projector: Projector) -> GgufGeometry:
+    """Nothing in such files is arranged by heads."""
+    return GgufGeometry(projector.layers, heads=1, head_dim=2)
+
+
 class WithImages(CheckpointView):
-    """The text model's tensors under the names that they have within the larger one, and those of the encoder."""
+    """The text model's tensors under the names that they have within the larger one, and those of the encoder, which
+    are read whole."""
 
     def __init__(self, text: Checkpoint, images: Checkpoint, projector: Projector) -> None:
         super().__init__(text)
-        self._images, self._title = images, projector.header.path.name
-        self._names, self._form = projector.names(_are_swapped(images)), projector.form
+        self._images, self._form, self._deep = images, projector.form, projector.deep
+        self._swaps = _are_swapped(images)
+        self._names = TensorNames(projector.header.tensors, CLIP_NAMES, _geometry_of(projector))
 
     def __contains__(self, name: str) -> bool:
-        if name in self._names:
-            return all(part in self._images for part in self._names[name])
-        return self._of_text(name) in self.inner
+        if self._is_of_text(name):
+            return self._of_text(name) in self.inner
+        return all(part in self._images for part in self._parts(name))
 
     def total_bytes(self) -> int:
         """Of both files."""
@@ -94,28 +102,23 @@ class WithImages(CheckpointView):
         return [*map(self._within, self.inner.unused()), *self._images.unused()]
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """Of a tensor of the text model, or of one that lies in the projector as it is."""
-        return self._images.shape(self._single(name)) if name in self._names else self.inner.shape(self._of_text(name))
+        return self.inner.shape(self._of_text(name))
 
     def stored_bytes(self, name: str) -> int:
-        """In either file."""
-        if name in self._names:
-            return sum(map(self._images.stored_bytes, self._names[name]))
         return self.inner.stored_bytes(self._of_text(name))
 
     def require(self, name: str, shape: tuple[int, ...]) -> None:
-        """CompileError unless the tensor of the text model is there with this shape."""
         self.inner.require(self._of_text(name), shape)
 
     def tensor(self, name: str, shape: tuple[int, ...]) -> Float32:
         """A whole tensor; of the projector, what it lies there in put together."""
-        if name not in self._names:
+        if self._is_of_text(name):
             return self.inner.tensor(self._of_text(name), shape)
         found = self._of_images(name, shape)
         return found - np.float32(1) if name in self._form.raised else found
 
     def _of_images(self, name: str, shape: tuple[int, ...]) -> Float32:
-        parts = self._names[name]
+        parts = self._parts(name)
         if len(shape) == CONVOLUTION_OF_FRAMES:
             frames = [self._images.tensor(part, (*shape[:2], *shape[3:])) for part in parts]
             return np.stack(frames, axis=2)
@@ -127,22 +130,30 @@ class WithImages(CheckpointView):
             return self._images.tensor(parts[0], stored).reshape(shape)
         return self._images.tensor(parts[0], shape)
 
+    def _parts(self, name: str) -> tuple[str, ...]:
+        """What a tensor of the encoder lies in: several where files have queries, keys and values or frames apart."""
+        for ours, theirs in self._form.beginnings.items():
+            if name.startswith(ours):
+                name = theirs + name.removeprefix(ours)
+        name = _DEEP.sub(lambda found: f"{found[1]}{self._deep[int(found[2])]}.", name)
+        stored = self._names.stored(name)
+        if self._swaps:
+            stored = _UP_OR_DOWN.sub(lambda found: "ffn_down" if found[0] == "ffn_up" else "ffn_up", stored)
+        if _STACKED in stored and stored not in self._images:
+            return tuple(stored.replace(_STACKED, side) for side in _SIDES)
+        return (stored, f"{stored}.1") if f"{stored}.1" in self._images else (stored,)
+
     def rows(self, name: str, start: int, stop: int) -> Float32:
-        """Of the text model."""
         return self.inner.rows(self._of_text(name), start, stop)
 
     def blocks(self, name: str, start: int, stop: int) -> Blocks | None:
-        """Of the text model."""
         return self.inner.blocks(self._of_text(name), start, stop)
 
     def form(self, name: str) -> BlockForm | None:
-        """Of the text model."""
         return self.inner.form(self._of_text(name))
 
-    def _single(self, name: str) -> str:
-        if len(self._names[name]) != 1:
-            raise CompileError(f"{self._title}: tensor {name} lies in several")
-        return self._names[name][0]
+    def _is_of_text(self, name: str) -> bool:
+        return name.startswith((self._form.root, self._form.head))
 
     def _of_text(self, name: str) -> str:
         """The name of a tensor in the text model's own file."""

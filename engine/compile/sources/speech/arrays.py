@@ -1,6 +1,7 @@
 """A `Checkpoint` over arrays that lie in one mapped file, under the names that transformers gives them."""
 
 import math
+import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,21 +10,48 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.compile.quantisation.methods.blocks import BlockForm, Blocks
-from engine.compile.sources.checkpoint import Float32, finite
+from engine.compile.sources.checkpoint import Checkpoint, Float32, finite
 from engine.errors import CompileError
 from engine.files import open_regular, shown
 
-MappedBytes = np.memmap[tuple[int], np.dtype[np.uint8]]
+Bytes = np.ndarray[tuple[int], np.dtype[np.uint8]]
 
 
-def mapped(path: Path) -> MappedBytes:
+def mapped(path: Path) -> Bytes:
     """The bytes of a regular file, read where they are looked at. CompileError when it cannot be opened."""
     try:
         open_regular(path).close()
         return np.memmap(path, np.uint8, "r")
     except (OSError, ValueError) as error:
         raise CompileError(f"{path} cannot be read: {shown(error) if isinstance(error, OSError) else error}") from error
+
+
+class MappedReader:
+    """Reads a little-endian file front to back; every number is checked against what is left."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.data = mapped(path)
+        self.place = 0
+
+    def number(self, form: str, most: int) -> int:
+        """The next number, from 0 to `most`."""
+        value: int = struct.unpack(f"<{form}", self.take(struct.calcsize(f"<{form}")).tobytes())[0]
+        if not 0 <= value <= most:
+            raise self.broken(f"it has {value} where {most} is the most")
+        return value
+
+    def take(self, size: int) -> Bytes:
+        """The next bytes, not copied: pages of their own would double the memory."""
+        if self.place + size > len(self.data):
+            raise self.broken("it ends early")
+        found = self.data[self.place : self.place + size]
+        self.place += size
+        return found
+
+    def broken(self, reason: str) -> CompileError:
+        """The error for a damaged file."""
+        return CompileError(f"{self.path} is damaged: {reason}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +126,8 @@ class BlockArray:
 ModelArray = StoredArray | BlockArray
 
 
-class ArrayCheckpoint:
-    """Implements `Checkpoint`. arrays: by name."""
+class ArrayCheckpoint(Checkpoint):
+    """arrays: by name."""
 
     def __init__(self, arrays: Mapping[str, ModelArray]) -> None:
         self._arrays = arrays
@@ -109,40 +137,25 @@ class ArrayCheckpoint:
         return name in self._arrays
 
     def total_bytes(self) -> int:
-        """Bytes of all tensors as stored."""
         return sum(array.bytes for array in self._arrays.values())
 
     def unused(self) -> list[str]:
-        """Names of the tensors that nothing has asked for yet."""
         return sorted(set(self._arrays) - self._used)
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """The shape of a tensor. CompileError when there is none of that name."""
         return self._array(name).shape
 
     def stored_bytes(self, name: str) -> int:
-        """Bytes of a tensor as stored."""
         return self._array(name).bytes
 
     def tensor(self, name: str, shape: tuple[int, ...]) -> Float32:
-        """A whole tensor as float32; CompileError when it is missing or has another shape."""
         self.require(name, shape)
         return finite(name, self._array(name).floats())
 
     def rows(self, name: str, start: int, stop: int) -> Float32:
-        """Rows start..stop of a matrix as float32."""
         return finite(name, self._array(name).rows(start, stop).floats())
 
-    def blocks(self, name: str, start: int, stop: int) -> Blocks | None:
-        """None: these are numbers, or rows of codes."""
-        return None
-
-    def form(self, name: str) -> BlockForm | None:
-        """None, for the same reason."""
-        return None
-
     def require(self, name: str, shape: tuple[int, ...]) -> None:
-        """CompileError unless the tensor is there with this shape."""
         if self.shape(name) != shape:
             raise CompileError(f"tensor {name} has shape {self.shape(name)}, the model makes it {shape}")
         self._used.add(name)

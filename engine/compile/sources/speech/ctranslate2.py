@@ -7,19 +7,18 @@ bytes, the bytes; then uint32 count of aliases, each two names. A name is uint16
 
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from engine.compile.sources.speech.arrays import MappedBytes, StoredArray, mapped
+from engine.compile.sources.speech.arrays import MappedReader, StoredArray
 from engine.errors import CompileError, UnsupportedModel
 from engine.files import brief, open_regular
 
 MODEL_FILE = "model.bin"
 KIND, VERSIONS = "WhisperSpec", range(4, 7)
 DTYPES = {0: "<f4", 1: "<i1", 2: "<i2", 3: "<i4", 4: "<f2", 5: "<u2"}  # 5: bfloat16
-MOST_VARIABLES, MOST_RANK, MOST_NAME = 1 << 16, 8, 1024
+MOST_VARIABLES, MOST_RANK, MOST_NAME, MOST_BYTES = 1 << 16, 8, 1024, (1 << 32) - 1
 _ATTENTION = {"self_attention": "self_attn", "attention": "encoder_attn"}
 
 
@@ -35,27 +34,20 @@ def is_model_file(path: Path) -> bool:
 
 def read_variables(path: Path) -> dict[str, StoredArray]:
     """Every variable of a file by CTranslate2's name, mapped. CompileError, UnsupportedModel."""
-    return _Reader(path, mapped(path)).variables()
+    return _Reader(path).variables()
 
 
-@dataclass(slots=True)
-class _Reader:
-    """Reads front to back; every number is checked against what is left."""
-
-    path: Path
-    data: MappedBytes
-    place: int = 0
-
+class _Reader(MappedReader):
     def variables(self) -> dict[str, StoredArray]:
         """Those of the whole file; quantised ones with their scales."""
-        version = self.number("I")
+        version = self.number("I", MOST_BYTES)
         if version not in VERSIONS:
             raise UnsupportedModel(f"{self.path} has version {version}, read are {VERSIONS[0]} to {VERSIONS[-1]}")
         if (kind := self.text()) != KIND:
             raise UnsupportedModel(f"{self.path} holds a {brief(kind)}, read is {KIND}")
-        self.number("I")
-        found = dict(self.variable() for _ in range(self.count()))
-        for _ in range(self.count()):
+        self.number("I", MOST_BYTES)
+        found = dict(self.variable() for _ in range(self.number("I", MOST_VARIABLES)))
+        for _ in range(self.number("I", MOST_VARIABLES)):
             alias, name = self.text(), self.text()
             if name not in found:
                 raise self.broken(f"the alias {brief(alias)} stands for no variable")
@@ -69,50 +61,20 @@ class _Reader:
 
     def variable(self) -> tuple[str, StoredArray]:
         """The next one, with its name."""
-        name, rank = self.text(), self.number("B")
-        if rank > MOST_RANK:
-            raise self.broken(f"{brief(name)} has {rank} dimensions")
-        shape = tuple(self.number("I") for _ in range(rank))
-        kind, size = self.number("B"), self.number("I")
+        name = self.text()
+        shape = tuple(self.number("I", MOST_BYTES) for _ in range(self.number("B", MOST_RANK)))
+        kind, size = self.number("B", 255), self.number("I", MOST_BYTES)
         if kind not in DTYPES:
             raise UnsupportedModel(f"{self.path}: {brief(name)} has the unknown type {kind}")
         dtype = np.dtype(DTYPES[kind])
         items = int(np.prod(shape, dtype=np.int64))
-        if size != items * dtype.itemsize or self.place + size > len(self.data):
+        if size != items * dtype.itemsize:
             raise self.broken(f"{brief(name)} has {size} bytes for {items} numbers")
-        # A copy, in pages of its own, would double the memory; a view keeps the file mapped.
-        codes = self.data[self.place : self.place + size].view(dtype).reshape(shape)
-        self.place += size
-        return name, StoredArray(codes)
-
-    def count(self) -> int:
-        """How many follow."""
-        count = self.number("I")
-        if count > MOST_VARIABLES:
-            raise self.broken(f"{count} variables, {MOST_VARIABLES} is the most")
-        return count
-
-    def number(self, form: str) -> int:
-        """The next unsigned number."""
-        size = struct.calcsize(f"<{form}")
-        if self.place + size > len(self.data):
-            raise self.broken("it ends early")
-        value: int = struct.unpack(f"<{form}", self.data[self.place : self.place + size].tobytes())[0]
-        self.place += size
-        return value
+        return name, StoredArray(self.take(size).view(dtype).reshape(shape))
 
     def text(self) -> str:
         """The next name."""
-        size = self.number("H")
-        if not 0 < size <= MOST_NAME or self.place + size > len(self.data):
-            raise self.broken("a name is too long")
-        raw = self.data[self.place : self.place + size].tobytes()
-        self.place += size
-        return raw[:-1].decode("utf-8", "replace")
-
-    def broken(self, reason: str) -> CompileError:
-        """The error for a damaged file."""
-        return CompileError(f"{self.path} is damaged: {reason}")
+        return self.take(self.number("H", MOST_NAME)).tobytes()[:-1].decode("utf-8", "replace")
 
 
 def as_transformers(found: Mapping[str, StoredArray]) -> dict[str, StoredArray]:

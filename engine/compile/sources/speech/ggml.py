@@ -6,14 +6,13 @@ uint32 bytes and the bytes; then tensors to the end: int32 rank, int32 bytes of 
 from the fastest on, the name, the numbers.
 """
 
-import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
-from engine.compile.sources.speech.arrays import BlockArray, MappedBytes, ModelArray, StoredArray, mapped
+from engine.compile.sources.speech.arrays import BlockArray, MappedReader, ModelArray, StoredArray
 from engine.errors import CompileError, UnsupportedModel
 from engine.files import WHISPER_MAGIC, brief
 
@@ -80,7 +79,7 @@ class GgmlWhisper:
 
 def read_ggml(path: Path) -> GgmlWhisper:
     """The whole file, its tensors mapped. CompileError, UnsupportedModel."""
-    return _Reader(path, mapped(path)).model()
+    return _Reader(path).model()
 
 
 def _renamed(name: str) -> str:
@@ -99,14 +98,7 @@ def _as_vector(name: str, array: ModelArray) -> ModelArray:
     return array
 
 
-@dataclass(slots=True)
-class _Reader:
-    """Reads front to back; every number is checked against what is left."""
-
-    path: Path
-    data: MappedBytes
-    place: int = 0
-
+class _Reader(MappedReader):
     def model(self) -> GgmlWhisper:
         """Everything."""
         if self.take(len(WHISPER_MAGIC)).tobytes() != WHISPER_MAGIC:
@@ -140,22 +132,3 @@ class _Reader:
         except ValueError as error:
             raise UnsupportedModel(f"{self.path}: tensor {brief(name)} cannot be read: {error}") from error
         return name, BlockArray(self.take(size), kind, shape)
-
-    def number(self, form: str, most: int) -> int:
-        """The next number, from 0 to `most`."""
-        value: int = struct.unpack(f"<{form}", self.take(4).tobytes())[0]
-        if not 0 <= value <= most:
-            raise self.broken(f"it has {value} where {most} is the most")
-        return value
-
-    def take(self, size: int) -> "np.ndarray[tuple[int], np.dtype[np.uint8]]":
-        """The next bytes, not copied."""
-        if self.place + size > len(self.data):
-            raise self.broken("it ends early")
-        found = self.data[self.place : self.place + size]
-        self.place += size
-        return found
-
-    def broken(self, reason: str) -> CompileError:
-        """The error for a damaged file."""
-        return CompileError(f"{self.path} is damaged: {reason}")

@@ -11,8 +11,7 @@ from gguf.constants import GGMLQuantizationType
 
 from engine.bundle.manifest import Manifest
 from engine.compile.arguments import Layout, Quant
-from engine.compile.check.parity import ChainedSequence
-from engine.compile.check.segment_run import segment_logits
+from engine.compile.check.parity import bundle_logits
 from engine.compile.quantisation.methods.integer_blocks import floats_of
 from engine.compile.sources import source
 from engine.compile.sources.experts import ExpertTensors
@@ -43,6 +42,7 @@ from tests.engine.compile.check.test_transformers_parity import (
     oracle_logits,
 )
 from tests.engine.compile.sources.gguf.gguf_files import F32, write_gguf
+from tests.plain_bundle import ChainedSequence
 
 Made = tuple[Path, Manifest]
 
@@ -137,7 +137,7 @@ def test_families_of_layers(
     model, checkpoint = make_oracle(family, **changes)
     path = write_gguf(checkpoint, tmp_path / "model.gguf")
     folder, manifest = build(path, quant=Quant.FP32, layout=Layout.SEGMENTS)
-    measured, expected = segment_logits(folder, manifest, [prompt], rows=24), oracle_logits(model, prompt)
+    measured, expected = bundle_logits(folder, manifest, [prompt], rows=24), oracle_logits(model, prompt)
     assert np.abs(measured - expected).max() / np.abs(expected).max() < 1e-4
 
 
@@ -210,7 +210,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "odd heads": ({"attention.key_length": 15, "attention.value_length": 15}, "15 numbers cannot be turned in pairs"),
     "one of several files": ({"split.count": 3}, "one of 3 files of a model; name the first"),
     "vectors by the mean": ({"pooling_type": 1}, "llama.pooling_type 1 is not supported .supported: 3, the last"),
-    "no tensors": ({}, "has no tensor 'model.embed_tokens.weight'"),
+    "no tensors": ({}, "has no tensor 'token_embd.weight'"),
 }
 
 

@@ -12,7 +12,7 @@ from gguf.constants import GGMLQuantizationType
 
 from engine.bundle.manifest import Manifest
 from engine.compile.arguments import Quant
-from engine.compile.check.segment_run import segment_logits
+from engine.compile.check.parity import bundle_logits
 from engine.compile.quantisation.methods.integer_blocks import int8_blocks
 from engine.compile.sources.checkpoint import SafetensorsCheckpoint
 from engine.compile.sources.gguf.file import GgufSource
@@ -65,7 +65,7 @@ def test_greedy_tokens_and_logits_are_those_of_the_checkpoint(hybrid: Hybrid, tm
     folder, manifest = build(path, quant=Quant.FP32, layout=None, parity_tokens=8)
     assert manifest.model.family == "qwen3_5"
     text = [*TEXT, *hybrid.greedy(TEXT, 8)]
-    found, expected = segment_logits(folder, manifest, [text], 20), hybrid.logits(text)
+    found, expected = bundle_logits(folder, manifest, [text], 20), hybrid.logits(text)
     assert [int(token) for token in found.argmax(axis=1)[len(TEXT) - 1 : -1]] == text[len(TEXT) :]
     assert np.abs(found - expected).max() / np.abs(expected).max() < 1e-4
 
@@ -82,7 +82,7 @@ def test_with_experts(tmp_path: Path, build: Build) -> None:
     path = write_gguf(tmp_path / "checkpoint", tmp_path / "m.gguf")
     folder, manifest = build(path, quant=Quant.FP32, layout=None, parity_tokens=8)
     assert manifest.model.family == "qwen3_5_moe"
-    found, expected = segment_logits(folder, manifest, [list(TEXT)], 40), oracle_logits(model, list(TEXT))
+    found, expected = bundle_logits(folder, manifest, [list(TEXT)], 40), oracle_logits(model, list(TEXT))
     assert np.abs(found - expected).max() / np.abs(expected).max() < 1e-4
 
 
@@ -100,7 +100,7 @@ def test_layers_that_are_listed_and_layers_that_draft(tmp_path: Path, build: Bui
     path = write_gguf(tmp_path / "checkpoint", tmp_path / "m.gguf", change=drafting)
     folder, manifest = build(path, quant=Quant.FP32, layout=None, parity_tokens=8)
     assert (manifest.model.layers, manifest.model.attention_layers) == (3, (2,))
-    found, expected = segment_logits(folder, manifest, [list(TEXT)], 40), oracle_logits(model, list(TEXT))
+    found, expected = bundle_logits(folder, manifest, [list(TEXT)], 40), oracle_logits(model, list(TEXT))
     assert np.abs(found - expected).max() / np.abs(expected).max() < 1e-4
 
 
@@ -155,9 +155,9 @@ REFUSED: dict[str, tuple[dict[str, object], str]] = {
     "no attention": ({"full_attention_interval": 8}, "no layer has attention"),
     "attention only": ({"full_attention_interval": 1}, "no layer is recurrent"),
     "all draft": ({"nextn_predict_layers": 4}, "nextn_predict_layers must be an integer from 0 to 3"),
-    "few kinds": ({"attention.recurrent_layers": [True] * 3}, "recurrent_layers must be 4 truth values"),
-    "other kinds": ({"attention.recurrent_layers": [1, 2, 3, 4]}, "recurrent_layers must be 4 truth values"),
-    "one kind": ({"attention.recurrent_layers": "all"}, "recurrent_layers must be 4 truth values, it is 'all'"),
+    "few kinds": ({"attention.recurrent_layers": [True] * 3}, "recurrent_layers must be 4 integers from 0 to 1"),
+    "other kinds": ({"attention.recurrent_layers": [1, 2, 3, 4]}, "recurrent_layers must be 4 integers from 0 to 1"),
+    "one kind": ({"attention.recurrent_layers": "all"}, "recurrent_layers must be an integer from 0 to 1, it is 'all'"),
 }
 
 

@@ -9,7 +9,7 @@ import torch
 
 from engine.bundle.manifest import Manifest
 from engine.compile.arguments import Layout, Quant, Target, default_quant
-from engine.compile.check.segment_run import segment_logits
+from engine.compile.check.parity import bundle_logits
 from tests.engine.compile.sources.quantised.formats import Tensors, written
 
 TILE = 128
@@ -41,6 +41,6 @@ def test_tiles_of_8_bit_floats(
     with torch.no_grad():
         expected = model(torch.tensor([prompt]), use_cache=False).logits[0].numpy()
     folder, manifest = build(tmp_path / "codes", quant=Quant.FP32, layout=Layout.SEGMENTS)
-    measured = segment_logits(folder, manifest, [prompt], rows=24)
+    measured = bundle_logits(folder, manifest, [prompt], rows=24)
     assert np.abs(measured - expected).max() / np.abs(expected).max() < 1e-4
     assert default_quant(Target.CPU, tmp_path / "codes") is Quant.INT8

@@ -10,7 +10,7 @@ import torch
 
 from engine.bundle.manifest import Manifest
 from engine.compile.arguments import CompileArguments, Layout, Quant, Target, default_quant
-from engine.compile.check.segment_run import segment_logits
+from engine.compile.check.parity import bundle_logits
 from engine.compile.quantisation.choose.matrices import codes_told
 from engine.compile.sources.checkpoint import SafetensorsCheckpoint, read_json
 from engine.compile.sources.quantised.checkpoint import QuantisedCheckpoint
@@ -75,7 +75,7 @@ def test_logits_are_those_of_the_floats_that_codes_mean(
     with torch.no_grad():
         expected = model(torch.tensor([prompt]), use_cache=False).logits[0].numpy()
     folder, manifest = build(tmp_path / "codes", quant=Quant.FP32, layout=Layout.SEGMENTS)
-    measured = segment_logits(folder, manifest, [prompt], rows=24)
+    measured = bundle_logits(folder, manifest, [prompt], rows=24)
     assert np.abs(measured - expected).max() / np.abs(expected).max() < 1e-4
     _, kept = build(tmp_path / "codes", quant=Quant.KEEP, layout=Layout.SEGMENTS)
     assert kept.parity["kl"] < 0.02
