@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
+from threading import Lock
 
 from tests.clients.obedient_bundle import KINDS
 from tests.live import LiveServer, serving, watching
@@ -33,12 +34,14 @@ DEMO: Mapping[str, tuple[str, ...]] = {
 
 
 class Servers:
-    """Running servers by name: those of `OBEDIENT` and of `DEMO`, `embeds`, which makes embeddings, and `reranker`."""
+    """Running servers by name: those of `OBEDIENT` and of `DEMO`, `embeds`, which makes embeddings, `reranker`, and
+    `hears`, a small random Whisper."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._stack = ExitStack()
         self._running: dict[str, LiveServer] = {}
+        self._writing = Lock()  # transformers cannot be imported by two threads at once
 
     def __call__(self, name: str) -> LiveServer:
         """A server, started if need be."""
@@ -65,11 +68,21 @@ class Servers:
         self._stack.close()
 
     def _started(self, name: str) -> AbstractContextManager[LiveServer]:
-        if name in ("embeds", "reranker"):
-            from tests.embedders import compiled
-
-            return serving("--bundle", str(compiled("embedder" if name == "embeds" else name, self._folder)))
+        if name in ("embeds", "reranker", "hears"):
+            with self._writing:
+                return self._written(name)
         return serving(*DEMO[name]) if name in DEMO else self._obedient(name)
+
+    def _written(self, name: str) -> AbstractContextManager[LiveServer]:
+        """Of a model that is made here."""
+        if name == "hears":
+            from tests.tiny_whisper import write_ctranslate2
+
+            source = write_ctranslate2(self._folder / name / "tiny-whisper")
+            return serving(str(source), cache=self._folder / name / "cache")
+        from tests.embedders import compiled
+
+        return serving("--bundle", str(compiled("embedder" if name == "embeds" else name, self._folder)))
 
     def _obedient(self, name: str) -> AbstractContextManager[LiveServer]:
         kind, flags = OBEDIENT[name]

@@ -1,11 +1,15 @@
 """Open WebUI's real server and page against live servers, with the settings of docs/how-to/clients/open-webui.md."""
 
-# servers: embeds several
+# servers: embeds several hears
 
+import io
+import math
 import os
 import re
+import struct
 import sys
 import time
+import wave
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -31,6 +35,8 @@ TOOL = {
     },
 }
 PATIENCE_MS = 1000 * PATIENCE_S
+# The browser's microphone hears beeps, and nobody is asked whether it may be used.
+BEEPS = ("--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream")
 
 
 @cache
@@ -39,8 +45,9 @@ def one() -> tuple[Any, WebUi]:
     openai = documented("OPENAI_API_BASE_URL", "obedient") | {"OPENAI_API_KEY": KEY}
     ollama = documented("OLLAMA_BASE_URL", "obedient")
     vectors = documented("RAG_OPENAI_API_BASE_URL", "embeds") | {"RAG_EMBEDDING_MODEL": name_of("embeds")}
+    speech = documented("AUDIO_STT_OPENAI_API_BASE_URL", "hears") | {"AUDIO_STT_MODEL": name_of("hears")}
     both = {"ENABLE_OPENAI_API": "true", "ENABLE_OLLAMA_API": "true"}
-    starting = webui({**openai, **ollama, **vectors, **both})
+    starting = webui({**openai, **ollama, **vectors, **speech, **both})
     made = starting.__enter__()
     made.post(  # the key of an Ollama connection, as its dialogue sends it
         "/ollama/config/update",
@@ -158,6 +165,28 @@ def documents_become_vectors_and_are_found() -> None:
     assert found["documents"] == [[texts["tax"]]], found
 
 
+def recorded() -> bytes:
+    """A WAV file: two seconds of a tone that comes and goes."""
+    file = io.BytesIO()
+    with wave.open(file, "wb") as out:
+        out.setparams((1, 2, 16_000, 0, "NONE", "none"))
+        tones = (math.sin(index / 6) * math.sin(index / 5000) for index in range(32_000))
+        out.writeframes(b"".join(struct.pack("<h", int(9_000 * tone)) for tone in tones))
+    return file.getvalue()
+
+
+@check
+def speech_is_written_down() -> None:
+    """As the microphone of its page sends it; the answer is hexserve's own."""
+    sound = recorded()
+    for given in ({}, {"language": "de"}):
+        said = one()[1].send("/api/v1/audio/transcriptions", given, ("speech.wav", sound, "audio/wav"))
+        asked = {"model": name_of("hears"), **given}
+        url = f"{base_url('hears')}/audio/transcriptions"
+        wanted = httpx.post(url, data=asked, files={"file": sound}, timeout=PATIENCE_S).json()
+        assert said["text"] and said["text"] == wanted["text"], (said, wanted)
+
+
 @check
 def models_that_come_and_go_are_listed_and_loaded() -> None:
     """Another connection is added, as its dialogue does: two models of which none is loaded."""
@@ -187,13 +216,13 @@ def log_in(page: Page) -> None:
 
 
 @check
-def its_page_streams_an_answer_and_stops_one() -> None:
+def its_page_streams_an_answer_stops_one_and_takes_speech() -> None:
     found = find_chromium()
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(
             executable_path=found.program,
             env={**os.environ, **found.variables},
-            args=["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"],
+            args=["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", *BEEPS],
         )
         page = browser.new_page(viewport={"width": 1240, "height": 790})
         page.set_default_timeout(PATIENCE_MS)
@@ -230,6 +259,10 @@ def in_the_page(page: Page) -> None:
     expect(ask(page, f"say: {LONG}", 3)).to_contain_text("word word")
     page.get_by_role("button", name="Stop").click()
     until_aborted(before)
+    page.locator("#voice-input-button").click()
+    expect(page.get_by_text("0:02", exact=True).first).to_be_visible()  # so much was recorded
+    page.locator("#confirm-recording-button").click()
+    expect(page.locator("#chat-input")).to_have_text(re.compile(r"\S"))
 
 
 if __name__ == "__main__":

@@ -62,6 +62,12 @@ class WebUi:
         """The same of a POST."""
         return self._json(self.ask(path, body))
 
+    def send(self, path: str, fields: Mapping[str, str], file: tuple[str, bytes, str]) -> Any:
+        """The JSON of an answer to a form with a file: its name, content and type."""
+        headers = self._headers
+        answer = httpx.post(f"{self.url}{path}", data=fields, files={"file": file}, headers=headers, timeout=PATIENCE_S)
+        return self._json(answer)
+
     def ask(self, path: str, body: Any) -> httpx.Response:
         """The whole answer to a POST."""
         return httpx.post(f"{self.url}{path}", json=body, headers=self._headers, timeout=PATIENCE_S)
