@@ -11,7 +11,7 @@ from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 from numpy.typing import NDArray
 
 from engine.speech.log_mel import filters
-from tests.tiny_whisper import SIZES, VOCAB, WORDS, network
+from tests.tiny_whisper import SIZES, SPOKEN, VOCAB, network
 
 MAGIC = 0x67676D6C
 F32, F16 = GGMLQuantizationType.F32, GGMLQuantizationType.F16
@@ -33,7 +33,6 @@ NAMES = {
     "embed_tokens": "token_embedding",
 }
 Floats = NDArray[np.float32]
-SPOKEN = [word.replace("Ġ", " ").encode() for word in WORDS]
 
 
 def write_ggml(

@@ -12,8 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
+from engine.request import Request, SamplingParams, SpeechRules, TokenEvent
+from engine.worker.step import EngineLoop
+
 LANGUAGES = ("en", "de", "fr")
 WORDS = [chr(33 + index) for index in range(90)] + ["Ġ" + chr(97 + index) for index in range(10)]
+SPOKEN = [word.replace("Ġ", " ").encode() for word in WORDS]
 SPECIALS = [
     *("<|endoftext|>", "<|startoftranscript|>", *(f"<|{code}|>" for code in LANGUAGES), "<|translate|>"),
     *("<|transcribe|>", "<|startoflm|>", "<|startofprev|>", "<|nospeech|>", "<|notimestamps|>"),
@@ -39,24 +43,26 @@ SIZES: dict[str, Any] = {
     "bos_token_id": END,
     "pad_token_id": END,
 }
+FREE = SpeechRules((), (), END, NO_TIMES + 1, times=False)
 HEADS = [[1, 0], [1, 3], [0, 2]]
 
 
 @cache
-def network() -> Any:
-    """transformers' own, with weights large enough that tokens differ."""
+def network(places: int = PLACES) -> Any:
+    """transformers' own, with weights large enough that tokens differ. places: tokens of a text."""
     import torch
     from transformers import WhisperConfig, WhisperForConditionalGeneration
 
     torch.manual_seed(3)
-    made = WhisperForConditionalGeneration(WhisperConfig(**SIZES, init_std=0.2)).eval()
+    sizes = SIZES | {"max_target_positions": places}
+    made = WhisperForConditionalGeneration(WhisperConfig(**sizes, init_std=0.2)).eval()
     made.generation_config.suppress_tokens = made.generation_config.begin_suppress_tokens = None
     return made
 
 
-def write_folder(folder: Path) -> Path:
+def write_folder(folder: Path, places: int = PLACES) -> Path:
     """A Hugging Face folder."""
-    network().save_pretrained(folder)
+    network(places).save_pretrained(folder)
     path = folder / "generation_config.json"
     told = json.loads(path.read_text()) | {"alignment_heads": HEADS, "suppress_tokens": [5, 6]}
     path.write_text(json.dumps(told | {"begin_suppress_tokens": [3, END]}))
@@ -69,6 +75,43 @@ def write_tokenizer(folder: Path) -> None:
     made.pre_tokenizer, made.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
     made.add_special_tokens(SPECIALS)
     made.save(str(folder / "tokenizer.json"))
+
+
+PROMPT = (START, EN, TRANSCRIBE, NO_TIMES)
+
+
+def by_transformers(number: int, tokens: int, places: int = PLACES) -> list[int]:
+    """Greedy, from the whole text at each step; times and what says that there are none are left out, as by us."""
+    import torch
+
+    heard, ids = torch.tensor(features(number)[None]), list(PROMPT)
+    while len(ids) < len(PROMPT) + tokens and ids[-1] != END:
+        with torch.no_grad():
+            logits = network(places)(input_features=heard, decoder_input_ids=torch.tensor([ids])).logits[0, -1]
+        ids.append(int(logits[:NO_TIMES].argmax()))
+    return ids[len(PROMPT) :]
+
+
+def request(number: int, tokens: int, rules: SpeechRules = FREE, prompt: tuple[int, ...] = PROMPT) -> Request:
+    """The text of the sound of a number, greedy."""
+    params = SamplingParams(tokens, temperature=0.0, stop_token_ids=(END,), logprobs=0, speech=rules)
+    return Request(f"text-{number}", prompt, params, audio=features(number).tobytes())
+
+
+def run(loop: EngineLoop) -> dict[str, list[TokenEvent]]:
+    """The events of each text until all have ended."""
+    found: dict[str, list[TokenEvent]] = {}
+    while loop.has_work:
+        report = loop.step()
+        assert report.failures == ()
+        assert loop.violations() == ()
+        for event in report.events:
+            found.setdefault(event.id, []).append(event)
+    return found
+
+
+def tokens_of(events: list[TokenEvent]) -> list[int]:
+    return [token for event in events for token in event.token_ids]
 
 
 def features(seed: int) -> NDArray[np.float32]:

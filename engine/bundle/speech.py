@@ -1,17 +1,21 @@
 """The graphs of a bundle that writes speech down: their tensors, and the memory that one sequence takes.
 
+On a CPU several tokens of several texts share a run. On an NPU a run is one token of one text, as Qualcomm AI Hub cuts
+the decoder: the graph gives the caches of the text's own tokens whole, moved by one place.
+
 Legend: B = sequences side by side, N = tokens of each, P = places of the self cache, T = positions of the encoder,
 H = heads, D = head size, V = vocabulary, A = heads whose attention follows the speech. B and N are free.
 """
 
-from engine.bundle.manifest import GraphKind, Manifest
+from msgspec.structs import replace
+
+from engine.bundle.manifest import ITEM_BYTES, GraphKind, GraphSpec, Manifest
 from engine.bundle.specs import ModelTask, SpeechSpec
 from engine.bundle.tensors import IDS, LOGITS, MASK, Form, check_forms
 from engine.errors import BundleError
 
 FEATURES, POSITIONS, ALIGNMENT = "input_features", "position_ids", "alignment"
 BATCH, TOKENS, COLUMNS = "batch", "tokens", "columns"
-FLOAT_BYTES = 4
 
 
 def speech_of(manifest: Manifest) -> SpeechSpec:
@@ -31,10 +35,21 @@ def self_name(side: str, layer: int, suffix: str) -> str:
     return f"{side}_cache_self_{layer}_{suffix}"
 
 
+def is_cross(name: str) -> bool:
+    """Whether a tensor is keys or values of what was heard."""
+    return "_cache_cross_" in name
+
+
+def twin_of(name: str) -> str:
+    """The output whose content a decoder's cache of tokens gets, "" for other tensors."""
+    return name.removesuffix("_in") + "_out" if "_cache_self_" in name and name.endswith("_in") else ""
+
+
 def cross_bytes(manifest: Manifest) -> int:
     """Bytes of keys and values of what one sequence has heard."""
     model = manifest.model
-    return 2 * model.layers * model.kv_heads * model.head_dim * speech_of(manifest).positions * FLOAT_BYTES
+    numbers = 2 * model.layers * model.kv_heads * model.head_dim * speech_of(manifest).positions
+    return numbers * ITEM_BYTES[manifest.kv_dtype]
 
 
 def check_speech(manifest: Manifest) -> None:
@@ -42,8 +57,10 @@ def check_speech(manifest: Manifest) -> None:
     spec, kinds = speech_of(manifest), [graph.kind for graph in manifest.graphs]
     wanted = [GraphKind.SPEECH_ENCODER, GraphKind.SPEECH_DECODER]
     wanted += [GraphKind.SPEECH_ALIGNMENT] if spec.alignment else []
-    if manifest.task is not ModelTask.TRANSCRIBE or manifest.kv_dtype != "float32":
-        raise BundleError("a bundle of speech has the task transcribe and float32 caches")
+    if manifest.task is not ModelTask.TRANSCRIBE or (manifest.npu is None and manifest.kv_dtype != "float32"):
+        raise BundleError("a bundle of speech has the task transcribe and, for a CPU, float32 caches")
+    if manifest.npu is not None and spec.alignment:
+        raise BundleError("speech.alignment: no graph of an NPU tells what heads look at")
     if sorted(kinds) != sorted(wanted):
         raise BundleError(f"a bundle of speech has one graph of each kind: {', '.join(wanted)}")
     if spec.first_time + spec.positions >= manifest.model.vocab:
@@ -54,7 +71,11 @@ def check_speech(manifest: Manifest) -> None:
     if any(layer >= manifest.model.layers or head >= manifest.model.heads for layer, head in spec.alignment):
         raise BundleError("speech.alignment names a head that the decoder does not have")
     for graph in manifest.graphs:
-        check_forms(graph, *graph_forms(manifest, graph.kind))
+        if manifest.npu is None:
+            check_forms(graph, *graph_forms(manifest, graph.kind))
+        else:
+            check_forms(graph, *npu_forms(manifest, graph.kind))
+            _check_moved(graph)
 
 
 def graph_forms(manifest: Manifest, kind: GraphKind) -> tuple[dict[str, Form], dict[str, Form]]:
@@ -79,3 +100,28 @@ def graph_forms(manifest: Manifest, kind: GraphKind) -> tuple[dict[str, Form], d
         return rows | cross, {ALIGNMENT: ("float32", (BATCH, len(spec.alignment), TOKENS, spec.positions))}
     rows[MASK] = ("float32", (BATCH, 1, TOKENS, COLUMNS))
     return rows | past | cross, {LOGITS: ("float32", (BATCH, 1, model.vocab))} | fresh
+
+
+def npu_forms(manifest: Manifest, kind: GraphKind) -> tuple[dict[str, Form], dict[str, Form]]:
+    """The same where a run is one token of one text, of any type of numbers. P is one less than the longest text."""
+    model, spec = manifest.model, speech_of(manifest)
+    heads, size, places = model.kv_heads, model.head_dim, manifest.max_context - 1
+    cross, past, moved = dict[str, Form](), dict[str, Form](), dict[str, Form]()
+    for layer in range(model.layers):
+        cross[cross_name("k", layer)] = ("", (heads, size, spec.positions))
+        cross[cross_name("v", layer)] = ("", (heads, spec.positions, size))
+        for side, form in (("k", (heads, size, places)), ("v", (heads, places, size))):
+            past[self_name(side, layer, "in")] = moved[self_name(side, layer, "out")] = ("", form)
+    if kind is GraphKind.SPEECH_ENCODER:
+        return {FEATURES: ("", (spec.mels, spec.frames))}, cross
+    rows: dict[str, Form] = {IDS: ("int32", ()), POSITIONS: ("int32", ()), MASK: ("", (manifest.max_context,))}
+    return rows | past | cross, {LOGITS: ("", (model.vocab,))} | moved
+
+
+def _check_moved(graph: GraphSpec) -> None:
+    """Caches go from output to input as they are, so both must be encoded alike."""
+    outputs = {tensor.name: tensor for tensor in graph.outputs}
+    for tensor in graph.inputs:
+        twin = twin_of(tensor.name)
+        if twin and replace(outputs[twin], name=tensor.name, shape=tensor.shape) != tensor:
+            raise BundleError(f"graph {graph.name}: {tensor.name} and {twin} hold other numbers")

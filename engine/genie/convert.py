@@ -23,7 +23,7 @@ from engine.runtime.qnn.ep_context import write_wrapper
 from engine.runtime.qnn.reader import describe_binary, runtime_version
 
 SPARE_BYTES = 64 * 1024 * 1024
-CONVERTERS = ("genie", "runtime/qnn")  # folders of `engine` whose code makes a bundle of a folder
+CONVERTERS = ("genie", "runtime/qnn", "speech")  # folders of `engine` whose code makes a bundle of a folder
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,10 @@ def write_converted(bundle: GenieBundle, folder: Path) -> None:
     for wrapper in bundle.wrappers:
         graph = wrapper.graph
         write_wrapper(folder / graph.file, wrapper.nodes, graph.inputs, graph.outputs, wrapper.between)
-    shutil.copyfile(bundle.text.tokenizer, folder / TOKENIZER_FILE)
+    if isinstance(bundle.text.tokenizer, Path):
+        shutil.copyfile(bundle.text.tokenizer, folder / TOKENIZER_FILE)
+    else:
+        (folder / TOKENIZER_FILE).write_text(bundle.text.tokenizer, encoding="utf-8")
     if bundle.text.template is not None:
         (folder / TEMPLATE_FILE).write_text(bundle.text.template, encoding="utf-8", newline="\n")
     files: dict[str, FileEntry] = {path.name: describe_file(path) for path in sorted(folder.iterdir())}

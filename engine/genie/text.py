@@ -146,9 +146,9 @@ TOKENIZER_FILE = "tokenizer.json"
 
 @dataclass(frozen=True, slots=True)
 class GenieText:
-    """What the bundle's text files say. tokenizer: path of tokenizer.json; template: Jinja text."""
+    """What the bundle's text files say. tokenizer: path of tokenizer.json, or its content; template: Jinja text."""
 
-    tokenizer: Path
+    tokenizer: Path | str
     template: str | None
     spec: TextSpec
 

@@ -24,7 +24,8 @@ from engine.bundle.speech import (
 )
 from engine.bundle.tensors import FLOATS, IDS, LOGITS, MASK, Array
 from engine.bundle.variant import ShapeTable
-from engine.runtime.interface import Indices, Logits, PackedBatch, PackedSegment, Runtime
+from engine.runtime.hearing import HearingRuntime
+from engine.runtime.interface import Indices, Logits, PackedBatch, PackedSegment
 from engine.runtime.sessions import Binding, Provider, bind_all, load_sessions
 
 Float32 = NDArray[np.float32]
@@ -42,11 +43,11 @@ class _Step:
     binding: Binding
 
 
-class SpeechRuntime(Runtime):
+class SpeechRuntime(HearingRuntime):
     """Implements `Runtime`. slots: texts that may run at once. BundleError when a graph cannot be loaded."""
 
     def __init__(self, folder: Path, manifest: Manifest, shapes: ShapeTable, slots: int, provider: Provider) -> None:
-        super().__init__(shapes, provider.device)
+        super().__init__(shapes, provider.device, slots)
         spec, model = speech_of(manifest), manifest.model
         self._spec, self._layers = spec, model.layers
         self._places, self._vocab = manifest.max_context, model.vocab
@@ -54,14 +55,12 @@ class SpeechRuntime(Runtime):
         sessions = load_sessions(folder, manifest, provider)
         self._sessions = {graph.kind: sessions[graph.name] for graph in manifest.graphs}
         lead = (slots, model.kv_heads)
-        self._cross: dict[str, Float32] = {}
         self._past: dict[str, Float32] = {}
         for layer in range(model.layers):
             self._cross[cross_name("k", layer)] = np.zeros((*lead, model.head_dim, spec.positions), np.float32)
             self._cross[cross_name("v", layer)] = np.zeros((*lead, spec.positions, model.head_dim), np.float32)
             self._past[self_name("k", layer, "in")] = np.zeros((*lead, model.head_dim, self._places), np.float32)
             self._past[self_name("v", layer, "in")] = np.zeros((*lead, self._places, model.head_dim), np.float32)
-        self._heard = [b""] * slots
         self._decode: _Step | None = None  # of the slots that the last decode ran
         self._last: _Step | None = None
         self._rows: dict[int, tuple[int, int]] = {}  # of the last step: sequence and token of each row
@@ -102,21 +101,6 @@ class SpeechRuntime(Runtime):
         self._sessions.clear()
 
     # -- the encoder --------------------------------------------------------------------------------------------
-
-    def _hear(self, segment: PackedSegment) -> int:
-        """The slot of a text, which has heard its audio."""
-        slot = segment.blocks[0]
-        if self._heard[slot] != segment.state_key or not segment.state_key:
-            other = self._heard.index(segment.state_key) if segment.state_key in self._heard else None
-            self._heard[slot] = b""
-            if segment.state_key and other is not None:
-                for array in self._cross.values():
-                    array[slot] = array[other]
-            else:
-                self._encode(slot, segment.audio)
-            self._heard[slot] = segment.state_key
-            self._parts.mark("encoder")
-        return slot
 
     def _encode(self, slot: int, audio: bytes) -> None:
         features = np.frombuffer(audio, "<f4").reshape(1, self._spec.mels, self._spec.frames)

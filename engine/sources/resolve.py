@@ -33,6 +33,7 @@ from engine.files import (
 from engine.genie.config import is_genie_folder
 from engine.genie.convert import Toolbox, conversion_key, machine_tools, write_converted
 from engine.genie.read import read_genie
+from engine.genie.speech import is_hub_speech, read_hub_speech
 from engine.isolation.memory import usable_memory
 from engine.models.config_fields import INT8_SHARE, generator_quant, quant_by_size
 from engine.models.encoders import is_encoder_folder
@@ -45,7 +46,7 @@ from engine.sources.retention import exclusive, lock_of, mark_used, remove_unuse
 
 
 def convert_folder(folder: Path, cache: Path, tools: Toolbox | None = None) -> Path:
-    """The bundle folder made of a Genie folder, made again when its files or this software change.
+    """The bundle folder made of a Genie folder or AI Hub's Whisper, made again when its files or this software change.
 
     Raises BundleError for what cannot be served and for a cache that cannot be written.
     """
@@ -54,7 +55,8 @@ def convert_folder(folder: Path, cache: Path, tools: Toolbox | None = None) -> P
     if is_good(target):
         return target
     tools = tools or machine_tools(cache)
-    bundle = read_genie(folder, tools.describe, tools.runtime)
+    read = read_genie if is_genie_folder(folder) else read_hub_speech
+    bundle = read(folder, tools.describe, tools.runtime)
     try:
         with draft_beside(target) as draft:
             write_converted(bundle, draft)
@@ -104,7 +106,7 @@ def _model_at(path: Path) -> Iterator[ListedModel]:
         yield ListedModel(path.stem, path, is_bundle=False)
     elif path.suffix == GGUF_SUFFIX and is_regular(path) and path == model_parts(path)[0] and not is_projector(path):
         yield ListedModel(model_name(path), path, is_bundle=False)
-    elif is_genie_folder(path) or is_regular(path / "config.json"):
+    elif is_genie_folder(path) or is_hub_speech(path) or is_regular(path / "config.json"):
         yield ListedModel(path.name, path, is_bundle=False)
 
 
@@ -154,7 +156,7 @@ def _found(
         raise BundleError(f"{source} is a file; name {NAMED}")
     if is_regular(folder / MANIFEST_FILE):
         return folder
-    if is_genie_folder(folder):
+    if is_genie_folder(folder) or is_hub_speech(folder):
         return convert_folder(folder, cache)
     if is_regular(folder / "config.json"):
         name = located.name or folder.resolve().name

@@ -33,6 +33,7 @@ from engine.runtime.qnn.trial import checked_provider
 from engine.runtime.self_check import self_check
 from engine.runtime.sessions import Provider, cpu_provider
 from engine.runtime.speech import SpeechRuntime
+from engine.runtime.speech_npu import NpuSpeechRuntime
 from engine.runtime.vision import VisionGraph
 from engine.speculation.draft_models import BlockDraft, DraftModel
 from engine.speculation.draft_steps import DraftSteps, check_same_tokens
@@ -109,7 +110,8 @@ def open_onnx(folder: Path, manifest: Manifest, shapes: ShapeTable, config: Engi
     if manifest.encoder is not None:
         return EncoderRuntime(folder, manifest, provider)
     if manifest.speech is not None:
-        return SpeechRuntime(folder, manifest, shapes, config.max_running, provider)
+        runtime = SpeechRuntime if manifest.npu is None else NpuSpeechRuntime
+        return runtime(folder, manifest, shapes, config.max_running, provider)
     adapters, window = read_adapters(named_adapters(config.lora), manifest), window_of(manifest, config)
     return open_generator(folder, manifest, shapes, provider, adapters, window, config.forecast)
 

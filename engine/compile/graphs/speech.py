@@ -69,21 +69,14 @@ class PackedSpeech:
 
 def write_encoder(packed: PackedSpeech, network: SpeechNetwork, folder: Path) -> GraphSpec:
     """Frames of one window -> keys and values of every layer of the decoder."""
-    writer = _Writer(GraphBuilder(DTYPE, None), network.decoder)
+    writer = SpeechWriter(GraphBuilder(DTYPE, None), network.decoder)
     graph, spec = writer.graph, network.decoder.spec
-    x = graph.add_input(FEATURES, DTYPE, 1, network.mels, network.frames)
-    for (weight, bias), stride in zip(packed.convolutions, (1, 2), strict=True):
-        inputs = [x, graph.parameter(weight), graph.parameter(bias)]
-        x = graph.op("Gelu", [graph.op("Conv", inputs, kernel_shape=[3], pads=[1, 1], strides=[stride])])
-    x = graph.op("Transpose", [x], perm=[0, 2, 1])
-    x = graph.op("Add", [x, graph.parameter(packed.heard_positions)])
+    x = writer.frames(packed, network)
     for layer in packed.encoder:
         x = writer.encoder_layer(x, layer, network.encoder_heads)
     x = writer.norm(x, packed.encoder_norm)
     for index, layer in enumerate(packed.decoder):
-        assert layer.heard is not None
-        pair = linear(graph, x, layer.heard.inputs[1])
-        key, value = graph.op_many("Split", [pair, graph.integers(spec.hidden, spec.hidden)], 2, axis=-1)
+        key, value = writer.cross(x, layer)
         writer.heads(key, perm=[0, 2, 3, 1], name=cross_name("k", index))
         writer.heads(value, perm=[0, 2, 1, 3], name=cross_name("v", index))
         graph.add_output(cross_name("k", index), DTYPE, 1, spec.heads, spec.head_dim, network.positions)
@@ -93,7 +86,7 @@ def write_encoder(packed: PackedSpeech, network: SpeechNetwork, folder: Path) ->
 
 def write_decoder(packed: PackedSpeech, network: SpeechNetwork, folder: Path) -> GraphSpec:
     """New tokens of several sequences over their caches -> logits of the last one of each, and keys and values."""
-    writer = _Writer(GraphBuilder(DTYPE, None), network.decoder)
+    writer = SpeechWriter(GraphBuilder(DTYPE, None), network.decoder)
     graph, spec = writer.graph, network.decoder.spec
     x = writer.embedded(packed, COLUMNS)
     places = network.decoder.compiled_context
@@ -116,7 +109,7 @@ def write_decoder(packed: PackedSpeech, network: SpeechNetwork, folder: Path) ->
 
 def write_alignment(packed: PackedSpeech, network: SpeechNetwork, spec: SpeechSpec, folder: Path) -> GraphSpec:
     """A whole text -> what some heads make of each position of the encoder, before the softmax [B, A, N, T]."""
-    writer = _Writer(GraphBuilder(DTYPE, None), network.decoder)
+    writer = SpeechWriter(GraphBuilder(DTYPE, None), network.decoder)
     graph = writer.graph
     x = writer.embedded(packed, TOKENS)
     scores: dict[tuple[int, int], str] = {}
@@ -135,11 +128,28 @@ def write_alignment(packed: PackedSpeech, network: SpeechNetwork, spec: SpeechSp
 
 
 @dataclass(frozen=True, slots=True)
-class _Writer:
+class SpeechWriter:
     """Writes the nodes of one graph."""
 
     graph: GraphBuilder
     network: Network
+
+    def frames(self, packed: PackedSpeech, network: SpeechNetwork) -> str:
+        """Declares the frames; what the encoder's layers begin with [1, T, hidden]."""
+        graph = self.graph
+        x = graph.add_input(FEATURES, str(graph.dtype), 1, network.mels, network.frames)
+        for (weight, bias), stride in zip(packed.convolutions, (1, 2), strict=True):
+            inputs = [x, graph.parameter(weight), graph.parameter(bias)]
+            x = graph.op("Gelu", [graph.op("Conv", inputs, kernel_shape=[3], pads=[1, 1], strides=[stride])])
+        x = graph.op("Transpose", [x], perm=[0, 2, 1])
+        return graph.op("Add", [x, graph.parameter(packed.heard_positions)])
+
+    def cross(self, x: str, layer: PackedSpeechLayer) -> list[str]:
+        """Keys and values of what was heard for a layer of the decoder, each [1, T, hidden]."""
+        graph, hidden = self.graph, self.network.spec.hidden
+        assert layer.heard is not None
+        pair = linear(graph, x, layer.heard.inputs[1])
+        return graph.op_many("Split", [pair, graph.integers(hidden, hidden)], 2, axis=-1)
 
     def embedded(self, packed: PackedSpeech, columns: str) -> str:
         """Declares ids, positions and the mask [B, 1, N, columns]; tokens and positions [B, N, hidden]."""
@@ -182,12 +192,12 @@ class _Writer:
             scores = graph.op("Concat", [before, scores], axis=-1)
         weights = graph.op("Softmax", [graph.op("Add", [scores, MASK])], axis=-1)
         if not places:
-            return self._joined(x, graph.op("MatMul", [weights, value]), layer.own.output)
+            return self.joined(x, graph.op("MatMul", [weights, value]), layer.own.output)
         axis = graph.integers(-1)
         old = graph.op("Slice", [weights, graph.integers(0), graph.integers(places), axis])
         new = graph.op("Slice", [weights, graph.integers(places), graph.integers(2**31), axis])
         mixed = graph.op("MatMul", [old, self_name("v", index, "in")])
-        return self._joined(x, graph.op("Add", [mixed, graph.op("MatMul", [new, value])]), layer.own.output)
+        return self.joined(x, graph.op("Add", [mixed, graph.op("MatMul", [new, value])]), layer.own.output)
 
     def heard_attention(self, x: str, layer: PackedSpeechLayer, index: int) -> tuple[str, str]:
         """Each token over all of what was heard; the new x, and the scores [B, H, N, T]."""
@@ -196,7 +206,7 @@ class _Writer:
         query = self.heads(linear(graph, self.norm(x, heard.norm), heard.inputs[0]), perm=[0, 2, 1, 3])
         scores = graph.op("MatMul", [query, cross_name("k", index)])
         weights = graph.op("Softmax", [scores], axis=-1)
-        return self._joined(x, graph.op("MatMul", [weights, cross_name("v", index)]), heard.output), scores
+        return self.joined(x, graph.op("MatMul", [weights, cross_name("v", index)]), heard.output), scores
 
     def feed_forward(self, x: str, layer: PackedSpeechLayer) -> str:
         """x [B, N, hidden] -> the same shape."""
@@ -204,10 +214,10 @@ class _Writer:
         inner = graph.op("Gelu", [linear(graph, self.norm(x, layer.ffn_norm), layer.up)])
         return graph.op("Add", [x, linear(graph, inner, layer.down)])
 
-    def heads(self, x: str, perm: list[int], name: str = "") -> str:
-        """[B, N, hidden] -> [B, N, H, D], turned."""
-        spec = self.network.spec
-        shape = self.graph.integers(COPIED, COPIED, spec.heads, spec.head_dim)
+    def heads(self, x: str, perm: list[int], name: str = "", count: int = 0) -> str:
+        """[B, N, hidden] -> [B, N, H, D], turned. count: H where it is not the decoder's."""
+        spec, heads = self.network.spec, count or self.network.spec.heads
+        shape = self.graph.integers(COPIED, COPIED, heads, spec.hidden // heads)
         return self.graph.op("Transpose", [self.graph.op("Reshape", [x, shape])], name=name, perm=perm)
 
     def norm(self, x: str, packed: PackedNorm) -> str:
@@ -215,7 +225,7 @@ class _Writer:
         weight, bias = self.graph.parameter(packed.weight), self.graph.parameter(packed.bias)
         return self.graph.op("LayerNormalization", [x, weight, bias], axis=-1, epsilon=EPSILON)
 
-    def _joined(self, x: str, mixed: str, output: PackedLinear) -> str:
+    def joined(self, x: str, mixed: str, output: PackedLinear) -> str:
         """x and what attention [B, H, N, D] adds to it."""
         graph = self.graph
         turned = graph.op("Transpose", [mixed], perm=[0, 2, 1, 3])

@@ -1,9 +1,10 @@
 """Compiling for an NPU: chips, the cut into binaries, how they are made and chained, Genie."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
+from pathlib import Path
 
 import msgspec
 from onnx import NodeProto
@@ -139,27 +140,27 @@ def at_once(largest_bytes: int, jobs: int, processors: int, memory: int = 0) -> 
 
 
 def compile_group(work: Compilation, file: str, names: list[str]) -> dict[str, NodeProto]:
-    """Make one binary and move it into the bundle; context node by graph name."""
-    folder, chip = work.graph_folder, NPU_TARGETS[work.arguments.target]
-    wrappers = [folder / f"{name}_ctx.onnx" for name in names]
-    run_job(
-        ContextJob(
-            tuple(str(folder / f"{name}.onnx") for name in names),
-            tuple(map(str, wrappers)),
-            chip.soc_model,
-            chip.htp_arch,
-            method_of(work.arguments).has_integer_blocks,
-        )
-    )
+    """Make one binary of a compilation; context node by graph name."""
+    has_integers = method_of(work.arguments).has_integer_blocks
+    return make_binary(work.graph_folder, names, work.folder / file, work.arguments.target, has_integers)
+
+
+def make_binary(
+    sources: Path, names: Sequence[str], output: Path, target: Target, has_integers: bool = False
+) -> dict[str, NodeProto]:
+    """Compile graphs that lie in `sources` into one binary; context node by graph name. CompileError."""
+    chip, wrappers = NPU_TARGETS[target], [sources / f"{name}_ctx.onnx" for name in names]
+    graphs = tuple(str(sources / f"{name}.onnx") for name in names)
+    run_job(ContextJob(graphs, tuple(map(str, wrappers)), chip.soc_model, chip.htp_arch, has_integers))
     nodes = {name: context_node(wrapper)[1] for name, wrapper in zip(names, wrappers, strict=True)}
     found = {binary_of(node) for node in nodes.values()}
     if len(found) != 1:
         raise CompileError(
             f"{', '.join(names)} became {len(found)} binaries instead of one: {', '.join(sorted(found))}"
         )
-    (folder / found.pop()).replace(work.folder / file)
+    (sources / found.pop()).replace(output)
     for node in nodes.values():
-        point_to(node, file)
+        point_to(node, output.name)
     return nodes
 
 

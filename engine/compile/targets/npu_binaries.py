@@ -22,6 +22,11 @@ UNSUPPORTED = re.compile(r"Unsupported nodes in QNN EP: \{ name: (\S+), type: (\
 FAILED_OPERATION = re.compile(r"(?:Failed to (?:validate|finalize|add)|[Vv]alidation failed).{0,200}")
 COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 _LAST_WORDS = 600
+# Of graphs that are whole ones alone.
+KEPT_KINDS = (
+    *(GraphKind.LMHEAD, GraphKind.ENCODER, GraphKind.FUSED),
+    *(GraphKind.SPEECH_ENCODER, GraphKind.SPEECH_DECODER),
+)
 
 
 def run_job(job: ContextJob) -> None:
@@ -115,7 +120,7 @@ def write_wrapper(name: str, links: Sequence[Link], part: int, parts: int, folde
 
 
 def _kind(links: Sequence[Link], parts: int) -> GraphKind:
-    if len(links) == 1 and links[0].spec.kind in (GraphKind.LMHEAD, GraphKind.ENCODER, GraphKind.FUSED):
+    if len(links) == 1 and links[0].spec.kind in KEPT_KINDS:
         return links[0].spec.kind
     return GraphKind.DEFAULT if parts == 1 else GraphKind.DECODER
 

@@ -1,13 +1,14 @@
 """The compiler of Whisper: which options it takes, how its weights are packed, its graphs and its manifest."""
 
 import math
+import shutil
 from dataclasses import fields
 from pathlib import Path
 
 import msgspec
 
-from engine.bundle.manifest import Manifest, describe_file, save_manifest
-from engine.bundle.specs import ModelTask
+from engine.bundle.manifest import GraphSpec, Manifest, NpuSpec, TextSpec, describe_file, save_manifest
+from engine.bundle.specs import ModelTask, SpeechSpec
 from engine.bundle.speech import check_speech
 from engine.compile.arguments import CompileArguments, QualityLevel
 from engine.compile.compilation import manifest_of, summary
@@ -19,27 +20,34 @@ from engine.compile.graphs.speech import (
     write_decoder,
     write_encoder,
 )
+from engine.compile.graphs.speech_npu import DTYPE as HALF
+from engine.compile.graphs.speech_npu import write_npu_decoder, write_npu_encoder
 from engine.compile.plan import check_numbers
 from engine.compile.progress import ProgressSink
 from engine.compile.quantisation.methods.table import FOR_SPEECH
 from engine.compile.quantisation.packed import PackedLinear, PackedNorm
 from engine.compile.quantisation.packer import LinearSource, WeightPacker
-from engine.compile.quantisation.weight_file import StoredTensor, WeightFile
+from engine.compile.quantisation.weight_file import HalfWeightFile, StoredTensor, WeightFile
 from engine.compile.sources.checkpoint import Checkpoint
 from engine.compile.sources.speech.source import NEEDLESS, SpeechSource, open_speech
 from engine.compile.stages import overflow_refused
+from engine.compile.targets.npu import NPU_TARGETS, SOURCES, make_binary
+from engine.compile.targets.npu_binaries import Link, sdk_of, write_wrapper
 from engine.errors import CompileError, UnsupportedModel
 from engine.models.speech import EMBEDDING, SpeechNetwork
 from engine.sources.publish import staged_folder
 
 WEIGHTS = "weights.bin"
-OWN = ("source", "output", "quant", "name", "force", "task", "quality", "embedding_bits", "block", "target")
+NPU_CONTEXT = 200  # tokens of a text, in the graphs of Qualcomm AI Hub
+NOT_GENIE = "Genie writes no speech down"
+OWN = (
+    *("source", "output", "quant", "name", "force", "task", "quality", "embedding_bits", "block", "target"),
+    "share_weights",
+)
 
 
 def check_speech_arguments(arguments: CompileArguments) -> None:
     """CompileError naming the option and its limit."""
-    if arguments.is_npu:
-        raise CompileError(f"--target {arguments.target}: a model of speech is compiled for the cpu")
     for field in fields(CompileArguments):
         if field.name not in OWN and getattr(arguments, field.name) != field.default:
             raise CompileError(f"--{field.name.replace('_', '-')} is not for models that write speech down")
@@ -47,8 +55,11 @@ def check_speech_arguments(arguments: CompileArguments) -> None:
         raise CompileError(f"--task {arguments.task} is not what a Whisper is for: it takes --task transcribe")
     if arguments.quality not in (None, QualityLevel.FAST):
         raise CompileError(f"--quality {arguments.quality} is not for models that write speech down")
-    if arguments.quant not in FOR_SPEECH:
-        raise CompileError(f"a model of speech takes --quant {', '.join(FOR_SPEECH)}, not {arguments.quant}")
+    taken = FOR_SPEECH[arguments.is_npu]
+    if arguments.quant not in taken:
+        raise CompileError(
+            f"a model of speech for --target {arguments.target} takes --quant {', '.join(taken)}, not {arguments.quant}"
+        )
     check_numbers(arguments)
 
 
@@ -69,12 +80,17 @@ def compile_speech(arguments: CompileArguments, progress: ProgressSink) -> Manif
 def _written(arguments: CompileArguments, source: SpeechSource, folder: Path, progress: ProgressSink) -> Manifest:
     network, checkpoint = source.network, source.checkpoint
     text, spec = source.write_text(folder)
+    sources = folder / SOURCES if arguments.is_npu else folder
+    sources.mkdir(exist_ok=True)
     progress.stage(f"weights ({arguments.quant})", checkpoint.total_bytes(), "B")
-    with overflow_refused(arguments.quant), WeightFile(folder, WEIGHTS) as file:
+    weights = HalfWeightFile if arguments.is_npu else WeightFile
+    with overflow_refused(arguments.quant), weights(sources, WEIGHTS) as file:
         packer = WeightPacker(checkpoint, network.decoder, arguments, progress.advance)
         packed = SpeechPacker(network, packer, checkpoint, file).pack()
     if left := [name for name in checkpoint.unused() if name not in NEEDLESS]:
         raise UnsupportedModel(f"the checkpoint has tensor {left[0]}, which whisper does not use")
+    if arguments.is_npu:
+        return _for_npu(arguments, source, packed, (text, spec), folder, progress)
     progress.stage("graphs", 3, "graphs")
     graphs = [write_encoder(packed, network, folder), write_decoder(packed, network, folder)]
     if spec.alignment:
@@ -84,6 +100,45 @@ def _written(arguments: CompileArguments, source: SpeechSource, folder: Path, pr
     files |= {path.name: describe_file(path) for path in sorted(folder.iterdir()) if path.name != WEIGHTS}
     manifest = manifest_of(arguments, network.decoder, text, graphs, files)
     return msgspec.structs.replace(manifest, task=ModelTask.TRANSCRIBE, speech=spec)
+
+
+def _for_npu(
+    arguments: CompileArguments,
+    source: SpeechSource,
+    packed: PackedSpeech,
+    told: tuple[TextSpec, SpeechSpec],
+    folder: Path,
+    progress: ProgressSink,
+) -> Manifest:
+    """Both graphs as context binaries, named as Qualcomm AI Hub names them. Nothing in them tells when words are said.
+
+    told: text and special tokens. The sources of the binaries are removed.
+    """
+    network, sources = source.network, folder / SOURCES
+    context = min(NPU_CONTEXT, network.decoder.compiled_context)
+    progress.stage("context binaries", 2, "graphs")
+    graphs, sdk = list[GraphSpec](), ""
+    binaries, chains = dict[str, tuple[str, ...]](), dict[str, tuple[tuple[str, str], ...]]()
+    for spec in (
+        write_npu_encoder(packed, network, sources),
+        write_npu_decoder(packed, network, context - 1, sources),
+    ):
+        file = f"{spec.name}.bin"
+        node = make_binary(sources, [spec.name], folder / file, arguments.target)[spec.name]
+        graphs.append(write_wrapper(spec.name, [Link(spec, node)], 1, 1, folder))
+        binaries[file], chains[spec.name], sdk = (node.name,), ((file, node.name),), sdk_of(node)
+        progress.advance(1)
+    shutil.rmtree(sources)
+    files = {path.name: describe_file(path) for path in sorted(folder.iterdir())}
+    chip = NPU_TARGETS[arguments.target]
+    return msgspec.structs.replace(
+        manifest_of(arguments, network.decoder, told[0], graphs, files),
+        task=ModelTask.TRANSCRIBE,
+        speech=msgspec.structs.replace(told[1], alignment=()),
+        kv_dtype=HALF,
+        max_context=context,
+        npu=NpuSpec(chip.soc_model, chip.htp_arch, binaries, chains, sdk, not_genie=NOT_GENIE),
+    )
 
 
 class SpeechPacker:

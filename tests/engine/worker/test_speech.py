@@ -10,27 +10,28 @@ from engine.compile.arguments import CompileArguments, Quant
 from engine.compile.pipeline import compile_bundle
 from engine.compile.progress import SilentProgress
 from engine.config import EngineConfig
-from engine.request import Pooling, Request, SamplingParams, SpeechRules, TokenEvent
+from engine.request import Pooling, Request, SamplingParams, SpeechRules
 from engine.worker.assembly import assemble
 from engine.worker.step import EngineLoop
 from tests.tiny_whisper import (
-    EN,
     END,
     HEADS,
     NO_TIMES,
     POSITIONS,
+    PROMPT,
     START,
-    TRANSCRIBE,
     VOCAB,
+    by_transformers,
     features,
     network,
     order_is_kept,
+    request,
+    run,
+    tokens_of,
     write_ctranslate2,
     write_folder,
 )
 
-PROMPT = (START, EN, TRANSCRIBE, NO_TIMES)
-FREE = SpeechRules((), (), END, NO_TIMES + 1, times=False)
 TOKENS = 24
 
 
@@ -49,45 +50,13 @@ def open_loop(folder: Path, slots: int = 3) -> EngineLoop:
     return assemble(EngineConfig(bundle=str(folder), max_running=slots)).loop
 
 
-def request(number: int, rules: SpeechRules = FREE, prompt: tuple[int, ...] = PROMPT) -> Request:
-    params = SamplingParams(TOKENS, temperature=0.0, stop_token_ids=(END,), logprobs=0, speech=rules)
-    return Request(f"text-{number}", prompt, params, audio=features(number).tobytes())
-
-
-def run(loop: EngineLoop) -> dict[str, list[TokenEvent]]:
-    found: dict[str, list[TokenEvent]] = {}
-    while loop.has_work:
-        report = loop.step()
-        assert report.failures == ()
-        assert loop.violations() == ()
-        for event in report.events:
-            found.setdefault(event.id, []).append(event)
-    return found
-
-
-def tokens_of(events: list[TokenEvent]) -> list[int]:
-    return [token for event in events for token in event.token_ids]
-
-
-def by_transformers(number: int) -> list[int]:
-    """Greedy, from the whole text at each step; times and what says that there are none are left out, as by us."""
-    import torch
-
-    heard, tokens = torch.tensor(features(number)[None]), list(PROMPT)
-    while len(tokens) < len(PROMPT) + TOKENS and tokens[-1] != END:
-        with torch.no_grad():
-            logits = network()(input_features=heard, decoder_input_ids=torch.tensor([tokens])).logits[0, -1]
-        tokens.append(int(logits[:NO_TIMES].argmax()))
-    return tokens[len(PROMPT) :]
-
-
 def test_each_as_alone(folder: Path) -> None:
     """Seven texts in three slots: each is joined and left by others."""
     loop = open_loop(folder)
     for number in range(7):
-        loop.add(request(number), (), 0, 0.0)
+        loop.add(request(number, TOKENS), (), 0, 0.0)
     found = run(loop)
-    wanted = {f"text-{number}": by_transformers(number) for number in range(7)}
+    wanted = {f"text-{number}": by_transformers(number, TOKENS) for number in range(7)}
     assert {name: tokens_of(events) for name, events in found.items()} == wanted
     assert len({tuple(tokens) for tokens in wanted.values()}) > 3
     counters = loop.stats()
@@ -97,37 +66,37 @@ def test_each_as_alone(folder: Path) -> None:
 def test_one_sound_is_heard_once(folder: Path) -> None:
     """Two texts of the same sound at once: the second one takes over what the first has heard."""
     loop = open_loop(folder)
-    loop.add(request(1), (), 0, 0.0)
-    loop.add(replace(request(1), id="again"), (), 0, 0.0)
-    loop.add(request(2), (), 0, 0.0)
+    loop.add(request(1, TOKENS), (), 0, 0.0)
+    loop.add(replace(request(1, TOKENS), id="again"), (), 0, 0.0)
+    loop.add(request(2, TOKENS), (), 0, 0.0)
     found = run(loop)
-    assert tokens_of(found["text-1"]) == tokens_of(found["again"]) == by_transformers(1)
-    assert tokens_of(found["text-2"]) == by_transformers(2)
+    assert tokens_of(found["text-1"]) == tokens_of(found["again"]) == by_transformers(1, TOKENS)
+    assert tokens_of(found["text-2"]) == by_transformers(2, TOKENS)
 
 
 def test_goes_on_behind_an_earlier_worker(folder: Path) -> None:
-    wanted = by_transformers(1)
+    wanted = by_transformers(1, TOKENS)
     loop = open_loop(folder)
-    loop.add(request(1), tuple(wanted[:5]), 0, 0.0)
+    loop.add(request(1, TOKENS), tuple(wanted[:5]), 0, 0.0)
     assert tokens_of(run(loop)["text-1"]) == wanted[5:]
 
 
 def test_abort_leaves_the_others(folder: Path) -> None:
     loop = open_loop(folder, slots=2)
     for number in range(3):
-        loop.add(request(number), (), 0, 0.0)
+        loop.add(request(number, TOKENS), (), 0, 0.0)
     loop.step()
     loop.abort("text-0")
     found = run(loop)
-    assert tokens_of(found["text-1"]) == by_transformers(1)
-    assert tokens_of(found["text-2"]) == by_transformers(2)
+    assert tokens_of(found["text-1"]) == by_transformers(1, TOKENS)
+    assert tokens_of(found["text-2"]) == by_transformers(2, TOKENS)
 
 
 def test_times_are_in_order(folder: Path) -> None:
     rules = SpeechRules((), (), END, NO_TIMES + 1, times=True, latest_start=10)
     loop = open_loop(folder)
     for number in range(3):
-        loop.add(request(number, rules, PROMPT[:-1]), (), 0, 0.0)
+        loop.add(request(number, TOKENS, rules, PROMPT[:-1]), (), 0, 0.0)
     for events in run(loop).values():
         tokens = tokens_of(events)
         assert NO_TIMES + 1 <= tokens[0] <= NO_TIMES + 11

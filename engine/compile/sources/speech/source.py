@@ -29,22 +29,15 @@ from engine.compile.sources.speech.ctranslate2 import (
     read_variables,
 )
 from engine.compile.sources.speech.ggml import read_ggml
-from engine.compile.sources.speech.ggml_words import (
-    ENGLISH_VOCAB,
-    end_of,
-    never_first,
-    never_spoken,
-    tokenizer_of,
-)
 from engine.compile.sources.text_files import TOKENIZER_FILE, load_tokenizer
-from engine.errors import CompileError
 from engine.files import JSON_BYTES, is_ggml_whisper
 from engine.files import read_json as read_json_file
 from engine.models.speech import SpeechNetwork, is_speech_config, read_speech
+from engine.speech.special_tokens import Window, speech_spec
+from engine.speech.words import WordList, never_first, never_spoken, tokenizer_of
 
 KEY_BIAS = "k_proj.bias"  # which no Whisper has
 NEEDLESS = ("proj_out.weight",)  # the embedding once more
-LANGUAGE_LETTERS = range(2, 4)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +55,10 @@ class SpeechSource:
 
     def write_text(self, folder: Path) -> tuple[TextSpec, SpeechSpec]:
         """Write the tokenizer into a bundle's folder; its special tokens. CompileError when one is missing."""
-        spec = speech_spec(self.tokenizer or load_tokenizer(self.folder), self.network, self.decoding)
+        network = self.network
+        window = Window(network.mels, network.frames, network.positions)
+        tokenizer = self.tokenizer or load_tokenizer(self.folder)
+        spec = speech_spec(tokenizer, network.decoder.spec.vocab, window, self.decoding)
         if self.tokenizer is None:
             shutil.copyfile(self.folder / TOKENIZER_FILE, folder / TOKENIZER_FILE)
         else:
@@ -107,11 +103,12 @@ def open_speech(folder: Path) -> Iterator[SpeechSource]:
 def _of_whisper_cpp(path: Path) -> SpeechSource:
     """What its files do not say is as openai/whisper has it."""
     model = read_ggml(path)
-    network, tokenizer = read_speech(model.config()), tokenizer_of(model)
+    words = WordList(model.words, model.sizes["vocab_size"], model.sizes["max_source_positions"], path.name)
+    network, tokenizer = read_speech(model.config()), tokenizer_of(words)
     decoding = {
         "alignment_heads": alignment_heads(network.decoder.spec),
         "suppress_tokens": never_spoken(tokenizer),
-        "begin_suppress_tokens": never_first(tokenizer, end_of(model)),
+        "begin_suppress_tokens": never_first(tokenizer, words.end),
     }
     return SpeechSource(path, network, _WithKeyBias(ArrayCheckpoint(model.arrays())), decoding, tokenizer)
 
@@ -153,67 +150,3 @@ class _WithKeyBias(CheckpointView):
         if name.endswith(KEY_BIAS) and name not in self.inner:
             return np.zeros(shape, np.float32)
         return self.inner.tensor(name, shape)
-
-
-def speech_spec(tokenizer: Tokenizer, network: SpeechNetwork, decoding: Mapping[str, object]) -> SpeechSpec:
-    """The ids that are looked up by their names, and what generation_config.json says. CompileError."""
-    vocab = network.decoder.spec.vocab
-
-    def named(*names: str) -> int:
-        found = next((token for name in names if (token := tokenizer.token_to_id(f"<|{name}|>")) is not None), None)
-        if found is None or found >= vocab:
-            raise CompileError(f"{TOKENIZER_FILE} has no token <|{names[0]}|> below {vocab}")
-        return found
-
-    start, end, translate = named("startoftranscript"), named("endoftext"), named("translate")
-    no_timestamps = named("notimestamps")
-    transcribe, previous = named("transcribe"), named("startofprev")
-    no_speech = named("nospeech", "nocaptions")
-    special = {start, translate, transcribe, previous, no_speech, named("startoflm")}
-    suppressed = _ids(decoding.get("suppress_tokens"), vocab, "suppress_tokens")
-    # Models of English alone have tokens of languages that they never saw.
-    is_english = vocab == ENGLISH_VOCAB or decoding.get("is_multilingual") is False
-    return SpeechSpec(
-        mels=network.mels,
-        frames=network.frames,
-        positions=network.positions,
-        start=start,
-        end=end,
-        transcribe=transcribe,
-        translate=translate,
-        previous=previous,
-        no_speech=no_speech,
-        no_timestamps=no_timestamps,
-        languages={} if is_english else _languages(tokenizer, start, min(translate, transcribe)),
-        suppressed=tuple(sorted({*suppressed, *special})),
-        first=_ids(decoding.get("begin_suppress_tokens"), vocab, "begin_suppress_tokens"),
-        alignment=_heads(decoding.get("alignment_heads")),
-    )
-
-
-def _languages(tokenizer: Tokenizer, start: int, stop: int) -> dict[str, int]:
-    """Codes between the token that starts a transcript and the tasks; a model of one language has none that is told."""
-    found = {}
-    for token in range(start + 1, stop):
-        text = tokenizer.id_to_token(token) or ""
-        code = text.removeprefix("<|").removesuffix("|>")
-        if text == f"<|{code}|>" and len(code) in LANGUAGE_LETTERS:
-            found[code] = token
-    return found if len(found) > 1 else {}
-
-
-def _ids(value: object, vocab: int, name: str) -> tuple[int, ...]:
-    listed = value if isinstance(value, list) else []
-    if not all(isinstance(item, int) and -1 <= item < vocab for item in listed):
-        raise CompileError(f"{name} must hold token ids below {vocab}")
-    return tuple(item for item in listed if item >= 0)
-
-
-def _heads(value: object) -> tuple[tuple[int, int], ...]:
-    listed = value if isinstance(value, list) else []
-    for item in listed:
-        if not (
-            isinstance(item, list) and len(item) == 2 and all(isinstance(part, int) and part >= 0 for part in item)
-        ):
-            raise CompileError("alignment_heads must hold pairs of a layer and a head")
-    return tuple((int(layer), int(head)) for layer, head in listed)

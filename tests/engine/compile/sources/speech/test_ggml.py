@@ -13,7 +13,6 @@ from engine.compile.arguments import CompileArguments, Quant
 from engine.compile.pipeline import compile_bundle
 from engine.compile.progress import SilentProgress
 from engine.compile.sources.speech.ggml import read_ggml
-from engine.compile.sources.speech.ggml_words import joined
 from engine.compile.sources.speech.source import is_speech, open_speech
 from engine.errors import CompileError, UnsupportedModel
 from engine.sources.resolve import models_in
@@ -49,11 +48,6 @@ def test_matrices_in_other_types_are_near(kind: GGMLQuantizationType, tmp_path: 
             values.append(source.checkpoint.tensor(name, shape))
             assert (source.checkpoint.rows(name, 3, 5) == values[-1][3:5]).all()
     assert 0 < np.abs(values[0] - values[1]).max() < {F16: 1e-3, Q8_0: 0.01, Q5_0: 0.1}[kind]
-
-
-def test_words_are_spelled_and_joined_in_the_order_in_which_they_came() -> None:
-    words = [bytes((byte,)) for byte in b"abn "] + [b"an", b" b", b"ban", b" ban", b"nab"]
-    assert joined(words) == [(b"a", b"n"), (b" ", b"b"), (b"b", b"an"), (b" b", b"an")]
 
 
 def test_a_text_is_cut_as_the_words_say(tmp_path: Path) -> None:

@@ -1,14 +1,14 @@
-"""The tokenizer of a file of whisper.cpp, which lists words alone: which pairs are joined follows from their order.
+"""The tokenizer of a Whisper whose files list words alone: which pairs are joined follows from their order.
 
 Special tokens, and which tokens are no speech: openai/whisper, `tokenizer.py`.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import pairwise
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
-from engine.compile.sources.speech.ggml import GgmlWhisper
 from engine.errors import CompileError, UnsupportedModel
 from engine.speech.languages import IN_ORDER
 
@@ -24,35 +24,45 @@ _NOTES = "♩♪♫♬♭♮♯"  # several tokens each, of which the first is e
 _WITHIN_WORDS = (" -", " '")  # but not where a word begins
 
 
-def tokenizer_of(model: GgmlWhisper) -> Tokenizer:
+@dataclass(frozen=True, slots=True)
+class WordList:
+    """words: bytes of the ordinary tokens, by id; there may be more behind them. vocab: all tokens, positions: of the
+    encoder. where: the file, for people."""
+
+    words: Sequence[bytes] = field(repr=False)
+    vocab: int
+    positions: int
+    where: str
+
+    @property
+    def end(self) -> int:
+        """The token that ends a text; the file does not say it."""
+        if self.vocab < ENGLISH_VOCAB:
+            return len(self.words)
+        return ENGLISH_END if self.vocab == ENGLISH_VOCAB else END
+
+
+def tokenizer_of(told: WordList) -> Tokenizer:
     """Words, then special tokens. CompileError for a word that comes twice, UnsupportedModel when the number of special
     tokens is none that a Whisper has."""
-    letters = _letters()
-    end = end_of(model)
-    words = {_spelled(word, letters): index for index, word in enumerate(model.words[:end])}
-    if len(words) < len(model.words[:end]):
-        raise CompileError(f"{model.path} is damaged: it has a word twice")
-    merges = [(_spelled(first, letters), _spelled(second, letters)) for first, second in joined(model.words[:end])]
+    letters, end = _letters(), told.end
+    listed = told.words[:end]
+    words = {_spelled(word, letters): index for index, word in enumerate(listed)}
+    if len(words) < len(listed):
+        raise CompileError(f"{told.where} is damaged: it has a word twice")
+    merges = [(_spelled(first, letters), _spelled(second, letters)) for first, second in joined(listed)]
     made = Tokenizer(models.BPE(words, merges))
     made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     made.decoder = decoders.ByteLevel()
-    count = model.sizes["vocab_size"] - end - 2 - len(TASKS) - model.sizes["max_source_positions"] - 1
+    count = told.vocab - end - 2 - len(TASKS) - told.positions - 1
     if not 0 < count <= len(IN_ORDER):
-        raise UnsupportedModel(f"{model.path.name}: {model.sizes['vocab_size']} tokens leave {count} for languages")
+        raise UnsupportedModel(f"{told.where}: {told.vocab} tokens leave {count} for languages")
     names = ("endoftext", "startoftranscript", *IN_ORDER[:count], *TASKS)
     # Ids are given in order, from the number of words on: what no word has is filled up.
     fillers = [f"<|unused {index}|>" for index in range(made.get_vocab_size(), end)]
     special = [AddedToken(text, special=True, normalized=False) for text in (*fillers, *map("<|{}|>".format, names))]
     made.add_special_tokens(special)
     return made
-
-
-def end_of(model: GgmlWhisper) -> int:
-    """The token that ends a text; the file does not say it."""
-    size = model.sizes["vocab_size"]
-    if size < ENGLISH_VOCAB:
-        return len(model.words)
-    return ENGLISH_END if size == ENGLISH_VOCAB else END
 
 
 def joined(words: Sequence[bytes]) -> list[tuple[bytes, bytes]]:

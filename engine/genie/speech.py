@@ -1,0 +1,186 @@
+"""A Whisper's folder of Qualcomm AI Hub read into a manifest and its wrappers. Nothing is written here.
+
+Two binaries, as its runtimes lay them out: `encoder.bin` and `decoder.bin` (qnn_context_binary, voice_ai), or
+`encoder_onnx/encoder.bin` and `decoder_onnx/decoder.bin` (precompiled_qnn_onnx). Words come from `vocab.bin` (voice_ai)
+or from a tokenizer.json that is put there; which chip the binaries are for, from metadata.json.
+"""
+
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from tokenizers import Tokenizer
+
+from engine.bundle.manifest import FORMAT_VERSION, GraphKind, GraphSpec, Manifest, NpuSpec, TensorSpec, TextSpec
+from engine.bundle.model_spec import ModelSpec
+from engine.bundle.specs import ModelTask, SpeechSpec
+from engine.bundle.speech import FEATURES, check_speech, cross_name, self_name
+from engine.bundle.tensors import INTEGERS, LOGITS
+from engine.errors import BundleError, CompileError
+from engine.files import TOKENIZER_BYTES, is_regular, one_line, read_bytes
+from engine.genie.config import Fields
+from engine.genie.read import TARGETS, USUAL_CHIP, GenieBundle, Wrapper
+from engine.genie.text import TOKENIZER_FILE, GenieText, read_metadata
+from engine.models.encoder_families import NO_ROTATION
+from engine.models.speech import CONVOLUTION_STRIDE
+from engine.runtime.qnn.binary import BinaryGraph, BinaryInfo, BinaryTensor
+from engine.runtime.qnn.ep_context import ContextNode
+from engine.runtime.qnn.reader import check_age
+from engine.speech.special_tokens import Window, speech_spec
+from engine.speech.words import WordList, never_first, never_spoken, tokenizer_of
+
+PARTS = {"encoder": GraphKind.SPEECH_ENCODER, "decoder": GraphKind.SPEECH_DECODER}
+WORDS_FILE = "vocab.bin"
+END = b"\0"  # of a word; the one that is this byte alone has no other
+MOST_LAYERS = 1024
+
+
+def is_hub_speech(folder: Path) -> bool:
+    """Whether both binaries of a Whisper lie there."""
+    return all(is_regular(_binary(folder, part)) for part in PARTS)
+
+
+def read_hub_speech(folder: Path, describe: Callable[[Path], BinaryInfo], runtime: str = "") -> GenieBundle:
+    """Read such a folder. describe: a binary's tensors; runtime: the installed QNN's version, '' = do not compare.
+
+    BundleError names the file or the tensor that cannot be served, and why.
+    """
+    binaries = {f"{part}.bin": _binary(folder, part) for part in PARTS}
+    infos = {name: describe(path) for name, path in binaries.items()}
+    for name, info in infos.items():
+        check_age(name, info, runtime)
+        if len(info.graphs) != 1:
+            raise BundleError(f"{name} holds {len(info.graphs)} graphs, one is expected")
+    wrappers = tuple(_wrapper(part, kind, infos[f"{part}.bin"]) for part, kind in PARTS.items())
+    encoder, decoder = (_tensors(wrapper.graph) for wrapper in wrappers)
+    model, window = _model(encoder, decoder), _window(encoder, decoder)
+    tokenizer = _tokenizer(folder, model.vocab, window.positions)
+    spec, metadata = _special(tokenizer, model.vocab, window), read_metadata(folder)
+    chipset = metadata.group("chipset_attributes")
+    chip = _chip(chipset)
+    chains = {wrapper.graph.name: tuple((node.binary, node.graph) for node in wrapper.nodes) for wrapper in wrappers}
+    text = TextSpec(TOKENIZER_FILE, None, (spec.end,))
+    manifest = Manifest(
+        format_version=FORMAT_VERSION,
+        name=folder.resolve().name,
+        target=TARGETS.get(chip, f"v{chip[1]}"),
+        quant=metadata.text("precision", "").lower() or _taken(decoder, self_name("k", 0, "in")).dtype,
+        split="none",
+        created=int(time.time()),
+        model=model,
+        graphs=tuple(wrapper.graph for wrapper in wrappers),
+        kv_dtype=_taken(decoder, self_name("k", 0, "in")).dtype,
+        max_context=int(_taken(decoder, self_name("k", 0, "in")).shape[-1]) + 1,
+        text=text,
+        files={},
+        versions={"qnn": infos["decoder.bin"].build_id},
+        source="AI Hub",
+        task=ModelTask.TRANSCRIBE,
+        speech=spec,
+        npu=NpuSpec(
+            *chip,
+            binaries={name: (info.graphs[0].name,) for name, info in infos.items()},
+            chains=chains,
+            sdk=infos["decoder.bin"].build_id,
+        ),
+    )
+    check_speech(manifest)
+    return GenieBundle(manifest, wrappers, binaries, GenieText(tokenizer.to_str(), None, text))
+
+
+def _binary(folder: Path, part: str) -> Path:
+    alone = folder / f"{part}.bin"
+    return alone if is_regular(alone) else folder / f"{part}_onnx" / f"{part}.bin"
+
+
+def _wrapper(part: str, kind: GraphKind, info: BinaryInfo) -> Wrapper:
+    (graph,) = info.graphs
+    inputs, outputs = (tuple(map(_spec, tensors)) for tensors in (graph.inputs, graph.outputs))
+    spec = GraphSpec(part, f"{part}.onnx", kind, 1, 1, inputs, outputs)
+    return Wrapper(spec, (_node(graph, f"{part}.bin", info.build_id),))
+
+
+def _node(graph: BinaryGraph, binary: str, sdk: str) -> ContextNode:
+    inputs, outputs = (tuple(tensor.name for tensor in tensors) for tensors in (graph.inputs, graph.outputs))
+    return ContextNode(graph.name, binary, inputs, outputs, sdk_version=sdk)
+
+
+def _spec(tensor: BinaryTensor) -> TensorSpec:
+    scale = zero = None
+    if tensor.encoding is not None and tensor.dtype in INTEGERS:
+        scale, zero = tensor.encoding.scales[0], -tensor.encoding.offsets[0]
+    return TensorSpec(tensor.name, tensor.dtype, tensor.shape, scale, zero)
+
+
+def _tensors(graph: GraphSpec) -> dict[str, TensorSpec]:
+    return {tensor.name: tensor for tensor in (*graph.inputs, *graph.outputs)}
+
+
+def _taken(tensors: Mapping[str, TensorSpec], name: str) -> TensorSpec:
+    if name not in tensors:
+        raise BundleError(f"the binaries are no Whisper's: they have no tensor {name}")
+    return tensors[name]
+
+
+def _axes(tensors: Mapping[str, TensorSpec], name: str, count: int) -> list[int]:
+    """The axes of a tensor that has so many which are longer than 1."""
+    found = [int(size) for size in _taken(tensors, name).shape if size != 1]
+    if len(found) != count:
+        raise BundleError(f"tensor {name} has the shape {list(tensors[name].shape)}, {count} long axes are expected")
+    return found
+
+
+def _model(encoder: Mapping[str, TensorSpec], decoder: Mapping[str, TensorSpec]) -> ModelSpec:
+    heads, size, _ = _axes(decoder, cross_name("k", 0), 3)
+    (vocab,) = _axes(decoder, LOGITS, 1)
+    layers = next(layer for layer in range(MOST_LAYERS) if cross_name("k", layer) not in encoder)
+    return ModelSpec("whisper", layers, heads * size, heads, heads, size, 0, vocab, NO_ROTATION, tied_head=True)
+
+
+def _window(encoder: Mapping[str, TensorSpec], decoder: Mapping[str, TensorSpec]) -> Window:
+    mels, frames = _axes(encoder, FEATURES, 2)
+    positions = _axes(decoder, cross_name("k", 0), 3)[-1]
+    if frames != CONVOLUTION_STRIDE * positions:
+        raise BundleError(
+            f"tensor {FEATURES} has {frames} frames for {positions} positions, twice as many are expected"
+        )
+    return Window(mels, frames, positions)
+
+
+def _tokenizer(folder: Path, vocab: int, positions: int) -> Tokenizer:
+    """Of the words in vocab.bin, else the folder's own."""
+    path = folder / WORDS_FILE
+    try:
+        if is_regular(path):
+            return tokenizer_of(WordList(words_of(read_bytes(path, TOKENIZER_BYTES)), vocab, positions, WORDS_FILE))
+        return Tokenizer.from_str(read_bytes(folder / TOKENIZER_FILE, TOKENIZER_BYTES).decode())
+    except FileNotFoundError:
+        raise BundleError(
+            f"{folder} has the binaries of a Whisper and no words: put its {TOKENIZER_FILE} or {WORDS_FILE} there"
+        ) from None
+    except CompileError as error:
+        raise BundleError(str(error)) from error
+    except Exception as error:  # the library raises exactly this class for every parse error
+        raise BundleError(f"{folder / TOKENIZER_FILE} is not a tokenizer: {one_line(error)}") from error
+
+
+def words_of(content: bytes) -> list[bytes]:
+    """Words that each end with a zero byte, but for the one that is this byte."""
+    return [word or END for word in content.removesuffix(END).split(END)]
+
+
+def _special(tokenizer: Tokenizer, vocab: int, window: Window) -> SpeechSpec:
+    end = tokenizer.token_to_id("<|endoftext|>")
+    decoding = {"suppress_tokens": never_spoken(tokenizer), "begin_suppress_tokens": never_first(tokenizer, end or 0)}
+    try:
+        return speech_spec(tokenizer, vocab, window, decoding)
+    except CompileError as error:
+        raise BundleError(str(error)) from error
+
+
+def _chip(chipset: Fields) -> tuple[int, int]:
+    """Of metadata.json; X Elite's where it does not tell."""
+    return (
+        chipset.integer("soc_model", 0, 1 << 16, USUAL_CHIP[0]),
+        chipset.integer("htp_version", 1, 1000, USUAL_CHIP[1]),
+    )
