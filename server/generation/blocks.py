@@ -6,7 +6,8 @@ from typing import Any, Generic, TypeVar
 
 from engine.request import Delta
 from server.generation.answers import TokenCount
-from server.generation.call_block import CallArguments, CallBegin
+from server.generation.argument_reading import CallArguments
+from server.generation.call_reading import CallBegin
 from server.generation.framing import AnswerWriter
 from server.generation.parsing import ParsedChoice, Part, Thought
 from server.generation.stream import ChoiceDelta

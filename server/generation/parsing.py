@@ -1,20 +1,21 @@
 """An answer taken apart into reasoning, text and tool calls, as its tokens come."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass
-from enum import Enum, auto
 from typing import Literal
 
 from msgspec import UNSET, UnsetType
 
-from engine.bundle.answer_format import AnswerFormat, Markers
+from engine.bundle.answer_format import AnswerFormat, CallFormat, Markers
 from engine.request import Delta, FinishReason, TextLogprob
 from server.generation.answers import FINISH_NAMES, TokenLogprobEntry, chat_entries
-from server.generation.argument_readers import Schema
-from server.generation.call_block import CallArguments, CallBegin, CallBlock, Piece
-from server.generation.literals import uncertain
+from server.generation.argument_reading import CallArguments, Schema
+from server.generation.call_reading import CallBegin, CallReader
+from server.generation.growing_text import Ended, GrowingText, uncertain
 from server.http.fields import Answer
+
+MAX_SHORT_REFUSAL = 4096  # a longer text that is no call is not searched for another
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,191 +23,164 @@ class Thought:
     text: str
 
 
-class _State(Enum):
-    BEFORE = auto()  # nothing but white space so far
-    INSIDE = auto()
-    AFTER = auto()  # the answer; markers in it are text
+Part = Thought | str | CallBegin | CallArguments
+Steps = Generator[Part | None, None, None]
+NO_SCHEMAS: Mapping[str, Schema] = {}
+PLAIN = AnswerFormat()
 
 
-class ReasoningSplitter:
-    """Splits the text of one choice, piece by piece. White space around the markers is dropped.
+class AnswerParser:
+    """Takes the text of one choice apart, piece by piece.
 
-    Kept back: what may be the beginning of a marker, and white space that a marker may follow. Only a block at the
-    very beginning is reasoning; one that is never closed lasts to the end.
+    Reasoning: only a block at the very beginning; one that is never closed lasts to the end. White space around it is
+    dropped, as what is around the text of an answer and white space around calls. Kept back: what may be the beginning
+    of a marker, white space that one may follow, and a call until its name and the begin of its arguments are known. A
+    call that does not begin as one comes out as the text it is.
     """
 
-    def __init__(self, markers: Markers, is_open: bool) -> None:
-        """`is_open`: the prompt has already opened the block."""
-        self._opening, self._closing = markers.opening, markers.closing
-        self._state = _State.INSIDE if is_open else _State.BEFORE
-        self._pending = ""
-        self._is_trimming = True  # at the beginning of a part: its leading white space is dropped
-        self._unassigned = 0
-        self.tokens = 0  # of the deltas that were reasoning, markers included
+    def __init__(
+        self,
+        form: AnswerFormat = PLAIN,
+        may_call: bool = True,
+        schemas: Mapping[str, Schema] = NO_SCHEMAS,
+        prefilled: str = "",
+        reasoning: Markers | None = None,
+        is_open: bool = False,
+    ) -> None:
+        """schemas: of the parameters of functions, by name. prefilled: what the prompt has written of the answer.
 
-    def feed(self, delta: Delta) -> list[str | Thought]:
-        """What is certain now, in order; everything when the delta is the last."""
-        was_inside = self._state is _State.INSIDE
-        was_before = self._state is _State.BEFORE
-        self._pending += delta.text
-        found: list[str | Thought] = []
-        while (piece := self._next(delta.finish is not None)) is not None:
-            found.append(piece)
-        self._count(len(delta.token_ids), was_inside, was_before)
-        return [piece for piece in found if (piece.text if isinstance(piece, Thought) else piece)]
+        reasoning: its markers; is_open: the prompt has already opened it.
+        """
+        self.is_thinking: bool | None = None if reasoning is not None else False  # None: that is not known yet
+        opening, closing = (form.content.opening, form.content.closing) if form.content else ("", "")
+        self._openings = frozenset(text for text in (opening, *form.asides) if text)
+        self._closing = closing
+        formats = (form.calls, *form.also) if form.calls is not None and may_call else ()
+        self._formats = {form.mark(each): each for each in reversed(formats)}
+        self._bare = next((mark for mark in self._formats if mark.startswith("{")), "")
+        marks = {*self._openings, closing, form.restart, *self._formats} - {"", self._bare}
+        self._marks = tuple(sorted(marks, key=len, reverse=True))
+        self._search = re.compile("|".join(map(re.escape, self._marks)) or "(?!)")
+        self._source = GrowingText()
+        self._calls = CallReader(self._source, schemas, form.id_chars)
+        self._has_said = False
+        self._is_trimming = bool(prefilled)  # nothing but white space since a call or a marker
+        self._is_closed = False  # the text has ended: what follows is no text of the answer
+        self._steps = self._answer(reasoning, is_open, prefilled)
 
-    def _count(self, tokens: int, was_inside: bool, was_before: bool) -> None:
-        if was_before and self._state is _State.BEFORE:
-            self._unassigned += tokens
-        elif was_inside or self._state is _State.INSIDE:
-            self.tokens += tokens + self._unassigned
-            self._unassigned = 0
+    @property
+    def has_calls(self) -> bool:
+        return self._calls.calls > 0
 
-    def _next(self, is_last: bool) -> str | Thought | None:
-        if not self._pending:
-            return None
-        if self._state is _State.BEFORE:
-            return self._before(is_last)
-        if self._state is _State.INSIDE:
-            return self._inside(is_last)
-        text, self._pending = self._trimmed(self._pending), ""
-        return text
+    def feed(self, text: str, is_last: bool = False) -> list[Part]:
+        """What is certain now, in order; everything when `is_last`."""
+        self._source.text += text
+        self._source.is_last = is_last
+        found: list[Part] = []
+        for part in self._steps:
+            if part is None:
+                break
+            last = found[-1] if found else None
+            if isinstance(part, CallArguments) and isinstance(last, CallArguments):
+                found[-1] = CallArguments(part.index, last.text + part.text)
+            elif part:
+                found.append(part)
+        return found
 
-    def _before(self, is_last: bool) -> str | None:
-        shown = self._pending.lstrip()
-        if shown.startswith(self._opening):
-            self._pending, self._state = shown[len(self._opening) :], _State.INSIDE
-            return ""
-        if not is_last and self._opening.startswith(shown):
-            return None  # white space, or the beginning of the marker
-        self._is_trimming = False
-        self._state = _State.AFTER
-        return ""
+    def _answer(self, reasoning: Markers | None, is_open: bool, prefilled: str) -> Steps:
+        if reasoning is not None:
+            yield from self._thoughts(reasoning, is_open)
+        self._source.text = prefilled + self._source.text
+        while not self._source.is_last or self._source.text:
+            yield from self._next()
 
-    def _inside(self, is_last: bool) -> Thought | None:
-        end = self._pending.find(self._closing)
+    def _thoughts(self, markers: Markers, is_open: bool) -> Steps:
+        source = self._source
+        while not is_open:
+            shown = source.text.lstrip()
+            if shown.startswith(markers.opening):
+                source.text, is_open = shown[len(markers.opening) :], True
+            elif source.is_last or not markers.opening.startswith(shown):
+                self.is_thinking = False
+                return
+            else:
+                yield None
+        self.is_thinking, self._is_trimming = True, True
+        while (end := source.text.find(markers.closing)) < 0 and not source.is_last:
+            keep = len(source.text) - uncertain(source.text, (markers.closing,))
+            text, source.text = source.text[:keep], source.text[keep:]
+            if text := self._trimmed(text):
+                yield Thought(text)
+            yield None
+        text, _, source.text = source.text.partition(markers.closing)
+        if text := self._trimmed(text.rstrip()):
+            yield Thought(text)
         if end >= 0:
-            text, self._pending = self._pending[:end].rstrip(), self._pending[end + len(self._closing) :]
-            thought = Thought(self._trimmed(text))
-            self._state, self._is_trimming = _State.AFTER, True
-            return thought
-        keep = len(self._pending) if is_last else len(self._pending) - uncertain(self._pending, (self._closing,))
-        if not keep:
-            return None
-        text, self._pending = self._pending[:keep], self._pending[keep:]
-        return Thought(self._trimmed(text.rstrip() if is_last else text))
+            self.is_thinking, self._is_trimming = False, True
+
+    def _next(self) -> Steps:
+        """What comes next of the answer behind the reasoning."""
+        source = self._source
+        shown = source.text.lstrip()
+        if self._bare and not self._has_said and (shown.startswith("{") or not (shown or source.is_last)):
+            if shown:
+                yield from self._called(self._formats[self._bare], len(source.text) - len(shown))
+            else:
+                yield None
+            return
+        mark = self._search.search(source.text)
+        if mark is not None and (source.is_last or not self._may_be_longer(source.text[mark.start() :])):
+            yield from self._marked(mark)
+            return
+        end = len(source.text) if mark is None else mark.start()
+        if (self._marks or self._formats) and not source.is_last:
+            end -= uncertain(source.text[:end], self._marks if mark is None else ())
+        text, source.text = source.text[:end], source.text[end:]
+        yield self._text(text)
+        if not source.is_last:
+            yield None
+
+    def _may_be_longer(self, text: str) -> bool:
+        return any(len(each) > len(text) and each.startswith(text) for each in self._marks)
+
+    def _marked(self, mark: re.Match[str]) -> Steps:
+        """The text in front of a mark, and the calls that it begins, if it begins some."""
+        source, said = self._source, mark.string[: mark.start()]
+        if mark[0] in self._formats and mark[0] not in self._openings:
+            yield self._text(said.rstrip())
+            source.text = source.text[len(said.rstrip()) :]
+            yield from self._called(self._formats[mark[0]], len(said) - len(said.rstrip()))
+            return
+        is_closing = mark[0] == self._closing
+        yield self._text(said.rstrip() if is_closing else said)
+        source.text, self._is_trimming, self._is_closed = source.text[mark.end() :], True, is_closing
+
+    def _called(self, form: CallFormat, lead: int) -> Steps:
+        """A block of calls behind so much white space, or the text that it is instead."""
+        source, before = self._source, self._calls.calls
+        space, source.text = source.text[:lead], source.text[lead:]
+        is_cut = False
+        try:
+            yield from self._calls.block(form)
+        except Ended:
+            is_cut = True
+        if self._calls.calls > before:
+            source.text = "" if is_cut else source.text
+            self._has_said, self._is_trimming, self._is_closed = True, True, False
+            return
+        size = len(source.text) if is_cut or len(source.text) >= MAX_SHORT_REFUSAL else 1
+        text, source.text = source.text[:size], source.text[size:]
+        yield self._text(space + text)
+
+    def _text(self, text: str) -> str:
+        """Text of the answer: without white space behind a call or a marker, and nothing behind its end."""
+        shown = "" if self._is_closed else self._trimmed(text)
+        self._has_said = self._has_said or bool(shown.strip())
+        return shown
 
     def _trimmed(self, text: str) -> str:
         shown = text.lstrip() if self._is_trimming else text
         self._is_trimming = self._is_trimming and not shown
-        return shown
-
-
-NO_SCHEMAS: Mapping[str, Schema] = {}
-
-
-class CallSplitter:
-    """Splits the text of one choice, piece by piece, into plain text and calls.
-
-    Kept back: what may be the beginning of a marker, a call until its name and the begin of its arguments are known,
-    and white space, which is dropped when a call follows it or precedes it. A call that does not begin as one comes
-    out as the text it is. What is around the text of an answer is dropped.
-    """
-
-    def __init__(
-        self, form: AnswerFormat, may_call: bool = True, schemas: Mapping[str, Schema] = NO_SCHEMAS, prefilled: str = ""
-    ) -> None:
-        """schemas: of the parameters of functions, by name. prefilled: what the prompt has written of the answer."""
-        self._form, self._schemas = form, schemas
-        opening, closing = (form.content.opening, form.content.closing) if form.content else ("", "")
-        self._openings = frozenset(text for text in (opening, *form.asides) if text)
-        self._closing = closing
-        taken = tuple(text for text in (*self._openings, closing, form.restart) if text)
-        formats = (form.calls, *form.also) if form.calls is not None and may_call else ()
-        self._formats = {form.mark(each): each for each in reversed(formats)}
-        self._bare = next((mark for mark in self._formats if mark.startswith("{")), "")
-        marks = {mark for mark in self._formats if mark != self._bare} | set(taken)
-        self._marks = tuple(sorted(marks, key=len, reverse=True))
-        self._search = re.compile("|".join(map(re.escape, self._marks))) if self._marks else None
-        self._pending, self._lead = prefilled, ""
-        self._block: CallBlock | None = None
-        self._ids: set[str] = set()
-        self._calls = 0
-        self._has_said = False
-        self._is_trimming = bool(prefilled)  # nothing but white space since a call or a marker
-        self._is_closed = False  # the text has ended: what follows is no text of the answer
-
-    @property
-    def has_calls(self) -> bool:
-        return self._calls > 0
-
-    def feed(self, text: str, is_last: bool = False) -> list[Piece]:
-        """What is certain now, in order; everything when `is_last`."""
-        self._pending += text
-        found: list[Piece] = []
-        while (pieces := self._next(is_last)) is not None:
-            found += pieces
-        return [piece for piece in found if piece]
-
-    def _next(self, is_last: bool) -> list[Piece] | None:
-        """What comes next, None when more text is needed for it."""
-        if self._block is not None:
-            return self._called(self._block, is_last)
-        if self._bare and not self._has_said:
-            shown = self._pending.lstrip()
-            if shown.startswith("{"):
-                return self._opened(self._bare, self._pending[: len(self._pending) - len(shown)], shown)
-            if not shown and not is_last:
-                return None
-        return self._said(is_last)
-
-    def _said(self, is_last: bool) -> list[Piece] | None:
-        mark = self._search.search(self._pending) if self._search is not None else None
-        if mark is None or (not is_last and self._may_be_longer(mark)):
-            end = mark.start() if mark is not None else len(self._pending)
-            if not is_last:
-                end -= uncertain(self._pending[:end], self._marks if mark is None else ())
-            text, self._pending = self._pending[:end], self._pending[end:]
-            return [self._text(text)] if text else None
-        text, rest = self._pending[: mark.start()], self._pending[mark.end() :]
-        if mark[0] in self._formats and mark[0] not in self._openings:
-            kept = text.rstrip()
-            return [self._text(kept), *self._opened(mark[0], text[len(kept) :], self._pending[mark.start() :])]
-        said = self._text(text.rstrip() if mark[0] == self._closing else text)
-        self._pending, self._is_trimming = rest, True
-        self._is_closed = mark[0] == self._closing
-        return [said]
-
-    def _may_be_longer(self, mark: re.Match[str]) -> bool:
-        rest = self._pending[mark.start() :]
-        return any(len(each) > len(rest) and each.startswith(rest) for each in self._marks)
-
-    def _opened(self, mark: str, lead: str, pending: str) -> list[Piece]:
-        self._lead, self._pending = lead, pending
-        form = self._formats[mark]
-        self._block = CallBlock(form, self._schemas, self._calls, self._form.id_chars, self._ids)
-        return []
-
-    def _called(self, block: CallBlock, is_last: bool) -> list[Piece] | None:
-        pieces = block.feed(self._pending, is_last)
-        self._pending = ""
-        if block.calls > self._calls:
-            self._calls, self._lead, self._has_said = block.calls, "", True
-            self._is_trimming, self._is_closed = True, False
-        if block.rest is None:
-            return pieces or None
-        self._pending, self._block = block.rest, None
-        if block.refused:
-            return [*pieces, self._text(self._lead + block.refused)]
-        return pieces
-
-    def _text(self, text: str) -> str:
-        """Text of the answer: without white space behind a call or a marker, and nothing behind its end."""
-        if self._is_closed:
-            return ""
-        shown = text.lstrip() if self._is_trimming else text
-        self._is_trimming = self._is_trimming and not shown
-        self._has_said = self._has_said or bool(shown.strip())
         return shown
 
 
@@ -236,34 +210,34 @@ class ChatMessage(Answer, kw_only=True):
 
 
 ChatFinish = Literal["stop", "length", "tool_calls"]
-Part = Thought | Piece
 
 
 class ParsedChoice:
-    """What one choice has said so far. `splitter` finds calls in the answer, None = it is text as it is."""
+    """What one choice has said so far."""
 
-    def __init__(self, splitter: CallSplitter | None, reasoning: ReasoningSplitter | None = None) -> None:
+    def __init__(self, parser: AnswerParser) -> None:
         self.parts: list[Part] = []
         self.logprobs: list[TextLogprob] = []
         self.finish: ChatFinish | None = None
-        self._splitter = splitter
-        self._reasoning = reasoning
-        self._counted = 0
+        self._parser = parser
+        self._undecided, self._reasoning_tokens = 0, 0
 
     def take(self, delta: Delta) -> list[Part]:
         """The reasoning, text and calls that are certain with this delta."""
         self.logprobs += delta.logprobs
-        pieces = [delta.text] if self._reasoning is None else self._reasoning.feed(delta)
-        if self._splitter is None:
-            return [piece for piece in pieces if piece]
-        parts: list[Part] = [piece for piece in pieces if isinstance(piece, Thought)]
-        text = "".join(piece for piece in pieces if isinstance(piece, str))
-        return parts + self._splitter.feed(text, delta.finish is not None)
+        before = self._parser.is_thinking
+        parts = self._parser.feed(delta.text, delta.finish is not None)
+        self._undecided += len(delta.token_ids)
+        if before or self._parser.is_thinking:
+            self._reasoning_tokens += self._undecided
+        if self._parser.is_thinking is not None:
+            self._undecided = 0
+        return parts
 
     def new_reasoning_tokens(self) -> int:
-        """Tokens that turned out to be reasoning since this was last asked."""
-        before, self._counted = self._counted, 0 if self._reasoning is None else self._reasoning.tokens
-        return self._counted - before
+        """Tokens that turned out to be reasoning since this was last asked, markers included."""
+        taken, self._reasoning_tokens = self._reasoning_tokens, 0
+        return taken
 
     def message(self) -> ChatMessage:
         """The whole message; content is null when there are only calls."""
@@ -286,11 +260,7 @@ class ParsedChoice:
         pieces = (part for part in self.parts if isinstance(part, CallArguments) and part.index == call.index)
         return "".join(piece.text for piece in pieces)
 
-    @property
-    def has_calls(self) -> bool:
-        return self._splitter is not None and self._splitter.has_calls
-
     def finish_name(self, finish: FinishReason) -> ChatFinish:
         """OpenAI's finish_reason; a text that was cut stays 'length' even after a call."""
         name = FINISH_NAMES[finish]
-        return "tool_calls" if self.has_calls and name == "stop" else name
+        return "tool_calls" if self._parser.has_calls and name == "stop" else name

@@ -14,7 +14,7 @@ from server.generation.chat_request import ChatRequest
 from server.generation.chat_template import Thinking, chat_tools, thinking_after, thinking_budget
 from server.generation.launch import Service, until_left
 from server.generation.params import GenerationParams, chat_params, predicted_tokens
-from server.generation.parsing import CallSplitter, ParsedChoice, ReasoningSplitter
+from server.generation.parsing import NO_SCHEMAS, PLAIN, AnswerParser, ParsedChoice
 from server.generation.structured_output import AnswerForm, chat_form
 from server.http.errors import Refusal
 
@@ -35,12 +35,12 @@ class PreparedChat:
 
     def _parsed(self) -> ParsedChoice:
         thinking, answer = self.thinking, self.answer
-        reasoning = None if thinking.markers is None else ReasoningSplitter(thinking.markers, thinking.is_open)
-        if answer is None or (self.tools is None and answer.content is None):
-            return ParsedChoice(None, reasoning)
         functions = [tool["function"] for tool in self.tools or ()]
         schemas = {function["name"]: function.get("parameters") or {} for function in functions}
-        return ParsedChoice(CallSplitter(answer, self.tools is not None, schemas, thinking.prefilled), reasoning)
+        reasoning = (thinking.markers, thinking.is_open)
+        if answer is None or (self.tools is None and answer.content is None):
+            return ParsedChoice(AnswerParser(PLAIN, False, NO_SCHEMAS, "", *reasoning))
+        return ParsedChoice(AnswerParser(answer, self.tools is not None, schemas, thinking.prefilled, *reasoning))
 
 
 async def prepared_chat(

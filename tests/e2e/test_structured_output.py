@@ -18,8 +18,9 @@ from engine.grammar.compiler_pool import GrammarCompilerLimits
 from engine.grammar.spec import CalledTool, Cfg, Choice, Form, GrammarSpec, JsonSchema, Regex, ToolCalls
 from engine.request import FinishReason, Request, SamplingParams
 from engine.sources.resolve import default_cache, resolve_bundle
-from server.generation.call_block import CallArguments, CallBegin
-from server.generation.parsing import CallSplitter
+from server.generation.argument_reading import CallArguments
+from server.generation.call_reading import CallBegin
+from server.generation.parsing import AnswerParser
 from tests.call_formats import HERMES, answers
 from tests.e2e.shapes import closed, draw, record
 
@@ -50,7 +51,7 @@ class Case:
 
 
 def check_calls(text: str, parameters: dict[str, Any], most: int) -> None:
-    pieces = CallSplitter(answers(HERMES)).feed(text, is_last=True)
+    pieces = AnswerParser(answers(HERMES)).feed(text, is_last=True)
     assert not any(isinstance(piece, str) for piece in pieces), text
     names = {piece.index: piece.name for piece in pieces if isinstance(piece, CallBegin)}
     assert names and len(names) <= (most or 999)

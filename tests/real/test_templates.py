@@ -20,8 +20,9 @@ from engine.text.answer_finding import find_answer
 from engine.text.format_probes import USER, Renderings, probe_requests
 from engine.text.format_table import atoms, common_start, is_tag
 from engine.text.renderer import ChatTemplate
-from server.generation.call_block import CallArguments, CallBegin
-from server.generation.parsing import CallSplitter
+from server.generation.argument_reading import CallArguments
+from server.generation.call_reading import CallBegin
+from server.generation.parsing import AnswerParser
 from tests.real.written_calls import TEMPLATES
 
 # Templates that show tools and render no calls: the way is told by a table.
@@ -107,7 +108,7 @@ def loaded(folder: Path, name: str) -> Template:
 
 
 def read(answer: AnswerFormat, pieces: list[str]) -> tuple[str, list[tuple[str, str]]]:
-    splitter = CallSplitter(answer, schemas=FUNCTIONS, prefilled=answer.prefill)
+    splitter = AnswerParser(answer, schemas=FUNCTIONS, prefilled=answer.prefill)
     parts = [part for piece in pieces for part in splitter.feed(piece)] + splitter.feed("", is_last=True)
     calls: dict[int, list[str]] = {}
     for part in parts:

@@ -13,8 +13,10 @@ from pydantic import Field
 from engine.errors import HexserveError
 from engine.request import Delta, FinishReason
 from server.generation.answers import Envelope, TokenCount
+from server.generation.argument_reading import CallArguments
 from server.generation.blocks import Block, BlockWriter
-from server.generation.call_block import CallArguments, CallBegin, whole_object
+from server.generation.call_reading import CallBegin
+from server.generation.call_values import whole_object
 from server.generation.parsing import ParsedChoice, Part, Thought
 from server.generation.stream import ChoiceDelta
 from server.http.error_formats import AnthropicErrorDetail, anthropic_error

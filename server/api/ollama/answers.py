@@ -11,7 +11,9 @@ from msgspec import UNSET, UnsetType
 from engine.errors import HexserveError
 from engine.request import Delta, RequestTimings
 from server.generation.answers import FINISH_NAMES, TokenCount, TokenLogprobEntry
-from server.generation.call_block import CallArguments, CallBegin, whole_object
+from server.generation.argument_reading import CallArguments
+from server.generation.call_reading import CallBegin
+from server.generation.call_values import whole_object
 from server.generation.framing import AnswerWriter
 from server.generation.parsing import ParsedChoice, Part, Thought
 from server.generation.stream import ChoiceDelta

@@ -10,7 +10,8 @@ from msgspec import UNSET, UnsetType
 from server.api.body import BoundedRoute
 from server.api.openapi import answers
 from server.generation.answers import Envelope, Identified, StreamUsage, TokenCount, TokenLogprobEntry
-from server.generation.call_block import CallArguments, CallBegin
+from server.generation.argument_reading import CallArguments
+from server.generation.call_reading import CallBegin
 from server.generation.chat_request import ChatRequest
 from server.generation.chat_template import template_messages, template_options
 from server.generation.framing import PlainEnding

@@ -18,8 +18,8 @@ from server.api.openai.response_answer import (
     ResponseEvent,
 )
 from server.generation.answers import TokenLogprobEntry
+from server.generation.argument_reading import CallArguments
 from server.generation.blocks import Block
-from server.generation.call_block import CallArguments
 from server.generation.parsing import Thought
 
 

@@ -43,7 +43,7 @@ from server.api.openai.response_request import (
 )
 from server.generation.answers import Envelope, TokenCount, TokenLogprobEntry
 from server.generation.blocks import BlockWriter
-from server.generation.call_block import CallBegin
+from server.generation.call_reading import CallBegin
 from server.generation.parsing import ParsedChoice, Part, Thought
 from server.generation.stream import ChoiceDelta
 from server.http.errors import from_engine

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from engine.bundle.answer_format import Markers
 from engine.request import Delta, FinishReason, ThinkingBudget
 from server.api.openai.chat import ChatChunk, ChatCompletion
-from server.generation.parsing import ReasoningSplitter, Thought
+from server.generation.parsing import AnswerParser, ParsedChoice, Thought
 from tests.server.answers import check_answer
 from tests.server.scripted_engine import NAME, ScriptedEngine, say
 
@@ -21,11 +21,11 @@ WORDS = ("<think>", "\nHm", ", ok", ".\n", "</think>", "\n\n", "Hi", " <think>x<
 
 
 def split(pieces: list[str], is_open: bool = False) -> tuple[str, str, int]:
-    splitter = ReasoningSplitter(MARKERS, is_open)
-    parts = [part for piece in pieces for part in splitter.feed(Delta(piece, (1,)))]
-    parts += splitter.feed(Delta("", (1,), finish=FinishReason.STOP))
+    choice = ParsedChoice(AnswerParser(reasoning=MARKERS, is_open=is_open))
+    parts = [part for piece in pieces for part in choice.take(Delta(piece, (1,)))]
+    parts += choice.take(Delta("", (1,), finish=FinishReason.STOP))
     thoughts = "".join(part.text for part in parts if isinstance(part, Thought))
-    return thoughts, "".join(part for part in parts if isinstance(part, str)), splitter.tokens
+    return thoughts, "".join(part for part in parts if isinstance(part, str)), choice.new_reasoning_tokens()
 
 
 @pytest.mark.parametrize(

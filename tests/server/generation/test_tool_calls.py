@@ -1,6 +1,7 @@
 """Tool calls: split out of the text at any cut, and in OpenAI's shapes, whole and streamed."""
 
 import json
+import re
 from typing import Any
 
 import httpx
@@ -11,9 +12,11 @@ from hypothesis import strategies as st
 
 from engine.bundle.answer_format import Markers
 from server.api.openai.chat import ChatChunk, ChatCompletion
-from server.generation.argument_readers import Nesting
-from server.generation.call_block import MAX_PENDING_CHARACTERS, CallArguments, CallBegin
-from server.generation.parsing import CallSplitter
+from server.generation import argument_reading
+from server.generation.argument_reading import CallArguments
+from server.generation.call_reading import CallBegin
+from server.generation.growing_text import MAX_PENDING_CHARACTERS
+from server.generation.parsing import AnswerParser
 from tests.call_formats import HERMES, answers
 from tests.server.answers import check_answer
 from tests.server.scripted_engine import NAME, ScriptedEngine, say
@@ -26,7 +29,7 @@ ARGUMENTS = '{"city": "Zürich", "days": 2}'
 
 def split(pieces: list[str]) -> tuple[str, list[tuple[str, str]]]:
     """All text and all calls of a text that comes in pieces."""
-    splitter = CallSplitter(answers(HERMES))
+    splitter = AnswerParser(answers(HERMES))
     found = [part for piece in pieces for part in splitter.feed(piece)] + splitter.feed("", is_last=True)
     text = "".join(part for part in found if isinstance(part, str))
     calls = {part.index: (part.name, "") for part in found if isinstance(part, CallBegin)}
@@ -71,13 +74,13 @@ def test_text_without_calls_is_untouched(pieces: list[str]) -> None:
 
 def test_a_call_that_begins_unusually_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[int] = []
-    feed = Nesting.feed
+    end_of = argument_reading.end_of
 
-    def counted(self: Nesting, text: str, target: int, stop: str = "") -> tuple[int, bool]:
-        read.append(len(text))
-        return feed(self, text, target, stop)
+    def counted(pattern: re.Pattern[str], text: str, place: int) -> int:
+        read.append(len(text) - place)
+        return end_of(pattern, text, place)
 
-    monkeypatch.setattr(Nesting, "feed", counted)
+    monkeypatch.setattr(argument_reading, "end_of", counted)
     for key, rest, calls in (("name", "", 1), ("names", " and so on" * 500, 0)):
         called = f'{{"arguments": {{"text": "{"lorem " * 1000}"}}, "{key}": "f"}}{rest}'
         whole = f"<tool_call>\n{called}\n</tool_call>"
@@ -89,7 +92,7 @@ def test_a_call_that_begins_unusually_is_read_once(monkeypatch: pytest.MonkeyPat
 
 def test_an_endless_call_is_text_again() -> None:
     text = '<tool_call>{"name' + "x" * 300_000
-    splitter = CallSplitter(answers(HERMES))
+    splitter = AnswerParser(answers(HERMES))
     assert splitter.feed(text) == [text]
 
 
@@ -219,12 +222,12 @@ def test_quotes_and_brackets_inside_strings_end_nothing(size: int) -> None:
 
 
 def test_an_empty_block_is_text_at_once() -> None:
-    shown = CallSplitter(answers(HERMES)).feed("<tool_call></tool_call> and more.")
+    shown = AnswerParser(answers(HERMES)).feed("<tool_call></tool_call> and more.")
     assert "".join(piece for piece in shown if isinstance(piece, str)) == "<tool_call></tool_call> and more."
 
 
 def test_as_much_is_held_as_the_bound_and_no_character_more() -> None:
     begun = '<tool_call>{"names": "'
-    splitter, text = CallSplitter(answers(HERMES)), "x" * (MAX_PENDING_CHARACTERS - len(begun))
+    splitter, text = AnswerParser(answers(HERMES)), "x" * (MAX_PENDING_CHARACTERS - len(begun))
     assert splitter.feed(begun) == splitter.feed(text) == []
     assert splitter.feed("y") == [f"{begun}{text}y"]

@@ -20,8 +20,9 @@ from engine.grammar.call_rules import Literals
 from engine.grammar.compiler import serialised, unforced
 from engine.grammar.matching import control_tokens, load_tokenizer, new_matcher
 from engine.grammar.spec import CalledTool, GrammarSpec, Regex, ToolCalls
-from server.generation.call_block import CallArguments, CallBegin
-from server.generation.parsing import CallSplitter
+from server.generation.argument_reading import CallArguments
+from server.generation.call_reading import CallBegin
+from server.generation.parsing import AnswerParser
 from tests.call_formats import CODER, HERMES, JSON, LLAMA, MISTRAL, PHI, answers, written
 
 CITY = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
@@ -62,7 +63,7 @@ def tokenizer() -> LLTokenizer:
 
 
 def read(answer: AnswerFormat, pieces: list[str]) -> tuple[str, list[tuple[str, str]]]:
-    splitter = CallSplitter(answer, schemas=SCHEMAS)
+    splitter = AnswerParser(answer, schemas=SCHEMAS)
     found = [piece for text in pieces for piece in splitter.feed(text)] + splitter.feed("", is_last=True)
     text = "".join(piece for piece in found if isinstance(piece, str))
     calls = {piece.index: [piece.name, ""] for piece in found if isinstance(piece, CallBegin)}
@@ -91,7 +92,7 @@ def test_calls_are_read_at_any_cut(style: str) -> None:
 @pytest.mark.parametrize("style", ["hermes", "mistral", "kimi", "coder", "glm"])
 def test_strings_come_as_they_are_written(style: str) -> None:
     form, text = STYLES[style]
-    splitter = CallSplitter(answers(form), schemas=SCHEMAS)
+    splitter = AnswerParser(answers(form), schemas=SCHEMAS)
     start = text.index("Par") + 1
     before = splitter.feed(text[:start])
     assert [type(piece) for piece in before[:2]] == [CallBegin, CallArguments]
@@ -126,7 +127,7 @@ def test_text_around_calls() -> None:
     both = AnswerFormat(calls=LLAMA, also=(further,))
     assert read(both, [f"<|python_tag|>{written(LLAMA, ping)}"]) == ("", [("ping", "{}")])
     unusual = '{"type": "function", "name": "ping", "parameters": {"a": 1}}'
-    assert read(both, [unusual]) == ("", [("ping", '{"a":1}')])
+    assert read(both, [unusual]) == ("", [("ping", '{"a": 1}')])
 
 
 def test_what_is_around_a_text_is_no_part_of_it() -> None:
@@ -150,7 +151,7 @@ def test_what_the_prompt_has_begun_is_read_with_the_answer() -> None:
         ('ping\n{"a": 1}>>>weather\n{}', ("", [("ping", '{"a": 1}'), ("weather", "{}")])),
     ):
         for pieces in cuts(text):
-            splitter = CallSplitter(answer, prefilled=">>>")
+            splitter = AnswerParser(answer, prefilled=">>>")
             found = [part for piece in pieces for part in splitter.feed(piece)] + splitter.feed("", is_last=True)
             said = "".join(part for part in found if isinstance(part, str))
             names = [part.name for part in found if isinstance(part, CallBegin)]
@@ -180,7 +181,7 @@ def test_the_type_of_a_value_comes_from_the_schema(value: str, schema: object, e
     schemas = {"f": {"properties": {"v": schema}, "$defs": {"word": {"type": "string"}}}}
     text = f"<tool_call>\n<function=f>\n<parameter=v>\n{value}\n</parameter>\n</function>\n</tool_call>"
     for pieces in cuts(text):
-        splitter = CallSplitter(answers(CODER), schemas=schemas)
+        splitter = AnswerParser(answers(CODER), schemas=schemas)
         found = [part for piece in pieces for part in splitter.feed(piece)] + splitter.feed("", is_last=True)
         given = "".join(part.text for part in found if isinstance(part, CallArguments))
         assert json.loads(given) == {"v": expected}
@@ -188,7 +189,7 @@ def test_the_type_of_a_value_comes_from_the_schema(value: str, schema: object, e
 
 def test_ids_have_the_length_that_the_template_demands() -> None:
     for chars, length in ((0, 29), (9, 9)):
-        splitter = CallSplitter(AnswerFormat(calls=HERMES, id_chars=chars))
+        splitter = AnswerParser(AnswerFormat(calls=HERMES, id_chars=chars))
         begun = [piece for piece in splitter.feed(STYLES["hermes"][1]) if isinstance(piece, CallBegin)]
         assert [len(call.id) for call in begun] == [length, length] and begun[0].id != begun[1].id
 

@@ -13,7 +13,7 @@ from engine.errors import Busy, StepFailed
 from engine.request import Delta, FinishReason
 from server.api.anthropic.message import MessageTerms, MessageWriter
 from server.generation.answers import Envelope, TokenCount
-from server.generation.parsing import CallSplitter, ParsedChoice, ReasoningSplitter
+from server.generation.parsing import AnswerParser, ParsedChoice
 from server.generation.stream import ChoiceDelta
 from tests.call_formats import HERMES, THINK, answers
 from tests.server.message_events import check_legal, message_of
@@ -39,7 +39,7 @@ def writer_of(
     shows_thoughts: bool = True, is_window_bound: bool = False, stops: tuple[str, ...] = ("END",)
 ) -> MessageWriter:
     terms = MessageTerms(stops, is_window_bound, shows_thoughts, "req_1")
-    choice = ParsedChoice(CallSplitter(answers(HERMES)), ReasoningSplitter(THINK, False))
+    choice = ParsedChoice(AnswerParser(answers(HERMES), reasoning=THINK))
     return MessageWriter(Envelope("msg-1", 1, "m", "f"), TokenCount((3,), 1), choice, terms)
 
 

@@ -3,7 +3,8 @@
 import pytest
 
 from server.api.ollama.answers import OllamaCallAnswer, OllamaCalledAnswer, WholeCalls
-from server.generation.call_block import CallArguments, CallBegin
+from server.generation.argument_reading import CallArguments
+from server.generation.call_reading import CallBegin
 from server.generation.parsing import Part, Thought
 
 

@@ -9,7 +9,7 @@ from engine.request import Delta, FinishReason, RequestTimings
 from server.api.openai.chat import ChatChunk, ChatWriter
 from server.generation.answers import Envelope, StreamUsage, TokenCount
 from server.generation.chat_request import StreamOptions
-from server.generation.parsing import ParsedChoice
+from server.generation.parsing import AnswerParser, ParsedChoice
 from server.generation.stream import ChoiceDelta
 from tests.server.scripted_engine import NAME
 
@@ -17,7 +17,11 @@ from tests.server.scripted_engine import NAME
 def test_the_first_chunks_give_every_choice_its_role_in_order() -> None:
     count = TokenCount((3, 3), 2)
     writer = ChatWriter(
-        Envelope("id", 1, NAME, "f"), count, [ParsedChoice(None) for _ in range(2)], None, StreamUsage(count, None)
+        Envelope("id", 1, NAME, "f"),
+        count,
+        [ParsedChoice(AnswerParser()) for _ in range(2)],
+        None,
+        StreamUsage(count, None),
     )
     chunks = msgspec.to_builtins(
         writer.chunks([ChoiceDelta(1, Delta("b", (7,)))]) + writer.chunks([ChoiceDelta(0, Delta("a", (8,)))])
