@@ -1,13 +1,7 @@
-"""Token events to deltas: bytes to text, stop strings, stop tokens, log-probabilities. No I/O.
-
-Stop strings in a stream of text pieces, found across any borders, in time linear in the text.
-
-Aho and Corasick, "Efficient string matching: an aid to bibliographic search", CACM 18(6), 1975.
-"""
+"""Token events to deltas: bytes to text, stop strings, stop tokens, log-probabilities. No I/O."""
 
 import codecs
-from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from engine.request import Delta, FinishReason, TextLogprob, TokenEvent, TokenLogprob
 from engine.text.tokenizer import Tokenizer
@@ -36,14 +30,6 @@ class Detokenizer:
         return self._decoder.decode(b"", final=True)
 
 
-@dataclass(slots=True)
-class _Node:
-    depth: int
-    next: dict[str, int] = field(default_factory=dict)
-    fallback: int = 0
-    match: str | None = None  # longest stop that ends here
-
-
 class StopMatcher:
     """The stop that is complete first wins; of several complete at the same character, the longest.
 
@@ -52,84 +38,39 @@ class StopMatcher:
     """
 
     def __init__(self, stops: tuple[str, ...], include: bool = False) -> None:
-        self._stops = tuple(stop for stop in stops if stop)
+        self._stops = [stop for stop in stops if stop]
         self._included = frozenset(self._stops if include else ())
-        self._follow(self._stops)
-        self._state = 0
         self._held = ""
         self.matched: str | None = None
 
     def push(self, piece: str) -> str:
         """Text that may be given out after `piece`. On a match: all before the stop (and the stop, if included)."""
         assert self.matched is None, "the text has already ended"
-        if self._state == 0 and self._first.isdisjoint(piece):
-            return piece  # the usual case: nothing is held and nothing begins
-        nodes, state = self._nodes, self._state
-        for index, character in enumerate(piece):
-            state = self._step(state, character)
-            stop = nodes[state].match
-            if stop is not None:
-                self.matched = stop
-                text = self._held + piece[: index + 1]
-                self._held = ""
-                return text if stop in self._included else text[: len(text) - len(stop)]
-        self._state = state
-        text = self._held + piece
-        certain = len(text) - nodes[state].depth
+        text, self._held = self._held + piece, ""
+        found = [(place + len(stop), -len(stop), stop) for stop in self._stops if (place := text.find(stop)) >= 0]
+        if found:
+            end, size, self.matched = min(found)
+            return text[: end if self.matched in self._included else end + size]
+        certain = min((_begin_of(stop, text) for stop in self._stops), default=len(text))
         self._held = text[certain:]
         return text[:certain]
 
     def add(self, stop: str) -> None:
         """A further stop for the text that follows what has been pushed."""
-        self._stops = (*self._stops, stop)
-        self._follow(self._stops)
-        self._state = 0
-        for character in self._held:
-            self._state = self._step(self._state, character)
+        self._stops.append(stop)
 
     def flush(self) -> str:
         """The end of the text: what was held back did not become a stop."""
-        held, self._held, self._state = self._held, "", 0
+        held, self._held = self._held, ""
         return held
 
-    def _follow(self, stops: tuple[str, ...]) -> None:
-        self._nodes = _automaton(stops)
-        self._first = frozenset(self._nodes[0].next)
 
-    def _step(self, state: int, character: str) -> int:
-        nodes = self._nodes
-        while True:
-            target = nodes[state].next.get(character)
-            if target is not None:
-                return target
-            if state == 0:
-                return 0
-            state = nodes[state].fallback
-
-
-def _automaton(stops: tuple[str, ...]) -> list[_Node]:
-    nodes = [_Node(0)]
-    for stop in stops:
-        state = 0
-        for character in stop:
-            if character not in nodes[state].next:
-                nodes[state].next[character] = len(nodes)
-                nodes.append(_Node(nodes[state].depth + 1))
-            state = nodes[state].next[character]
-        nodes[state].match = stop
-    queue = deque(nodes[0].next.values())
-    while queue:  # breadth first: a fallback is shorter, so it is already complete
-        state = queue.popleft()
-        node = nodes[state]
-        for character, target in node.next.items():
-            candidate = node.fallback
-            while candidate and character not in nodes[candidate].next:
-                candidate = nodes[candidate].fallback
-            found = nodes[candidate].next.get(character, 0)
-            nodes[target].fallback = found if found != target else 0
-            nodes[target].match = nodes[target].match or nodes[nodes[target].fallback].match
-            queue.append(target)
-    return nodes
+def _begin_of(stop: str, text: str) -> int:
+    """Where the longest end of `text` begins that begins `stop`; the length of `text` where none does."""
+    place = text.find(stop[0], max(0, len(text) - len(stop) + 1))
+    while place >= 0 and not stop.startswith(text[place:]):
+        place = text.find(stop[0], place + 1)
+    return place if place >= 0 else len(text)
 
 
 class PartFinder:

@@ -54,18 +54,9 @@ def test_what_was_held_comes_when_it_is_no_stop() -> None:
     assert matcher.flush() == "EN"
 
 
-def test_steps_are_linear_in_the_text() -> None:
-    steps = 0
-
-    class Counting(StopMatcher):
-        def _step(self, state: int, character: str) -> int:
-            nonlocal steps
-            steps += 1
-            return super()._step(state, character)
-
-    matcher = Counting(("a" * 2000 + "b",))
-    given_out = sum(len(matcher.push("a")) for _ in range(20_000))
-    assert (given_out, steps) == (18_000, 20_000)
+def test_a_long_beginning_is_held_for_as_long_as_it_may_be_a_stop() -> None:
+    matcher = StopMatcher(("a" * 2000 + "b",))
+    assert sum(len(matcher.push("a")) for _ in range(20_000)) == 18_000
 
 
 def test_nothing_of_a_stop_comes_out_behind_it() -> None:
