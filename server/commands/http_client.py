@@ -1,6 +1,5 @@
 """One server that speaks the OpenAI streaming API: its first model, and answers piece by piece."""
 
-import codecs
 import re
 import time
 from collections.abc import AsyncGenerator, Mapping, Sequence
@@ -57,43 +56,8 @@ def headers_for(api_key: str) -> dict[str, str]:
     return {"Accept-Encoding": "identity"} | ({"Authorization": f"Bearer {api_key}"} if api_key else {})
 
 
-DONE = "[DONE]"
-
-
 class BrokenStream(Exception):
     """The stream holds something that is no chunk of an OpenAI-style answer."""
-
-
-class EventDecoder:
-    """Bytes in pieces of any size -> the data of each complete event. Lines may end in LF, CR or CRLF."""
-
-    def __init__(self) -> None:
-        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        self._line = ""
-        self._data: list[str] = []
-        self._after_return = False  # the last character was CR, so an LF right after it belongs to it
-
-    def feed(self, received: bytes) -> list[str]:
-        """Take the next bytes; returns the data of every event they complete, in order."""
-        text = self._decoder.decode(received)
-        if self._after_return and text:
-            text = text.removeprefix("\n")
-            self._after_return = False
-        self._after_return = self._after_return or text.endswith("\r")
-        *lines, self._line = (self._line + text).replace("\r\n", "\n").replace("\r", "\n").split("\n")
-        return [event for line in lines if (event := self._end_line(line)) is not None]
-
-    def _end_line(self, line: str) -> str | None:
-        if line:
-            field, _, value = line.partition(":")
-            if field == "data":
-                self._data.append(value.removeprefix(" "))
-            return None
-        if not self._data:
-            return None
-        event = "\n".join(self._data)
-        self._data = []
-        return event
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,12 +222,14 @@ class ServerClient:
                 status = response.status_code
                 if status != 200:
                     raise await _refusal(response)
-                decoder = EventDecoder()
+                rest = b""
                 async for received in response.aiter_bytes():
                     now = time.perf_counter()
-                    for payload in decoder.feed(received):
-                        if payload != DONE:
-                            yield read_piece(payload), now
+                    *lines, rest = (rest + received).split(b"\n")
+                    for line in lines:
+                        field, _, data = line.partition(b":")
+                        if field == b"data" and data.strip() != b"[DONE]":
+                            yield read_piece(data.decode("utf-8", "replace")), now
         except (httpx.HTTPError, BrokenStream) as error:
             raise AnswerFailed(f"{type(error).__name__}: {error}".rstrip(": "), status) from error
 

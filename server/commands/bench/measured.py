@@ -13,7 +13,7 @@ import numpy as np
 from prometheus_client.parser import text_string_to_metric_families
 
 from server.commands.bench.prompts import BenchPrompt
-from server.commands.http_client import AnswerFailed, AnswerRefused, Piece, ServerClient, StreamedUsage
+from server.commands.http_client import AnswerFailed, AnswerRefused, ServerClient, StreamedUsage
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,58 +86,32 @@ class MeasuredAnswer:
         return sum(self.gaps_s) / (self.usage.completion - 1)
 
 
-class Reader:
-    """Collects the pieces of one stream with the times they came at, in seconds of a monotonic clock."""
-
-    def __init__(self, sent_at: float) -> None:
-        self._sent_at = sent_at
-        self._arrivals: list[float] = []
-        self._usage: StreamedUsage | None = None
-        self._error = ""
-        self._is_finished = False
-
-    def take(self, piece: Piece, now: float) -> None:
-        if piece.has_output:
-            self._arrivals.append(now)
-        self._usage = piece.usage or self._usage
-        self._is_finished = self._is_finished or piece.finish_reason is not None
-        self._error = self._error or piece.error
-
-    def answer(
-        self, now: float, status: int = 200, error: str = "", outcome: AnswerOutcome | None = None
-    ) -> MeasuredAnswer:
-        """The whole, ended at `now`; `error` and `outcome` say what ended it, otherwise the pieces do."""
-        error = error or self._error or ("" if outcome else self._lacking())
-        arrivals = self._arrivals
-        return MeasuredAnswer(
-            outcome=outcome or (AnswerOutcome.FAILED if error else AnswerOutcome.OK),
-            seconds=now - self._sent_at,
-            first_token_s=arrivals[0] - self._sent_at if arrivals else None,
-            gaps_s=tuple(later - earlier for earlier, later in itertools.pairwise(arrivals)),
-            usage=self._usage,
-            status=status,
-            error=error,
-        )
-
-    def _lacking(self) -> str:
-        if not self._is_finished:
-            return "the stream ended before a finish_reason came"
-        return "" if self._usage else "no usage in the stream, so its tokens cannot be counted"
-
-
 async def ask(client: ServerClient, prompt: BenchPrompt, fields: Mapping[str, Any]) -> MeasuredAnswer:
     """Send one streamed request. Everything that goes wrong on the way is in the answer."""
-    reader = Reader(time.perf_counter())
+    sent_at, arrivals = time.perf_counter(), list[float]()
+    usage: StreamedUsage | None = None
+    status, error, outcome, is_finished = 200, "", None, False
     send = client.complete(prompt, fields) if isinstance(prompt, tuple) else client.stream(prompt, fields)
     try:
         async for piece, arrived_at in send:
-            reader.take(piece, arrived_at)
-    except AnswerRefused as refusal:
-        outcome = REFUSALS.get(refusal.status, AnswerOutcome.FAILED)
-        return reader.answer(time.perf_counter(), refusal.status, str(refusal), outcome)
-    except AnswerFailed as error:
-        return reader.answer(time.perf_counter(), error.status, str(error))
-    return reader.answer(time.perf_counter())
+            if piece.has_output:
+                arrivals.append(arrived_at - sent_at)
+            usage, error = piece.usage or usage, error or piece.error
+            is_finished = is_finished or piece.finish_reason is not None
+        error = error or ("" if is_finished else "the stream ended before a finish_reason came")
+        error = error or ("" if usage else "no usage in the stream, so its tokens cannot be counted")
+    except AnswerFailed as failure:
+        status, error = failure.status, str(failure)
+        outcome = REFUSALS.get(status) if isinstance(failure, AnswerRefused) else None
+    return MeasuredAnswer(
+        outcome=outcome or (AnswerOutcome.FAILED if error else AnswerOutcome.OK),
+        seconds=time.perf_counter() - sent_at,
+        first_token_s=arrivals[0] if arrivals else None,
+        gaps_s=tuple(later - earlier for earlier, later in itertools.pairwise(arrivals)),
+        usage=usage,
+        status=status,
+        error=error,
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,19 +1,14 @@
 """The client of our own commands: addresses, streams cut anywhere, answers that fail."""
 
-import itertools
 import json
 
 import httpx
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from openai._streaming import SSEDecoder
 
 from server.commands.http_client import (
     AnswerFailed,
     AnswerRefused,
     BrokenStream,
-    EventDecoder,
     NothingAnswers,
     Piece,
     ServerClient,
@@ -69,19 +64,6 @@ def test_keys_are_a_header() -> None:
 def test_a_key_that_no_header_holds(key: str) -> None:
     with pytest.raises(UnusableAddress, match="printable ASCII"):
         headers_for(key)
-
-
-TEXTS = st.text(st.sampled_from('ab {}":é😀\u2028'), min_size=1)
-LINES = st.one_of(TEXTS.map(lambda text: f"data: {text}"), st.just(": ping"), st.just(""), st.just("event: x"))
-
-
-@given(st.lists(st.tuples(LINES, st.sampled_from(["\n", "\r", "\r\n"]))), st.data())
-def test_any_split_gives_what_the_openai_sdk_reads(lines: list[tuple[str, str]], data: st.DataObject) -> None:
-    stream = "".join(line + end for line, end in lines).encode() + b"\n\n"
-    cuts = sorted(data.draw(st.sets(st.integers(0, len(stream)), max_size=8)) | {0, len(stream)})
-    decoder = EventDecoder()
-    found = [event for start, end in itertools.pairwise(cuts) for event in decoder.feed(stream[start:end])]
-    assert found == [event.data for event in SSEDecoder().iter_bytes(iter([stream])) if event.data]
 
 
 def test_chat_and_text_chunks() -> None:
