@@ -1,6 +1,6 @@
 """Several models, each loaded when a request names it and unloaded when it is idle or another one needs its memory.
 
-What is unloaded is decided in `eviction.py`; which moves there are, in `served_model.py`. A model has one task at most,
+What is unloaded is decided in `eviction.py`. A model has one task at most,
 which loads or unloads it; requests wait for that task, so a load is shared by all that want it.
 """
 

@@ -22,7 +22,6 @@ from server.stored_responses.record import (
     ResponseKey,
     ResponseRecord,
     ResponseStatus,
-    check_move,
 )
 
 VERSION = 1
@@ -114,18 +113,13 @@ class Database:
             )
 
     def update(self, id: str, status: ResponseStatus, response: object, events: Sequence[object] | None) -> None:
-        """The next state of a response; nothing happens when it was deleted. IllegalMove."""
+        """The next state of a response; nothing happens when it was deleted."""
         said = msgspec.json.encode(response)
         packed = None if events is None else zlib.compress(msgspec.json.encode(events))
         with self._change():
-            row = self._link.execute("SELECT status, length(input) FROM response WHERE id = ?", (id,)).fetchone()
-            if row is None:
-                return
-            check_move(ResponseStatus(row[0]), status)
-            size = row[1] + len(said) + len(packed or b"")
             self._link.execute(
-                "UPDATE response SET status = ?, response = ?, events = ?, size = ? WHERE id = ?",
-                (status, said, packed, size, id),
+                "UPDATE response SET status = ?, response = ?, events = ?, size = length(input) + ? WHERE id = ?",
+                (status, said, packed, len(said) + len(packed or b""), id),
             )
 
     def get(self, key: ResponseKey) -> ResponseRecord:

@@ -11,7 +11,6 @@ from engine.errors import BundleError, Busy, BusyReason, EngineFailure
 from server.http.errors import Refusal
 from server.models.manager import ManagerRules
 from server.models.models import find
-from server.models.served_model import MODEL_MOVES, ModelState
 from tests.server.models.stage import Stage, settled
 
 TWO_FIT = ManagerRules(budget=100)
@@ -33,12 +32,6 @@ async def stage() -> AsyncIterator[MakeStage]:
             loader.may_close.set()
             loader.may_estimate.set()
         await one.manager.close()
-
-
-def test_every_state_is_left_and_reached() -> None:
-    assert set(MODEL_MOVES) == set(ModelState)
-    assert set().union(*MODEL_MOVES.values()) == set(ModelState)
-    assert all(MODEL_MOVES.values())
 
 
 async def test_a_model_is_loaded_at_its_first_use_and_then_stays(stage: MakeStage) -> None:

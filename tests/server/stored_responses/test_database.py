@@ -9,7 +9,6 @@ import pytest
 
 from server.stored_responses.database import DAY_S, Database, StorageBounds
 from server.stored_responses.record import (
-    IllegalMove,
     NotContinuable,
     NotStored,
     ResponseKey,
@@ -82,13 +81,6 @@ def test_only_its_owner_finds_it(database: Database) -> None:
     with pytest.raises(NotStored):
         database.conversation(key("a", "bert"), MIB)
     assert found(database, "a") == ["a"]
-
-
-def test_an_illegal_move_changes_nothing(database: Database) -> None:
-    add(database, "a")
-    with pytest.raises(IllegalMove):
-        database.update("a", ResponseStatus.CANCELLED, {}, None)
-    assert database.get(key("a")).response["id"] == "a"
 
 
 def test_the_end_of_what_was_deleted_meanwhile_is_dropped(database: Database) -> None:
