@@ -85,7 +85,7 @@ class TaggedRules:
         if texts is not None:
             value = f"({' | '.join(map(json.dumps, texts))})"
         elif types is None or "string" in types:
-            check_enforceable(schema, self._tool, name)
+            check_enforceable(schema, self._tool)
             return self._text(name, rest, may_end)
         elif form.item and types & {"object", "array"}:
             value = self._element(schema, form.after.replace(KEY, name), 0)

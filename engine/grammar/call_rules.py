@@ -120,6 +120,19 @@ class CallRules:
         """A name that no rule has."""
         return f"{kind}_{next(self._names)}"
 
+    def pairs(self, prefix: str, parameters: "Parameters", between: str, pair_of: Callable[[str], str]) -> str:
+        """Parameters with their values in order, without those that may be left out. pair_of: one of that name."""
+        for start in range(len(parameters.names)):
+            options = []
+            for number in parameters.following(start):
+                following = number + 1
+                more = f"{between} {prefix}_{following}" if following < len(parameters.names) else ""
+                if more and parameters.may_end(following):
+                    more = f"({more})?"
+                options.append(f"{pair_of(parameters.names[number])} {more}")
+            self.rule(f"{prefix}_{start}", " | ".join(options))
+        return f"{prefix}_0" + ("?" if parameters.may_end(0) else "")
+
     def json_value(self, schema: Any, root: Mapping[str, Any], is_lenient: bool) -> str:
         """The name of a rule for a JSON value that a part of a schema accepts."""
         shared = {key: root[key] for key in ("$defs", "definitions") if key in root}
@@ -168,7 +181,7 @@ def texts_of(schema: Any) -> list[str] | None:
     return values
 
 
-def check_enforceable(schema: Any, tool: CalledTool, name: str) -> None:
+def check_enforceable(schema: Any, tool: CalledTool) -> None:
     """Strings that are written as they are can be any text: what a strict schema demands besides is refused."""
     asked = [
         key for key in ("pattern", "format", "minLength", "maxLength") if isinstance(schema, Mapping) and key in schema
@@ -203,18 +216,12 @@ class LiteralRules:
         if not self._parameters.names:
             pair = f"{ANY_KEY} {grammar.literal(self._form.assign)} {self._any(0)}"
             return f"({pair} ({between} {pair})*)?"
-        for start in range(len(self._parameters.names)):
-            options = []
-            for number in self._parameters.following(start):
-                name = self._parameters.names[number]
-                value = self._value(self._parameters.schemas[name], 0, self._form.is_raw)
-                following = number + 1
-                more = f"{between} {self._prefix}_{following}" if following < len(self._parameters.names) else ""
-                if more and self._parameters.may_end(following):
-                    more = f"({more})?"
-                options.append(f"{json.dumps(name)} {grammar.literal(self._form.assign)} {value} {more}")
-            grammar.rule(f"{self._prefix}_{start}", " | ".join(options))
-        return f"{self._prefix}_0" + ("?" if self._parameters.may_end(0) else "")
+
+        def pair_of(name: str) -> str:
+            value = self._value(self._parameters.schemas[name], 0, self._form.is_raw)
+            return f"{json.dumps(name)} {grammar.literal(self._form.assign)} {value}"
+
+        return grammar.pairs(self._prefix, self._parameters, between, pair_of)
 
     @property
     def _is_python(self) -> bool:
@@ -235,7 +242,7 @@ class LiteralRules:
 
     def _of_type(self, kind: str, schema: Mapping[str, Any], depth: int, is_raw: bool) -> str:
         if kind == "string":
-            check_enforceable(schema, self._tool, "")
+            check_enforceable(schema, self._tool)
             return self._string(is_raw)
         if kind == "boolean":
             return '("True" | "False")' if self._is_python else '("true" | "false")'
@@ -254,18 +261,12 @@ class LiteralRules:
             pair = f'{ANY_KEY} ":" {self._any(depth + 1)}'
             return f'"{{" ({pair} ("," {pair})*)? "}}"'
         parameters = Parameters({"properties": properties, "required": list(required)}, self._grammar.is_sorted)
-        prefix = self._grammar.new_name("object")
-        for start in range(len(parameters.names)):
-            options = []
-            for number in parameters.following(start):
-                name, following = parameters.names[number], number + 1
-                more = f'"," {prefix}_{following}' if following < len(parameters.names) else ""
-                if more and parameters.may_end(following):
-                    more = f"({more})?"
-                value = self._value(properties[name], depth + 1)
-                options.append(f"{json.dumps(name + ':')} {value} {more}")
-            self._grammar.rule(f"{prefix}_{start}", " | ".join(options))
-        return f'"{{" {prefix}_0{"?" if parameters.may_end(0) else ""} "}}"'
+
+        def pair_of(name: str) -> str:
+            return f"{json.dumps(name + ':')} {self._value(properties[name], depth + 1)}"
+
+        pairs = self._grammar.pairs(self._grammar.new_name("object"), parameters, '","', pair_of)
+        return f'"{{" {pairs} "}}"'
 
     def _any(self, depth: int) -> str:
         """Any value; of containers, some levels."""
