@@ -32,7 +32,6 @@ class SettingsError(Exception):
 
 
 def listed(text: str) -> tuple[str, ...]:
-    """The parts of a comma-separated setting."""
     return tuple(part.strip() for part in text.split(",") if part.strip())
 
 
@@ -139,7 +138,6 @@ class Settings:
 
 
 def costs_folder(cache: Path) -> Path:
-    """Where step times are kept."""
     return cache / "costs"
 
 
@@ -174,12 +172,10 @@ class Option:
 
     @property
     def variable(self) -> str:
-        """Name of its environment variable."""
         return ENVIRONMENT_PREFIX + self.key.upper()
 
     @property
     def flag(self) -> str:
-        """Its command-line flag."""
         return "--" + self.key.replace("_", "-")
 
 

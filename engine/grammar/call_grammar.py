@@ -68,7 +68,6 @@ class TaggedRules:
         self._grammar.rule(f"{self._prefix}_{start}", " | ".join(options))
 
     def _unknown(self, name: str) -> None:
-        """Any keys with any text."""
         key = f"{ANY_KEY} {self._grammar.literal(self._form.assign.get('string', ''))}"
         self._grammar.rule(name, f"{key} {self._text(KEY, name, may_end=True)}")
 
@@ -181,8 +180,6 @@ class TaggedRules:
 
 
 class CallGrammar:
-    """The rules of one request's calls."""
-
     def __init__(self, calls: ToolCalls, literals: Literals, options: JsonOptions) -> None:
         """options: what llguidance is told about JSON, by whether a schema is lenient."""
         self._calls, self._form = calls, calls.form
@@ -201,7 +198,6 @@ class CallGrammar:
 
     @property
     def _opening(self) -> str:
-        """What is in front of the first call's name."""
         return self._form.opening + self._form.begin
 
     def _from_prompt(self, opening: str) -> str:

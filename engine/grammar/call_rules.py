@@ -40,12 +40,10 @@ class Literals:
         return [*parts, (text[start:], None)] if start < len(text) or not parts else parts
 
     def sequence(self, text: str) -> str:
-        """A text as Lark writes it."""
         parts = self.split(text)
         return " ".join(json.dumps(part) if number is None else f"<[{number}]>" for part, number in parts)
 
     def has_control(self, text: str) -> bool:
-        """Whether a control token is part of a text."""
         return any(number is not None for _, number in self.split(text))
 
 
@@ -113,11 +111,9 @@ class CallRules:
         return " ".join(parts)
 
     def rule(self, name: str, body: str) -> None:
-        """One more rule."""
         self.lines.append(f"{name}: {body}")
 
     def new_name(self, kind: str) -> str:
-        """A name that no rule has."""
         return f"{kind}_{next(self._names)}"
 
     def pairs(self, prefix: str, parameters: "Parameters", between: str, pair_of: Callable[[str], str]) -> str:
@@ -202,8 +198,6 @@ DEEPEST = 8
 
 
 class LiteralRules:
-    """Arguments as literals."""
-
     def __init__(
         self, grammar: CallRules, form: LiteralArguments, tool: CalledTool, schema: Mapping[str, Any], prefix: str
     ) -> None:
@@ -211,7 +205,6 @@ class LiteralRules:
         self._parameters = Parameters(schema, grammar.is_sorted)
 
     def rule(self) -> str:
-        """All arguments, without what is around them."""
         grammar, between = self._grammar, self._grammar.literal(self._form.between)
         if not self._parameters.names:
             pair = f"{ANY_KEY} {grammar.literal(self._form.assign)} {self._any(0)}"

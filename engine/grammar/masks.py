@@ -68,11 +68,9 @@ class GrammarMasks:
 
     @property
     def ids(self) -> tuple[str, ...]:
-        """Ids of the sequences with a grammar."""
         return tuple(self._sequences)
 
     def __contains__(self, sequence_id: str) -> bool:
-        """Whether the sequence has a grammar."""
         return sequence_id in self._sequences
 
     def open(self, sequence_id: str, grammar: str, emitted: Sequence[int]) -> None:

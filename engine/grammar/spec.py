@@ -29,8 +29,6 @@ class Regex(msgspec.Struct, frozen=True, tag=True):
 
 
 class Choice(msgspec.Struct, frozen=True, tag=True):
-    """One of some texts."""
-
     options: tuple[str, ...]
 
 

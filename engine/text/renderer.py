@@ -111,7 +111,6 @@ class ChatTemplate:
             ) from error
 
     def answer(self, request: RenderRequest) -> Rendered:
-        """What `render` returns or raises, as a value."""
         try:
             return Rendered(self.render(request.messages, request.tools, request.variables, request.max_chars))
         except InvalidRequest as error:
@@ -173,7 +172,6 @@ def _shown(error: BaseException) -> str:
 
 
 def opened(body: bytes) -> Opened:
-    """A renderer of the template that the opening has."""
     opening = decode(body, TemplateOpening)
     try:
         with ending_after(opening.compile_s):

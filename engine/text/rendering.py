@@ -66,13 +66,11 @@ def encode_request(request: RenderRequest) -> bytes:
 
 
 def encode(value: Framed) -> bytes:
-    """The body of a frame."""
     named = {field.name: getattr(value, field.name) for field in fields(value)}  # asdict would copy every message
     return json.dumps(named, ensure_ascii=False).encode("utf-8", "surrogatepass")
 
 
 def decode(body: bytes, kind: type[Framed]) -> Framed:
-    """The value of `encode`."""
     return kind(**json.loads(body.decode("utf-8", "surrogatepass")))
 
 

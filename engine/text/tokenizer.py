@@ -120,7 +120,6 @@ class Tokenizer:
         return self._special_aware.id_to_token(token_id) or ""
 
     def is_special(self, token_id: int) -> bool:
-        """True for control tokens."""
         return token_id in self._special_ids
 
     def is_hidden(self, token_id: int) -> bool:

@@ -45,7 +45,6 @@ class BoundedRequest(Request):
         return self._body
 
     async def bounded_body(self, size_bytes: int, timeout_s: float) -> None:
-        """Read the whole body; Refusal 408, 413 or 415."""
         self._check_headers(size_bytes)
         try:
             async with asyncio.timeout(timeout_s):
@@ -92,7 +91,6 @@ class BoundedRequest(Request):
 
 class BoundedRoute(APIRoute):
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """FastAPI's own handler behind the bounded body."""
         handle = super().get_route_handler()
 
         async def bounded(request: Request) -> Response:
@@ -111,7 +109,6 @@ class UntypedRoute(BoundedRoute):
     """
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """The bounded handler behind the type that was meant."""
         handle = super().get_route_handler()
 
         async def typed(request: Request) -> Response:

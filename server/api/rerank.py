@@ -24,8 +24,6 @@ MAX_DOCUMENTS = 2048
 
 
 class DocumentText(Body):
-    """A document as an object."""
-
     text: str
 
 
@@ -53,7 +51,6 @@ class RerankRequest(Body):
 
 
 def rerank_inputs(body: RerankRequest, info: EngineInfo) -> list[PooledInput]:
-    """The query with each of the documents."""
     keep = kept_tokens(body.truncate_prompt_tokens, info.max_input, info.max_input)
     if rerank_spec(info.manifest).kind is RerankKind.PAIR:
         if body.instruction:
@@ -76,8 +73,6 @@ def judgement(spec: RerankSpec) -> Pooling:
 
 
 class RankedDocument(Answer):
-    """The document as it was given."""
-
     text: str
 
 

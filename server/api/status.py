@@ -18,8 +18,6 @@ from server.models.models import find
 
 
 class LoadRequest(Body):
-    """Body of /models/load and /models/unload."""
-
     model: Name
 
 

@@ -53,8 +53,6 @@ TokenizeRequest = Annotated[
 
 
 class DetokenizeRequest(Body):
-    """Token ids to turn into text."""
-
     tokens: Annotated[list[TokenId], Field(max_length=MAX_IDS, fail_fast=True)]
     model: Name | None = None
 

@@ -78,8 +78,6 @@ def _prepared(bundle: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class OwnServer:
-    """A server that runs: where, and as which process."""
-
     address: str
     pid: int
 

@@ -27,8 +27,6 @@ class CompletionDetails(Answer):
 
 
 class Usage(Answer):
-    """Token counts of one request, over all its choices."""
-
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
@@ -165,11 +163,9 @@ class TokenCount:
 
     @property
     def finished(self) -> bool:
-        """True when every choice has finished."""
         return self._unfinished == 0
 
     def add(self, choice: int, delta: Delta) -> None:
-        """Count one delta."""
         self._completion += len(delta.token_ids)
         if delta.finish is None:
             return
@@ -191,7 +187,6 @@ class TokenCount:
         return whole
 
     def usage(self) -> Usage:
-        """OpenAI's usage object."""
         spent = CompletionDetails(self._reasoning)
         if self._has_prediction:
             right = sum(each.accepted_predicted_tokens for each in self._timings)
@@ -219,8 +214,6 @@ class TopLogprob(Answer):
 
 
 class TokenLogprobEntry(TopLogprob):
-    """The token that was chosen and the likeliest ones."""
-
     top_logprobs: list[TopLogprob]
 
 

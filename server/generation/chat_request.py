@@ -64,14 +64,10 @@ class StructuredOutputs(Body):
 
 
 class TextFormat(Body):
-    """Any text."""
-
     type: Literal["text"]
 
 
 class JsonObjectFormat(Body):
-    """A JSON object."""
-
     type: Literal["json_object"]
 
 
@@ -88,8 +84,6 @@ class NamedSchema(Body):
 
 
 class JsonSchemaFormat(Body):
-    """A JSON value that a schema accepts."""
-
     type: Literal["json_schema"]
     json_schema: NamedSchema
 
@@ -180,8 +174,6 @@ class GenerationBody(SamplingBody):
 
 
 class TextPart(Body):
-    """One text part of a message's content."""
-
     type: Literal["text"]
     text: str
     cache_control: dict[str, Any] | None = None  # a hint for other servers; here every prefix is kept
@@ -205,8 +197,6 @@ class ImageUrl(Body):
 
 
 class ImagePart(Body):
-    """An image among the parts of a message's content."""
-
     type: Literal["image_url"]
     image_url: ImageUrl
     cache_control: dict[str, Any] | None = None  # as with texts
@@ -226,8 +216,6 @@ class InstructionMessage(Body):
 
 
 class UserMessage(Body):
-    """What the user said, and showed."""
-
     role: Literal["user"]
     content: UserContent
     name: Name | None = None
@@ -288,8 +276,6 @@ class FunctionTool(Body):
 
 
 class Tool(Body):
-    """A function the model may call."""
-
     type: Literal["function"]
     function: FunctionTool
 
@@ -303,14 +289,10 @@ class Tool(Body):
 
 
 class ChosenFunction(Body):
-    """Name of a function."""
-
     name: Name
 
 
 class NamedToolChoice(Body):
-    """The function that has to be called."""
-
     type: Literal["function"]
     function: ChosenFunction
 
@@ -330,8 +312,6 @@ class PredictedContent(Body):
 
 
 class ChatRequest(GenerationBody):
-    """POST /v1/chat/completions."""
-
     messages: Annotated[list[Message], Field(min_length=1, max_length=MAX_MESSAGES, fail_fast=True)]
     max_completion_tokens: Annotated[int, Field(ge=1, le=MAX_TOKENS)] | None = None
     logprobs: bool | None = None

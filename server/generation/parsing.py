@@ -185,15 +185,11 @@ class AnswerParser:
 
 
 class CalledFunctionAnswer(Answer):
-    """Name and JSON text of the arguments."""
-
     name: str
     arguments: str
 
 
 class ToolCallAnswer(Answer, kw_only=True):
-    """One call the model made."""
-
     id: str
     type: Literal["function"] = "function"
     function: CalledFunctionAnswer
@@ -213,8 +209,6 @@ ChatFinish = Literal["stop", "length", "tool_calls"]
 
 
 class ParsedChoice:
-    """What one choice has said so far."""
-
     def __init__(self, parser: AnswerParser) -> None:
         self.parts: list[Part] = []
         self.logprobs: list[TextLogprob] = []

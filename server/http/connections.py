@@ -85,7 +85,6 @@ class AcceptFailures:
         self._is_said = False
 
     def __call__(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """Log what a callback or a socket raised."""
         if "socket" not in context or not isinstance(context.get("exception"), OSError):
             loop.default_exception_handler(context)
         elif not self._is_said:

@@ -23,8 +23,6 @@ _INTERNAL = re.compile(r"0x[0-9a-fA-F]{4,}|(?:[A-Za-z]:\\|(?<![\w/])/)[\w.\-]+(?
 
 @dataclass(frozen=True, slots=True)
 class WireError:
-    """One error as it goes out."""
-
     status: int
     message: str
     type: str = "invalid_request_error"
@@ -64,7 +62,6 @@ def refuse(
     status: int = 400,
     headers: Headers = (),
 ) -> Refusal:
-    """A refusal that is the caller's fault."""
     return Refusal(WireError(status, bounded(message), param=param, code=code, headers=headers))
 
 

@@ -26,7 +26,6 @@ class InFlight:
 
     @property
     def count(self) -> int:
-        """HTTP requests that generate now."""
         return len(self._requests)
 
     def check_open(self) -> None:

@@ -21,7 +21,6 @@ class Rates:
 
     @property
     def any(self) -> bool:
-        """Whether there is anything to enforce."""
         return bool(self.requests_per_minute or self.tokens_per_minute or self.max_concurrent)
 
 
@@ -58,8 +57,6 @@ class Bucket:
 
 
 class Account:
-    """What one caller has used."""
-
     def __init__(self, rates: Rates, now: float) -> None:
         self.inside = 0
         self._rates = rates

@@ -64,5 +64,4 @@ class Models:
         await self._only.start()
 
     async def close(self) -> None:
-        """End every engine; may be repeated."""
         await self._only.close()

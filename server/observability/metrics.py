@@ -33,8 +33,6 @@ HISTOGRAMS: tuple[tuple[str, str, tuple[float, ...]], ...] = (
 
 
 class Metrics:
-    """The registry and everything observed per request."""
-
     def __init__(self, models: Collector) -> None:
         """models: of what they have counted."""
         self._registry = CollectorRegistry()

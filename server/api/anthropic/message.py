@@ -27,8 +27,6 @@ StopReason = Literal["end_turn", "max_tokens", "stop_sequence", "tool_use", "mod
 
 
 class SaidText(Answer, kw_only=True):
-    """Text."""
-
     type: Literal["text"] = "text"
     text: str
 
@@ -42,8 +40,6 @@ class SaidThinking(Answer, kw_only=True):
 
 
 class SaidToolUse(Answer, kw_only=True):
-    """A call."""
-
     type: Literal["tool_use"] = "tool_use"
     id: str
     name: str
@@ -54,8 +50,6 @@ SaidBlock = SaidText | SaidThinking | SaidToolUse
 
 
 class OutputTokensDetails(Answer):
-    """What the answer's tokens were spent on."""
-
     thinking_tokens: int
 
 
@@ -71,8 +65,6 @@ class MessageUsage(Answer, kw_only=True):
 
 
 class MessageAnswer(Answer, kw_only=True):
-    """A message of the assistant."""
-
     id: str
     type: Literal["message"] = "message"
     role: Literal["assistant"] = "assistant"
@@ -84,8 +76,6 @@ class MessageAnswer(Answer, kw_only=True):
 
 
 class MessageEnd(Answer):
-    """Why the message ended."""
-
     stop_reason: StopReason | None
     stop_sequence: str | None
 
@@ -113,8 +103,6 @@ class MessageEvent(Answer):
 
 
 class TokenCountAnswer(Answer):
-    """Tokens of a prompt."""
-
     input_tokens: int
 
 
@@ -138,8 +126,6 @@ def thoughts_of(thinking: str, signature: str | None) -> str:
 
 
 class OpenBlock(Block[MessageEvent]):
-    """One block of a message that is being built."""
-
     delta_type, delta_field = "", ""
 
     @abstractmethod
@@ -161,8 +147,6 @@ class OpenBlock(Block[MessageEvent]):
 
 
 class OpenText(OpenBlock):
-    """What the model says."""
-
     delta_type, delta_field = "text_delta", "text"
 
     def block(self) -> SaidText:
@@ -205,7 +189,6 @@ class OpenToolUse(OpenBlock):
         self._id, self._name = f"toolu_{call_id.removeprefix('call_')}", name
 
     def opened(self) -> list[MessageEvent]:
-        """The call without its input."""
         call = SaidToolUse(id=self._id, name=self._name, input={})
         return [MessageEvent("content_block_start", index=self._index, content_block=call)]
 
@@ -249,7 +232,6 @@ class MessageWriter(BlockWriter[MessageEvent, OpenBlock]):
         return [*self._close(), end, MessageEvent("message_stop")]
 
     def failure(self, error: HexserveError) -> list[MessageEvent]:
-        """One error event; nothing follows it."""
         detail = anthropic_error(from_engine(error))
         return [MessageEvent("error", error=detail, request_id=self._terms.request_id)]
 

@@ -35,27 +35,19 @@ class _ToolUse(Body):
 
 
 class AutoChoice(_ToolUse):
-    """The model decides."""
-
     type: Literal["auto"]
 
 
 class AnyChoice(_ToolUse):
-    """The model has to call a tool."""
-
     type: Literal["any"]
 
 
 class OneChoice(_ToolUse):
-    """The model has to call this tool."""
-
     type: Literal["tool"]
     name: Name
 
 
 class NoChoice(Body):
-    """The model may not call a tool."""
-
     type: Literal["none"]
 
 
@@ -99,8 +91,6 @@ Identifier = Annotated[str, StringConstraints(pattern=r"^[a-zA-Z0-9_-]{1,256}$")
 
 
 class TextBlock(Body):
-    """Text, of the caller's or of an earlier answer."""
-
     type: Literal["text"]
     text: str
     cache_control: CacheControl | None = None
@@ -123,8 +113,6 @@ class DirectCaller(Body):
 
 
 class ToolUseBlock(Body):
-    """A call the model made."""
-
     type: Literal["tool_use"]
     id: Identifier
     name: Name
@@ -146,8 +134,6 @@ ResultBlock = Annotated[TextBlock | ToolReference, Field(discriminator="type")]
 
 
 class ToolResultBlock(Body):
-    """The result of a call."""
-
     type: Literal["tool_result"]
     tool_use_id: Identifier
     content: TextOrList[str, Blocks[ResultBlock]] | None = None
@@ -157,8 +143,6 @@ class ToolResultBlock(Body):
 
 
 class ImageSource(Body):
-    """The bytes of an image in base64."""
-
     type: Literal["base64"]
     media_type: Literal["image/jpeg", "image/png", "image/gif", "image/webp"]
     data: Annotated[str, StringConstraints(max_length=MAX_URL_CHARACTERS)]
@@ -172,8 +156,6 @@ class ImageAddress(Body):
 
 
 class ImageBlock(Body):
-    """An image of the user's."""
-
     type: Literal["image"]
     source: Annotated[ImageSource | ImageAddress, Field(discriminator="type")]
     cache_control: CacheControl | None = None
@@ -185,15 +167,11 @@ SystemBlock = Annotated[TextBlock | ToolAddition | ToolRemoval, Field(discrimina
 
 
 class UserTurn(Body):
-    """What the user said, and results of calls."""
-
     role: Literal["user"]
     content: TextOrList[str, Blocks[UserBlock]]
 
 
 class AssistantTurn(Body):
-    """What the model said earlier."""
-
     role: Literal["assistant"]
     content: TextOrList[str, Blocks[AssistantBlock]]
 
@@ -238,8 +216,6 @@ ThinkingSetting = Annotated[ThinkingOn | ThinkingAdaptive | ThinkingOff, Field(d
 
 
 class OutputSchema(Body):
-    """A JSON value that a schema accepts."""
-
     type: Literal["json_schema"]
     definition: dict[str, Any] = Field(alias="schema")
 
@@ -259,8 +235,6 @@ class ClearThinking(Body):
 
 
 class ContextManagement(Body):
-    """What to leave out of the conversation."""
-
     edits: Annotated[list[ClearThinking], Field(max_length=16)] | None = None
 
 
@@ -271,8 +245,6 @@ class RequestMetadata(Body):
 
 
 class ConversationBody(Body):
-    """What makes the prompt."""
-
     model: Name
     messages: Annotated[list[Turn], Field(min_length=1, max_length=MAX_MESSAGES, fail_fast=True)]
     system: TextOrList[str, Blocks[TextBlock]] | None = None
@@ -293,8 +265,6 @@ class CountTokensRequest(ConversationBody):
 
 
 class MessagesRequest(ConversationBody):
-    """POST /v1/messages."""
-
     max_tokens: Annotated[int, Field(ge=1, le=MAX_TOKENS)]
     stream: bool | None = None
     stop_sequences: StopTexts | None = None

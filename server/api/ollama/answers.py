@@ -33,8 +33,6 @@ class OllamaCalledAnswer(Answer):
 
 
 class OllamaCallAnswer(Answer):
-    """One call the model made, whole."""
-
     id: str
     function: OllamaCalledAnswer
 
@@ -152,8 +150,6 @@ class WholeCalls:
 
 @dataclass(slots=True)
 class Said:
-    """What an answer, or a line of it, says."""
-
     text: str = ""
     thinking: str = ""
     calls: list[OllamaCallAnswer] = field(default_factory=list)

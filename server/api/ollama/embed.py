@@ -28,8 +28,6 @@ class OllamaEmbedAnswer(Answer):
 
 
 class OllamaEmbeddingsAnswer(Answer):
-    """Answer of POST /api/embeddings."""
-
     embedding: list[float]
 
 

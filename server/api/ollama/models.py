@@ -45,8 +45,6 @@ class OllamaModel(Answer):
 
 
 class OllamaModelList(Answer):
-    """Answer of GET /api/tags."""
-
     models: list[OllamaModel]
 
 
@@ -64,8 +62,6 @@ class OllamaLoadedModel(Answer):
 
 
 class OllamaLoadedList(Answer):
-    """Answer of GET /api/ps."""
-
     models: list[OllamaLoadedModel]
 
 
@@ -127,7 +123,6 @@ class KnownModel:
     context: int | None
 
     def listed(self) -> OllamaModel:
-        """What /api/tags says of it."""
         files = self.manifest.files.values() if self.manifest is not None else ()
         size = sum(entry.bytes for entry in files)
         return OllamaModel(self.name, self.name, self._modified_at(), size, self._digest(), self._details())
@@ -148,7 +143,6 @@ class KnownModel:
         )
 
     def shown(self, template: str | None) -> OllamaShown:
-        """What /api/show says of it."""
         return OllamaShown(
             modelfile=f"FROM {self.name}\n",
             parameters="" if self.context is None else f"num_ctx {self.context}",

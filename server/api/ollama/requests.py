@@ -95,8 +95,6 @@ class OllamaGenerationBody(Body):
 
 
 class OllamaCalledFunction(Body):
-    """Name and arguments of a function that was called."""
-
     name: Name
     arguments: dict[str, Any]
     index: Annotated[int, Field(ge=0)] | None = None
@@ -161,8 +159,6 @@ class OllamaEmbedRequest(Body):
 
 
 class OllamaEmbeddingsRequest(Body):
-    """POST /api/embeddings."""
-
     model: Name
     prompt: str
     options: OllamaOptions | None = None

@@ -19,16 +19,12 @@ class DurationUsage(Answer, kw_only=True):
 
 
 class SpeechLogprob(Answer):
-    """One token of the text."""
-
     token: str
     logprob: float
     bytes: list[int]
 
 
 class Transcription(Answer, kw_only=True):
-    """Answer with `response_format` json."""
-
     text: str
     logprobs: list[SpeechLogprob] | UnsetType = UNSET
     usage: DurationUsage
@@ -58,8 +54,6 @@ class TranscriptionWord(Answer):
 
 
 class VerboseTranscription(Answer, kw_only=True):
-    """Answer with `response_format` verbose_json."""
-
     task: Literal["transcribe", "translate"]
     language: str
     duration: float
@@ -70,16 +64,12 @@ class VerboseTranscription(Answer, kw_only=True):
 
 
 class TranscriptDelta(Answer, kw_only=True):
-    """Event: more of the text."""
-
     type: Literal["transcript.text.delta"] = "transcript.text.delta"
     delta: str
     logprobs: list[SpeechLogprob] | UnsetType = UNSET
 
 
 class TranscriptDone(Answer, kw_only=True):
-    """Event: all of the text."""
-
     type: Literal["transcript.text.done"] = "transcript.text.done"
     text: str
     logprobs: list[SpeechLogprob] | UnsetType = UNSET
@@ -87,17 +77,14 @@ class TranscriptDone(Answer, kw_only=True):
 
 
 def text_of(segments: Sequence[Spoken]) -> str:
-    """All that was said."""
     return "".join(segment.text for segment in segments).strip()
 
 
 def usage_of(seconds: float) -> DurationUsage:
-    """Rounded up."""
     return DurationUsage(seconds=int(-(-seconds // 1)))
 
 
 def logprobs_of(segments: Sequence[Spoken]) -> list[SpeechLogprob]:
-    """Of every token of the text."""
     return [logprob_of(score) for segment in segments for score in segment.logprobs]
 
 
@@ -141,7 +128,6 @@ def verbose(
 
 
 def srt(segments: Sequence[Spoken]) -> str:
-    """SubRip subtitles."""
     blocks = (
         f"{number}\n{_clock(segment.start, ',')} --> {_clock(segment.end, ',')}\n{segment.text.strip()}\n"
         for number, segment in enumerate(segments, 1)
@@ -165,5 +151,4 @@ def _clock(seconds: float, point: str) -> str:
 
 
 def logprob_of(score: TextLogprob) -> SpeechLogprob:
-    """Of one token."""
     return SpeechLogprob(score.token, score.logprob, list(score.token_bytes))

@@ -160,10 +160,7 @@ def read_form(kind: type[Form], fields: dict[str, Any]) -> Form:
 
 
 class FormRoute(APIRoute):
-    """A route that hands on a `FormRequest`."""
-
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """FastAPI's own handler behind the bounded form."""
         handle = super().get_route_handler()
 
         async def bounded(request: Request) -> Response:

@@ -24,15 +24,11 @@ from server.http.fields import Answer
 
 
 class ChatLogprobs(Answer):
-    """One entry per generated token."""
-
     content: list[TokenLogprobEntry]
     refusal: None = None
 
 
 class ChatChoice(Answer):
-    """One of n answers."""
-
     index: int
     message: ChatMessage
     logprobs: ChatLogprobs | None
@@ -40,8 +36,6 @@ class ChatChoice(Answer):
 
 
 class ChatCompletion(Identified, kw_only=True):
-    """Answer of POST /v1/chat/completions."""
-
     object: Literal["chat.completion"] = "chat.completion"
     choices: list[ChatChoice]
 
@@ -63,8 +57,6 @@ class ToolCallDelta(Answer, kw_only=True):
 
 
 class ChunkDelta(Answer):
-    """What is new in this chunk."""
-
     role: Literal["assistant"] | UnsetType = UNSET
     content: str | UnsetType = UNSET
     reasoning_content: str | UnsetType = UNSET
@@ -72,8 +64,6 @@ class ChunkDelta(Answer):
 
 
 class ChatChunkChoice(Answer):
-    """The part of one choice in a chunk."""
-
     index: int
     delta: ChunkDelta
     logprobs: ChatLogprobs | None

@@ -36,8 +36,6 @@ EncodedList = Annotated[list[EncodedEmbeds], Field(min_length=1, max_length=MAX_
 
 
 class CompletionRequest(GenerationBody):
-    """POST /v1/completions."""
-
     prompt: Prompt
     prompt_embeds: TextOrList[EncodedEmbeds, EncodedList] | None = None
     logprobs: TopLogprobs | None = None

@@ -31,8 +31,6 @@ class Embedding(Answer, kw_only=True):
 
 
 class EmbeddingList(Answer, kw_only=True):
-    """Answer of POST /v1/embeddings."""
-
     object: Literal["list"] = "list"
     data: list[Embedding]
     model: str

@@ -28,8 +28,6 @@ class Model(Answer, kw_only=True):
 
 
 class ModelList(Answer, kw_only=True):
-    """Answer of GET /v1/models."""
-
     object: Literal["list"] = "list"
     data: list[Model]
 

@@ -52,8 +52,6 @@ class G711(Body):
 
 
 class AudioInput(Body):
-    """How sound comes and what becomes of it."""
-
     format: Annotated[Pcm | G711, Field(discriminator="type")] = Pcm(type="audio/pcm")
     noise_reduction: NotYet = None
     transcription: TranscriptionModel = TranscriptionModel()
@@ -74,14 +72,10 @@ FORMATS: dict[str, Pcm | G711] = {
 
 
 class Audio(Body):
-    """Sound goes one way."""
-
     input: AudioInput = AudioInput()
 
 
 class TranscriptionSession(Body):
-    """A session as `session.update` has it."""
-
     type: Literal["transcription"] = "transcription"
     audio: Audio = Audio()
     include: Include | None = None
@@ -97,8 +91,6 @@ class TranscriptionSession(Body):
 
 
 class OldSession(Body):
-    """A session as `transcription_session.update` has it."""
-
     input_audio_format: Literal["pcm16", "g711_ulaw", "g711_alaw"] = "pcm16"
     input_audio_noise_reduction: NotYet = None
     input_audio_transcription: TranscriptionModel = TranscriptionModel()
@@ -141,21 +133,15 @@ class OldSessionUpdate(ClientEvent):
 
 
 class Append(ClientEvent):
-    """More sound, in base64."""
-
     type: Literal["input_audio_buffer.append"]
     audio: str
 
 
 class Commit(ClientEvent):
-    """The utterance has ended."""
-
     type: Literal["input_audio_buffer.commit"]
 
 
 class Clear(ClientEvent):
-    """The utterance is not wanted."""
-
     type: Literal["input_audio_buffer.clear"]
 
 

@@ -13,8 +13,6 @@ ResponseState = Literal["queued", "in_progress", "completed", "incomplete", "fai
 
 
 class OutputText(Answer, kw_only=True):
-    """What the model said."""
-
     type: Literal["output_text"] = "output_text"
     text: str
     annotations: list[Any] = field(default_factory=list)
@@ -22,8 +20,6 @@ class OutputText(Answer, kw_only=True):
 
 
 class OutputMessage(Answer, kw_only=True):
-    """One message."""
-
     id: str
     type: Literal["message"] = "message"
     role: Literal["assistant"] = "assistant"
@@ -48,22 +44,16 @@ class OutputCall(_Call, kw_only=True):
 
 
 class OutputCustomCall(_Call, kw_only=True):
-    """One call of a custom tool."""
-
     type: Literal["custom_tool_call"] = "custom_tool_call"
     input: str
 
 
 class OutputThought(Answer, kw_only=True):
-    """A piece of reasoning."""
-
     type: Literal["reasoning_text"] = "reasoning_text"
     text: str
 
 
 class OutputReasoning(Answer, kw_only=True):
-    """What the model thought."""
-
     id: str
     type: Literal["reasoning"] = "reasoning"
     summary: list[Any] = field(default_factory=list)
@@ -80,8 +70,6 @@ class InputDetails(Answer, kw_only=True):
 
 
 class ResponseUsage(Answer, kw_only=True):
-    """Token counts."""
-
     input_tokens: int
     input_tokens_details: InputDetails
     output_tokens: int
@@ -90,14 +78,10 @@ class ResponseUsage(Answer, kw_only=True):
 
 
 class ResponsePlainFormat(Answer, kw_only=True):
-    """Any text, or any JSON object."""
-
     type: Literal["text", "json_object"] = "text"
 
 
 class ResponseSchemaFormat(Answer, kw_only=True):
-    """A JSON value that a schema accepts."""
-
     type: Literal["json_schema"] = "json_schema"
     name: str
     definition: dict[str, Any] = field(name="schema")
@@ -106,22 +90,16 @@ class ResponseSchemaFormat(Answer, kw_only=True):
 
 
 class ResponseChosenFunction(Answer, kw_only=True):
-    """The function that had to be called."""
-
     type: Literal["function", "custom"]
     name: str
 
 
 class ResponseText(Answer, kw_only=True):
-    """Settings of the text."""
-
     format: Annotated[ResponsePlainFormat | ResponseSchemaFormat, Field(discriminator="type")]
     verbosity: str
 
 
 class ResponseReasoning(Answer):
-    """Settings of the reasoning."""
-
     effort: str | None = None
     summary: str | None = None
 
@@ -130,21 +108,15 @@ FailureCode = Literal["server_error", "invalid_prompt"]
 
 
 class ResponseFailure(Answer, kw_only=True):
-    """Why a response failed."""
-
     code: FailureCode
     message: str
 
 
 class IncompleteDetails(Answer, kw_only=True):
-    """Why a response is incomplete."""
-
     reason: Literal["max_output_tokens"]
 
 
 class ResponseFunction(Answer, kw_only=True):
-    """A tool as it was given."""
-
     type: Literal["function"] = "function"
     strict: bool = False
     description: str | None = None
@@ -153,8 +125,6 @@ class ResponseFunction(Answer, kw_only=True):
 
 
 class ResponseCustomTool(Answer, kw_only=True):
-    """A custom tool as it was given."""
-
     type: Literal["custom"] = "custom"
     name: str
     description: str | UnsetType = UNSET
@@ -162,8 +132,6 @@ class ResponseCustomTool(Answer, kw_only=True):
 
 
 class ResponseNamespace(Answer, kw_only=True):
-    """Tools of a namespace as they were given."""
-
     type: Literal["namespace"] = "namespace"
     name: str
     description: str | UnsetType = UNSET
@@ -231,8 +199,6 @@ class ResponseEvent(Answer):
 
 
 class DeletedResponse(Answer, kw_only=True):
-    """A response that is no longer there."""
-
     id: str
     object: Literal["response"] = "response"
     deleted: Literal[True] = True

@@ -149,7 +149,6 @@ def _response_format(text: TextSettings | None) -> ResponseFormat | None:
 
 
 def given_items(body: ResponsesRequest) -> list[InputItem]:
-    """The items of the request itself."""
     return [InputMessage(role="user", content=body.input)] if isinstance(body.input, str) else list(body.input)
 
 

@@ -38,8 +38,6 @@ class ResponseFunctionTool(Body):
 
 
 class PlainInput(Body):
-    """Any text."""
-
     type: Literal["text"]
 
 
@@ -113,8 +111,6 @@ class InputText(Body):
 
 
 class InputImage(Body):
-    """An image of the user's, as a data URL."""
-
     type: Literal["input_image"]
     image_url: ImageText
     detail: Literal["auto", "low", "high"] | None = None
@@ -148,8 +144,6 @@ class _CallItem(Body):
 
 
 class FunctionCallItem(_CallItem):
-    """A call the model made, as it came out."""
-
     type: Literal["function_call"]
     arguments: str
     parsed_arguments: Any = None
@@ -170,27 +164,19 @@ class _OutputItem(Body):
 
 
 class FunctionOutputItem(_OutputItem):
-    """The result of a call."""
-
     type: Literal["function_call_output"]
 
 
 class CustomOutputItem(_OutputItem):
-    """The result of a call of a custom tool."""
-
     type: Literal["custom_tool_call_output"]
 
 
 class ReasoningText(Body):
-    """A piece of what the model thought."""
-
     type: Literal["reasoning_text"]
     text: str
 
 
 class SummaryText(Body):
-    """A piece of a summary."""
-
     type: Literal["summary_text"]
     text: str
 
@@ -238,8 +224,6 @@ TextFormats = Annotated[TextFormat | JsonObjectFormat | TextSchemaFormat, Field(
 
 
 class TextSettings(Body):
-    """The form of the text."""
-
     format: TextFormats | None = None
     verbosity: Literal["low", "medium", "high"] | None = None
 

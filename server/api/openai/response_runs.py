@@ -82,7 +82,6 @@ class ResponseRun:
             pass
 
     async def ended(self) -> None:
-        """Wait until it has ended and is stored."""
         while not self._has_ended:
             await self._grown.wait()
 

@@ -133,12 +133,10 @@ class ScrapedCounters:
 
     @property
     def useful_rows_per_step(self) -> float | None:
-        """Rows that belonged to a sequence, per step."""
         return ratio(self.rows_used, self.steps)
 
     @property
     def decode_rows_per_step(self) -> float | None:
-        """Rows that continued an answer, per step."""
         return ratio(self.decode_rows, self.steps)
 
     @property
