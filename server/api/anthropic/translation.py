@@ -6,52 +6,27 @@ from typing import Any
 
 import msgspec
 
+from server.api.anthropic import request as given
 from server.api.anthropic.message import thoughts_of
-from server.api.anthropic.request import (
-    AssistantTurn,
-    AutoChoice,
-    ConversationBody,
-    DeclaredTool,
-    ImageAddress,
-    ImageBlock,
-    ImageSource,
-    MessagesRequest,
-    NoChoice,
-    OneChoice,
-    SystemBlock,
-    SystemTurn,
-    TextBlock,
-    ThinkingBlock,
-    ThinkingOff,
-    ThinkingOn,
-    ToolAddition,
-    ToolByName,
-    ToolDefinition,
-    ToolReference,
-    ToolRemoval,
-    ToolResultBlock,
-    ToolUseBlock,
-    UserTurn,
-)
 from server.generation.chat_request import ChatRequest, JsonSchemaFormat, NamedToolChoice, Tool, ToolChoice
 from server.generation.chat_template import PART_SEPARATOR, image_part
 from server.http.error_formats import NO_THREADS
 from server.http.errors import echo, refuse
 
 
-def check_fields(body: MessagesRequest) -> None:
+def check_fields(body: given.MessagesRequest) -> None:
     """Raise Refusal for a conversation that the server should hold, and when thinking may take all tokens there are."""
     if body.thread is not None:
         raise refuse("'thread' is not supported: send the whole conversation.", "thread", NO_THREADS)
-    if isinstance(body.thinking, ThinkingOn) and body.thinking.budget_tokens >= body.max_tokens:
+    if isinstance(body.thinking, given.ThinkingOn) and body.thinking.budget_tokens >= body.max_tokens:
         message = f"'max_tokens' ({body.max_tokens}) must be above 'thinking.budget_tokens'."
         raise refuse(message, "max_tokens", "invalid_value")
 
 
-Change = ToolReference | ToolAddition | ToolRemoval
+Change = given.ToolReference | given.ToolAddition | given.ToolRemoval
 
 
-def offered_tools(body: ConversationBody) -> list[DeclaredTool]:
+def offered_tools(body: given.ConversationBody) -> list[given.DeclaredTool]:
     """The tools as the conversation ends; Refusal when two of `tools` have one name.
 
     Those that came later are last, so that the prompt up to them is the one before.
@@ -64,29 +39,29 @@ def offered_tools(body: ConversationBody) -> list[DeclaredTool]:
     offered = {tool.name: tool for tool in tools if not tool.defer_loading}
     for change in _changes(body):
         match change:
-            case ToolRemoval(tool=tool_by_name):
+            case given.ToolRemoval(tool=tool_by_name):
                 offered.pop(tool_by_name.name, None)
-            case ToolAddition(tool=ToolDefinition(definition=defined)):
+            case given.ToolAddition(tool=given.ToolDefinition(definition=defined)):
                 declared[defined.name] = offered[defined.name] = defined
-            case ToolAddition(tool=ToolByName(name=name)) | ToolReference(tool_name=name):
+            case given.ToolAddition(tool=given.ToolByName(name=name)) | given.ToolReference(tool_name=name):
                 if name in declared:
                     offered.setdefault(name, declared[name])
     return list(offered.values())
 
 
-def _changes(body: ConversationBody) -> Iterator[Change]:
+def _changes(body: given.ConversationBody) -> Iterator[Change]:
     """What adds and takes away tools, in order."""
     for turn in body.messages:
         for block in () if isinstance(turn.content, str) else turn.content:
-            if isinstance(block, ToolAddition | ToolRemoval):
+            if isinstance(block, given.ToolAddition | given.ToolRemoval):
                 yield block
-            elif isinstance(block, ToolResultBlock) and isinstance(block.content, list):
-                yield from (part for part in block.content if isinstance(part, ToolReference))
+            elif isinstance(block, given.ToolResultBlock) and isinstance(block.content, list):
+                yield from (part for part in block.content if isinstance(part, given.ToolReference))
 
 
-def thinking_options(body: ConversationBody) -> dict[str, Any]:
+def thinking_options(body: given.ConversationBody) -> dict[str, Any]:
     """Options of the chat template. Without `thinking` the model is told not to think, as these callers expect."""
-    thinks = body.thinking is not None and not isinstance(body.thinking, ThinkingOff)
+    thinks = body.thinking is not None and not isinstance(body.thinking, given.ThinkingOff)
     options: dict[str, Any] = {"enable_thinking": thinks, "thinking": thinks}
     effort = body.output_config.effort if body.output_config is not None else None
     if thinks and effort is not None:
@@ -94,10 +69,10 @@ def thinking_options(body: ConversationBody) -> dict[str, Any]:
     return options
 
 
-def shows_thoughts(body: MessagesRequest) -> bool:
+def shows_thoughts(body: given.MessagesRequest) -> bool:
     """False when the request wants thoughts left out; they then travel in the signature."""
     thinking = body.thinking
-    return thinking is None or isinstance(thinking, ThinkingOff) or thinking.display != "omitted"
+    return thinking is None or isinstance(thinking, given.ThinkingOff) or thinking.display != "omitted"
 
 
 # Fields that the chat route's checks name, and what they are called here.
@@ -119,7 +94,7 @@ def own_name(param: str) -> str:
     return FIELD_ALIASES.get(param, param)
 
 
-def conversation_chat(body: ConversationBody) -> ChatRequest:
+def conversation_chat(body: given.ConversationBody) -> ChatRequest:
     """What makes the prompt, but for the messages: the tools and which of them may be called."""
     offered = offered_tools(body)
     tools = [Tool.of(tool.name, tool.description, tool.input_schema, tool.strict) for tool in offered]
@@ -132,7 +107,7 @@ def conversation_chat(body: ConversationBody) -> ChatRequest:
     )
 
 
-def message_chat(body: MessagesRequest) -> ChatRequest:
+def message_chat(body: given.MessagesRequest) -> ChatRequest:
     """All fields, validated already, under the chat route's names; the messages are rendered from the body itself."""
     schema = body.output_config.format if body.output_config is not None else None
     generation = {
@@ -143,59 +118,60 @@ def message_chat(body: MessagesRequest) -> ChatRequest:
         "top_p": body.top_p,
         "top_k": body.top_k,
         "response_format": None if schema is None else JsonSchemaFormat.of(schema.definition, True),
-        "thinking_token_budget": body.thinking.budget_tokens if isinstance(body.thinking, ThinkingOn) else None,
+        "thinking_token_budget": body.thinking.budget_tokens if isinstance(body.thinking, given.ThinkingOn) else None,
     }
     return conversation_chat(body).model_copy(update=generation)
 
 
-def _tool_choice(body: ConversationBody, has_tools: bool) -> ToolChoice | None:
+def _tool_choice(body: given.ConversationBody, has_tools: bool) -> ToolChoice | None:
     """Choices that force nothing are harmless without tools; the others are refused with the chat route's words."""
     match body.tool_choice:
         case None:
             return None
-        case AutoChoice():
+        case given.AutoChoice():
             return "auto" if has_tools else None
-        case NoChoice():
+        case given.NoChoice():
             return "none" if has_tools else None
-        case OneChoice(name=name):
+        case given.OneChoice(name=name):
             return NamedToolChoice.of(name)
     return "required"
 
 
-def _parallel(body: ConversationBody) -> bool | None:
+def _parallel(body: given.ConversationBody) -> bool | None:
     choice = body.tool_choice
-    return None if choice is None or isinstance(choice, NoChoice) else not choice.disable_parallel_tool_use
+    return None if choice is None or isinstance(choice, given.NoChoice) else not choice.disable_parallel_tool_use
 
 
 # A note to Anthropic's accounting, different with each request: shown to the model it would spoil every cached prefix.
 BILLING_NOTE = "x-anthropic-billing-header:"
 
 
-def template_turns(body: ConversationBody) -> list[dict[str, Any]]:
+def template_turns(body: given.ConversationBody) -> list[dict[str, Any]]:
     """One dictionary per turn and per result of a call; turns of one role in a row are one.
 
     An instruction in the middle is part of the user's turn, as most chat templates know none there. Raises Refusal
     when the last turn is the assistant's, as answers are not continued, or has nothing in it.
     """
     last = body.messages[-1]
-    if isinstance(last, UserTurn) and not isinstance(last.content, str) and not last.content:
+    if isinstance(last, given.UserTurn) and not isinstance(last.content, str) and not last.content:
         field = f"messages[{len(body.messages) - 1}].content"
         raise refuse(f"'{field}' is empty: the last turn needs a block of text or a tool's result.", field)
-    if isinstance(last, AssistantTurn):
+    if isinstance(last, given.AssistantTurn):
         message = "'messages' must end with a turn of the user: an assistant's turn is not continued."
         raise refuse(message, "messages", "unsupported_value")
     messages: list[dict[str, Any]] = []
     instructions = [] if body.system is None else _texts(body.system)
-    last_user = max((number for number, turn in enumerate(body.messages) if isinstance(turn, UserTurn)), default=0)
+    users = (number for number, turn in enumerate(body.messages) if isinstance(turn, given.UserTurn))
+    last_user = max(users, default=0)
     for number, turn in enumerate(body.messages):
-        if isinstance(turn, SystemTurn):
+        if isinstance(turn, given.SystemTurn):
             is_over = turn.clear_at == "next_user_message" and number < last_user
             text = "" if is_over else PART_SEPARATOR.join(_texts(turn.content))
             if text and messages:
                 _say(messages, f"<system-reminder>\n{text}\n</system-reminder>")
             elif text:
                 instructions.append(text)
-        elif isinstance(turn, UserTurn):
+        elif isinstance(turn, given.UserTurn):
             _add_user(messages, turn, f"messages[{number}].content")
         else:
             _add_assistant(messages, turn)
@@ -203,8 +179,10 @@ def template_turns(body: ConversationBody) -> list[dict[str, Any]]:
     return [{"role": "system", "content": system}, *messages] if system else messages
 
 
-def _texts(content: str | Sequence[SystemBlock]) -> list[str]:
-    return [content] if isinstance(content, str) else [block.text for block in content if isinstance(block, TextBlock)]
+def _texts(content: str | Sequence[given.SystemBlock]) -> list[str]:
+    if isinstance(content, str):
+        return [content]
+    return [block.text for block in content if isinstance(block, given.TextBlock)]
 
 
 def _say(messages: list[dict[str, Any]], text: str) -> None:
@@ -227,47 +205,47 @@ def _show(messages: list[dict[str, Any]], image: dict[str, Any]) -> None:
     last["content"].append(image)
 
 
-def _add_user(messages: list[dict[str, Any]], turn: UserTurn, path: str) -> None:
+def _add_user(messages: list[dict[str, Any]], turn: given.UserTurn, path: str) -> None:
     if isinstance(turn.content, str):
         _say(messages, turn.content)
         return
     for index, block in enumerate(turn.content):
-        if isinstance(block, TextBlock):
+        if isinstance(block, given.TextBlock):
             _say(messages, block.text)
-        elif isinstance(block, ImageBlock):
+        elif isinstance(block, given.ImageBlock):
             _show(messages, image_part(_url(block.source), f"{path}[{index}].source"))
         else:
             messages.append({"role": "tool", "content": _result(block), "tool_call_id": block.tool_use_id})
 
 
-def _url(source: ImageSource | ImageAddress) -> str:
-    if isinstance(source, ImageAddress):
+def _url(source: given.ImageSource | given.ImageAddress) -> str:
+    if isinstance(source, given.ImageAddress):
         return source.url
     return f"data:{source.media_type};base64,{source.data}"
 
 
-def _result(block: ToolResultBlock) -> str:
+def _result(block: given.ToolResultBlock) -> str:
     content = block.content or ""
     if not isinstance(content, str):
-        parts = (part.text if isinstance(part, TextBlock) else f"Loaded: {part.tool_name}" for part in content)
+        parts = (part.text if isinstance(part, given.TextBlock) else f"Loaded: {part.tool_name}" for part in content)
         content = PART_SEPARATOR.join(parts)
     return f"Error: {content}" if block.is_error else content
 
 
-def _add_assistant(messages: list[dict[str, Any]], turn: AssistantTurn) -> None:
+def _add_assistant(messages: list[dict[str, Any]], turn: given.AssistantTurn) -> None:
     if not messages or messages[-1]["role"] != "assistant":
         messages.append({"role": "assistant", "content": ""})
     last = messages[-1]
-    for block in [TextBlock(type="text", text=turn.content)] if isinstance(turn.content, str) else turn.content:
-        if isinstance(block, TextBlock):
+    for block in [given.TextBlock(type="text", text=turn.content)] if isinstance(turn.content, str) else turn.content:
+        if isinstance(block, given.TextBlock):
             last["content"] += (PART_SEPARATOR if last["content"] else "") + block.text
-        elif isinstance(block, ThinkingBlock):
+        elif isinstance(block, given.ThinkingBlock):
             thoughts = thoughts_of(block.thinking, block.signature)
             last["reasoning_content"] = last.get("reasoning_content", "") + thoughts
         else:
             last.setdefault("tool_calls", []).append(_call(block))
 
 
-def _call(block: ToolUseBlock) -> dict[str, Any]:
+def _call(block: given.ToolUseBlock) -> dict[str, Any]:
     function = {"name": block.name, "arguments": msgspec.json.encode(block.input).decode()}
     return {"id": block.id, "type": "function", "function": function}
