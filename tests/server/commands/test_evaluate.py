@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 from engine.bundle.manifest import load_manifest
 from engine.evaluation import models
 from engine.evaluation.models import EvaluatedModel
+from server.commands import evaluation
 from server.commands.cli import app
-from server.commands.evaluate import session
 from server.commands.exit_codes import FAILED, INTERRUPTED
 from tests.bundles import Bundles
 from tests.embedders import compiled
@@ -160,7 +160,7 @@ def test_an_interrupt_ends_with_its_code(
     def interrupted(*given: Any) -> Any:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(session, "evaluate", interrupted)
+    monkeypatch.setattr(evaluation, "evaluate", interrupted)
     done = run(tmp_path, bundles("free"), "--text", text, "--json", tmp_path / "figures.json")
     assert (done.exit_code, done.stderr.splitlines()[-1]) == (INTERRUPTED, "interrupted; nothing was written")
     assert not (tmp_path / "figures.json").exists()
@@ -173,6 +173,6 @@ def test_a_model_that_gives_no_numbers(
         model = models.open_bundle(*given)
         return dataclasses.replace(model, logits=lambda tokens: model.logits(tokens) * np.float32("inf"))
 
-    monkeypatch.setattr(session, "open_bundle", broken)
+    monkeypatch.setattr(evaluation, "open_bundle", broken)
     done = run(tmp_path, bundles("free"), "--text", text)
     refused(done, f"{bundles('free')} gave logits that are not finite", FAILED)

@@ -31,7 +31,7 @@ def evaluate_command(
     json_file: Annotated[Path | None, typer.Option("--json", help="Write all figures to this file.")] = None,
 ) -> None:
     """Measure how well bundles predict a text, and how near they are to the float model."""
-    from server.commands.evaluate.session import EvaluationRequest, run_evaluation
+    from server.commands.evaluation import run_evaluation
 
     if json_file is not None and not json_file.absolute().parent.is_dir():
         refuse(f"--json {json_file} cannot be written: its folder does not exist")
@@ -39,5 +39,4 @@ def evaluate_command(
         refuse("--context must be at least 2, or 0: a token is predicted from one before it")
     if context and stride > context:
         refuse(f"--stride {stride} is more than --context {context}: tokens between two windows would be left out")
-    wanted = EvaluationRequest(tuple(bundles), text, against, tokens, context, stride, seed, served)
-    raise typer.Exit(run_evaluation(wanted, json_file))
+    raise typer.Exit(run_evaluation(bundles, text, against, tokens, context, stride, seed, served, json_file))

@@ -1,1 +1,0 @@
-"""`hexserve eval`: how well bundles predict a text."""

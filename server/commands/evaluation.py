@@ -1,0 +1,165 @@
+"""One run of `hexserve eval`: models read a text, with progress; then all is reported as a table and as JSON."""
+
+import sys
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from rich.console import Console
+
+from engine.compile.calibration.statistics import BLOCK_TOKENS, LEVEL, RESAMPLES, Interval
+from engine.compile.progress import RichProgress
+from engine.compile.sources.named import named_source
+from engine.errors import BundleError, CompileError, EngineFailure
+from engine.evaluation.evaluate import Quality, context_of, evaluate, quality, windows_of
+from engine.evaluation.models import EvaluatedModel, evaluated_text, open_bundle, open_reference
+from engine.evaluation.served import open_served
+from engine.sources.resolve import COSTS_FOLDER, resolve_bundle
+from server.commands.exit_codes import FAILED, INTERRUPTED, refuse
+from server.commands.own_server import settings_cache
+from server.commands.tables import table, wide_console
+from server.settings import SettingsError
+
+# Field of Quality, heading, factor, form of the value and of its bounds; those that compare stand behind the first.
+COLUMNS = (
+    ("perplexity", "perplexity", 1.0, ".2f", ".2f"),
+    ("perplexity_loss", "perplexity\nloss %", 100.0, ".2f", ".2f"),
+    ("top1", "top-1 %", 100.0, ".2f", ".2f"),
+    ("kl", "KL mean", 1.0, ".3g", ".2g"),
+    ("kl_p99", "KL p99", 1.0, ".3g", ".2g"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluatedRow:
+    """One model of the table. form: how its weights are stored. size: bytes on disk."""
+
+    name: str
+    form: str
+    size: int
+    device: str
+    quality: Quality
+
+    @classmethod
+    def of(cls, model: EvaluatedModel, quality: Quality) -> "EvaluatedRow":
+        return cls(model.name, model.form, model.size, model.device, quality)
+
+
+@dataclass(frozen=True, slots=True)
+class TextSetting:
+    """Which text was predicted, and how it was cut."""
+
+    text: str
+    windows: int
+    context: int
+    stride: int
+    seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """Everything that is reported. reference: None = the models were compared with nothing."""
+
+    setting: TextSetting
+    reference: EvaluatedRow | None
+    models: Sequence[EvaluatedRow]
+
+    def document(self) -> dict[str, Any]:
+        rows = {"reference": self.reference and asdict(self.reference), "models": [asdict(row) for row in self.models]}
+        intervals = {"level": LEVEL, "resamples": RESAMPLES, "block_tokens": BLOCK_TOKENS}
+        return {**asdict(self.setting), **rows, "intervals": intervals}
+
+
+def run_evaluation(
+    bundles: Sequence[str],
+    file: Path,
+    against: str,
+    tokens: int,
+    context: int,
+    stride: int,
+    seed: int,
+    served: bool,
+    json_file: Path | None,
+) -> int:
+    """Evaluate, print and write; the exit code. The arguments are as the command's help says."""
+    try:
+        found = evaluated(bundles, file, against, tokens, context, stride, seed, served)
+    except (SettingsError, BundleError, CompileError) as error:
+        refuse(error)
+    except EngineFailure as error:
+        refuse(error, FAILED)
+    except KeyboardInterrupt:
+        print("interrupted; nothing was written", file=sys.stderr)
+        return INTERRUPTED
+    console = wide_console()
+    _print(console, found)
+    if json_file is not None:
+        try:
+            json_file.write_bytes(msgspec.json.format(msgspec.json.encode(found.document()), indent=1) + b"\n")
+        except OSError as error:
+            refuse(f"{json_file} cannot be written: {error.strerror or error}")
+        console.print(f"Written to {json_file}")
+    return 0
+
+
+def evaluated(
+    bundles: Sequence[str], file: Path, against: str, tokens: int, context: int, stride: int, seed: int, served: bool
+) -> Evaluation:
+    """What the models make of the text. SettingsError, BundleError, CompileError, EngineFailure."""
+    text = evaluated_text(file)  # the quickest of all that may be wrong
+    cache = settings_cache()
+    named = [(bundle, resolve_bundle(bundle, cache)) for bundle in bundles]
+    memory = cache / COSTS_FOLDER
+    with RichProgress(Console(stderr=True)) as progress, ExitStack() as stack:
+        models = [open_bundle(name, folder, memory, stack) for name, folder in named]
+        if served:
+            models += [open_served(name, folder, str(memory), stack) for name, folder in named]
+        reference = _reference(against, models[0].made_for, cache, stack)
+        everyone = [*models, *([reference] if reference else [])]
+        context = context_of(everyone, context)
+        windows = windows_of(everyone, text, tokens, context, stride)
+        progress.stage("evaluate", len(everyone) * sum(len(window.inputs) for window in windows), "tokens")
+        scores, of_reference = evaluate(models, reference, windows, progress.advance)
+        rows = [EvaluatedRow.of(model, quality(each, seed)) for model, each in zip(models, scores, strict=True)]
+        setting = TextSetting(str(file), len(windows), context, stride or context, seed)
+        last = EvaluatedRow.of(reference, quality(of_reference, seed)) if reference else None
+        return Evaluation(setting, last, rows)
+
+
+def _reference(against: str, context: int, cache: Path, stack: ExitStack) -> EvaluatedModel | None:
+    if not against:
+        return None
+    try:
+        source = named_source(against, cache).folder
+    except BundleError as error:
+        raise BundleError(f"--against {error}") from error
+    except OSError as error:
+        raise BundleError(f"--against {against} cannot be read: {error.strerror or error}") from error
+    return open_reference(against, source, context, cache / COSTS_FOLDER, stack)
+
+
+def _print(console: Console, found: Evaluation) -> None:
+    """One row for each model, the reference last, and what the figures are of."""
+    columns = COLUMNS if found.reference else COLUMNS[:1]
+    rows = []
+    for row in (*found.models, *([found.reference] if found.reference else [])):
+        figures = (_cell(getattr(row.quality, name), factor, form, bounds) for name, _, factor, form, bounds in columns)
+        rows.append([Path(row.name).name or row.name, f"{row.form}\n{row.device}", f"{row.size / 1e6:.1f}", *figures])
+    headings = ("bundle", "weights\nruns on", "size MB", *(heading for _, heading, *_ in columns))
+    console.print(table(headings, rows, words=2))
+    setting = found.setting
+    console.print(
+        f"{found.models[0].quality.tokens} tokens predicted, in {setting.windows} windows of up to {setting.context}, "
+        f"{setting.stride} apart, of {setting.text}. Below each figure: its {LEVEL:.0%} confidence interval.",
+        soft_wrap=True,
+    )
+
+
+def _cell(figure: Interval | None, factor: float, form: str, bounds: str) -> str:
+    """A figure and below it where it lies; the reference is compared with nothing."""
+    if figure is None:
+        return "-"
+    return f"{figure.value * factor:{form}}\n{figure.low * factor:{bounds}}..{figure.high * factor:{bounds}}"
