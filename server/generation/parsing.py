@@ -254,7 +254,11 @@ class ParsedChoice:
         pieces = (part for part in self.parts if isinstance(part, CallArguments) and part.index == call.index)
         return "".join(piece.text for piece in pieces)
 
+    @property
+    def has_calls(self) -> bool:
+        return self._parser.has_calls
+
     def finish_name(self, finish: FinishReason) -> ChatFinish:
         """OpenAI's finish_reason; a text that was cut stays 'length' even after a call."""
         name = FINISH_NAMES[finish]
-        return "tool_calls" if self._parser.has_calls and name == "stop" else name
+        return "tool_calls" if self.has_calls and name == "stop" else name
