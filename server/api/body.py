@@ -3,16 +3,20 @@
 import asyncio
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from fastapi import Request, Response
+from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
+from pydantic import ValidationError
 from starlette.requests import ClientDisconnect
 
 from server.generation.resumption import PATHS, RESUMABLE, unwrapped
 from server.http.errors import Refusal, refuse
+from server.http.fields import Body
 
+Checked = TypeVar("Checked", bound=Body)
 MAX_DEPTH = 64
 MAX_KEYS = 4096  # of one object: pydantic reports every unknown key
 MAX_CONTAINERS = 65_536
@@ -90,12 +94,14 @@ class BoundedRequest(Request):
 
 
 class BoundedRoute(APIRoute):
+    request_type = BoundedRequest
+
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handle = super().get_route_handler()
 
         async def bounded(request: Request) -> Response:
             try:
-                return await handle(BoundedRequest(request.scope, request.receive))
+                return await handle(self.request_type(request.scope, request.receive))
             except ClientDisconnect:
                 raise refuse("The client closed the connection.") from None
 
@@ -118,6 +124,14 @@ class UntypedRoute(BoundedRoute):
             return await handle(Request(request.scope, request.receive))
 
         return typed
+
+
+def validated(kind: type[Checked], fields: dict[str, Any]) -> Checked:
+    """The fields, each checked; an error names the field as any other body's does."""
+    try:
+        return kind.model_validate(fields)
+    except ValidationError as error:
+        raise RequestValidationError(error.errors(), body=fields) from None
 
 
 def parse_object(body: bytes) -> dict[str, Any]:

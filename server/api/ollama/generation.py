@@ -45,15 +45,13 @@ router = APIRouter(route_class=UntypedRoute)
 @router.post("/api/chat", responses=line_answers(OllamaChatAnswer, OllamaError))
 async def create_ollama_chat(body: OllamaChatRequest, request: Request) -> Response:
     """Answer a conversation, line by line or whole."""
-    if not body.messages and kept_s(body.keep_alive) == 0:
-        await unload_model(request, body.model)
-        return _empty(body, chat_line, "unload")
-    loaded = await load_model(request, body.model, body.keep_alive, check_generates if body.messages else any_model)
-    if not body.messages:
-        return _empty(body, chat_line, "load")
+    messages = body.messages or []
+    loaded = await _loaded(request, body, bool(messages), chat_line)
+    if isinstance(loaded, Response):
+        return loaded
     service = loaded.service
     with field_aliases(chat_name):
-        chat, messages = as_chat(body, service.engine.info), body.messages
+        chat = as_chat(body, service.engine.info)
         prepared = await prepared_chat(
             request, service, chat, lambda: template_turns(messages), think_options(body.think)
         )
@@ -63,23 +61,39 @@ async def create_ollama_chat(body: OllamaChatRequest, request: Request) -> Respo
 @router.post("/api/generate", responses=line_answers(OllamaGenerateAnswer, OllamaError))
 async def create_ollama_generation(body: OllamaGenerateRequest, request: Request) -> Response:
     """Answer a prompt, or continue it when it is raw or the model has no chat template."""
-    if not body.prompt and kept_s(body.keep_alive) == 0:
-        await unload_model(request, body.model)
-        return _empty(body, generate_line, "unload")
-    loaded = await load_model(request, body.model, body.keep_alive, check_generates if body.prompt else any_model)
-    if not body.prompt:
-        return _empty(body, generate_line, "load")
+    prompt = body.prompt or ""
+    loaded = await _loaded(request, body, bool(prompt), generate_line)
+    if isinstance(loaded, Response):
+        return loaded
     service = loaded.service
     is_raw = check_prompt(body, service.engine.text_facts)
     with field_aliases(generate_name):
         chat = as_chat(body, service.engine.info)
         if is_raw:
-            prepared = await prepared_text(request, service, chat, body.prompt)
+            prepared = await prepared_text(request, service, chat, prompt)
         else:
             prepared = await prepared_chat(
                 request, service, chat, lambda: prompt_turns(body), think_options(body.think)
             )
     return await _answered(request, body, loaded, prepared, generate_line, "prompt")
+
+
+async def _loaded(
+    request: Request, body: OllamaGenerationBody, is_asked: bool, line_of: LineOf
+) -> LoadedModel | Response:
+    """The model; a request that says nothing to it is answered, once that is loaded, or unloaded if it may not stay."""
+    reason: DoneReason = "load"
+    if not is_asked and kept_s(body.keep_alive) == 0:
+        await unload_model(request, body.model)
+        reason = "unload"
+    else:
+        check = check_generates if is_asked else any_model
+        loaded = await load_model(request, body.model, body.keep_alive, check)
+        if is_asked:
+            return loaded
+    line = line_of(body.model, stamp(time.time_ns()), Said())
+    line.done, line.done_reason = True, reason
+    return written(line)
 
 
 async def _answered(
@@ -93,10 +107,3 @@ async def _answered(
     count = TokenCount(stream.prompt_tokens, 1)
     writer = OllamaWriter(body.model, count, choice, line_of, loaded.stopwatch, chat.params.logprobs)
     return await answer(request, stream, writer, body.stream is not False, LINES)
-
-
-def _empty(body: OllamaGenerationBody, line_of: LineOf, reason: DoneReason) -> Response:
-    """The answer to a request that says nothing to the model."""
-    line = line_of(body.model, stamp(time.time_ns()), Said())
-    line.done, line.done_reason = True, reason
-    return written(line)

@@ -6,6 +6,7 @@ from typing import Any, cast
 from fastapi import APIRouter, Request, Response
 
 from engine.errors import HexserveError
+from server.api.body import validated
 from server.api.openai.audio_answer import (
     TranscriptDelta,
     TranscriptDone,
@@ -26,7 +27,6 @@ from server.api.openai.audio_request import (
     TranslationForm,
     Upload,
     check_form,
-    read_form,
 )
 from server.api.openapi import either, error_answers
 from server.generation.framing import EventStream, frame
@@ -64,7 +64,7 @@ ANSWERS = either(Transcription, VerboseTranscription) | error_answers()
 async def create_transcription(request: Request) -> Response:
     """What is said in a recording, in its language."""
     upload = await cast(FormRequest, request).upload()
-    form = read_form(TranscriptionForm, upload.fields)
+    form = validated(TranscriptionForm, upload.fields)
     check_form(form)
     return await _answer(request, upload, form, translates=False)
 
@@ -75,8 +75,8 @@ async def create_transcription(request: Request) -> Response:
 async def create_translation(request: Request) -> Response:
     """What is said in a recording, in English."""
     upload = await cast(FormRequest, request).upload()
-    read_form(TranslationForm, upload.fields)
-    return await _answer(request, upload, read_form(TranscriptionForm, upload.fields), translates=True)
+    validated(TranslationForm, upload.fields)
+    return await _answer(request, upload, validated(TranscriptionForm, upload.fields), translates=True)
 
 
 async def _answer(request: Request, upload: Upload, form: TranscriptionForm, translates: bool) -> Response:

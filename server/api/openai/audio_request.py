@@ -1,20 +1,15 @@
 """The form of a transcription: its parts within bounds, and what its fields may say."""
 
 import json
-from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal
 
-from fastapi import Request, Response
-from fastapi.exceptions import RequestValidationError
-from fastapi.routing import APIRoute
-from pydantic import Field, StringConstraints, ValidationError
+from pydantic import Field, StringConstraints
 from starlette.datastructures import FormData, UploadFile
 from starlette.formparsers import MultiPartException
-from starlette.requests import ClientDisconnect
 
 from engine.speech.cutting import VoiceActivity
-from server.api.body import CLOSE, BodyLimits, BoundedRequest
+from server.api.body import CLOSE, BodyLimits, BoundedRequest, BoundedRoute
 from server.http.errors import refuse
 from server.http.fields import Body, Name, NotYet
 
@@ -66,9 +61,6 @@ class TranscriptionForm(TranslationForm):
         if isinstance(self.chunking_strategy, ServerVad):
             return self.chunking_strategy.activity
         return None if self.chunking_strategy is None else VoiceActivity()
-
-
-Form = TypeVar("Form", bound=TranslationForm)
 
 
 def check_form(form: TranscriptionForm) -> None:
@@ -151,22 +143,5 @@ def _parsed(value: str) -> Any:
         return value
 
 
-def read_form(kind: type[Form], fields: dict[str, Any]) -> Form:
-    """The fields, each checked; an error names the field as any other body's does."""
-    try:
-        return kind.model_validate(fields)
-    except ValidationError as error:
-        raise RequestValidationError(error.errors(), body=fields) from None
-
-
-class FormRoute(APIRoute):
-    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        handle = super().get_route_handler()
-
-        async def bounded(request: Request) -> Response:
-            try:
-                return await handle(FormRequest(request.scope, request.receive))
-            except ClientDisconnect:
-                raise refuse("The client closed the connection.") from None
-
-        return bounded
+class FormRoute(BoundedRoute):
+    request_type = FormRequest

@@ -1,18 +1,18 @@
 """What a request of /v1/responses wants to be stored, the items it follows, and queries of stored responses."""
 
 import uuid
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import get_args
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError
 from starlette.datastructures import QueryParams
 
+from server.api.body import validated
 from server.api.openai.response_answer import ResponseItems
 from server.api.openai.response_request import Include, InputImage, InputItem, InputMessage, InputText, ResponsesRequest
 from server.http.errors import StorageFailed, echo, refuse
-from server.http.fields import MAX_MESSAGES
+from server.http.fields import MAX_MESSAGES, Body
 from server.stored_responses.record import Json, ResponseRecord, Storing
 
 OFF = "this server stores no responses; its setting store_responses is off"
@@ -98,89 +98,47 @@ def _part(role: str, part: str | InputText | InputImage) -> Json:
     return {"type": "input_text", "text": text}
 
 
-PAGE, MOST_OF_A_PAGE = 20, 100
-INCLUDED = get_args(Include)  # they change nothing here: what was answered has them, or never had
+class StoredQuery(Body):
+    """Base of queries. include: it changes nothing here, as what was answered has it, or never had."""
+
+    include: list[Include] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class EventsQuery:
+class EventsQuery(StoredQuery):
     """How to read a response: as it is now, or the events behind one of this number."""
 
-    is_stream: bool
-    after: int
+    stream: bool = False
+    starting_after: Annotated[int, Field(ge=0, le=999_999_999)] | None = None
+    include_obfuscation: Literal[False] | None = None
 
 
-def reading_of(query: QueryParams) -> EventsQuery:
-    """What a query asks for; Refusal naming the parameter."""
-    _check_names(query, ("stream", "starting_after", "include", "include_obfuscation"))
-    if _is_true(query, "include_obfuscation"):
-        message = "Unsupported value: 'include_obfuscation' does not support true. Supported values are: false."
-        raise refuse(message, "include_obfuscation", "unsupported_value")
-    is_stream = _is_true(query, "stream")
-    if "starting_after" in query and not is_stream:
-        raise refuse("'starting_after' is only allowed when 'stream' is true.", "starting_after", "invalid_value")
-    return EventsQuery(is_stream, _whole_number(query, "starting_after", -1))
-
-
-@dataclass(frozen=True, slots=True)
-class ItemsQuery:
+class ItemsQuery(StoredQuery):
     """Which items: at most `limit` behind the one named `after`."""
 
-    limit: int
-    is_ascending: bool
-    after: str | None
+    limit: Annotated[int, Field(ge=1, le=100)] = 20
+    order: Literal["asc", "desc"] = "desc"
+    after: str | None = None
 
 
-def page_of(query: QueryParams) -> ItemsQuery:
-    """The page that a query asks for; Refusal naming the parameter."""
-    _check_names(query, ("limit", "order", "after", "include"))
-    order = query.get("order", "desc")
-    if order not in ("asc", "desc"):
-        message = f"Unsupported value: 'order' does not support {echo(order)}. Supported values are: 'asc' and 'desc'."
-        raise refuse(message, "order", "unsupported_value")
-    limit = _whole_number(query, "limit", PAGE)
-    if not 1 <= limit <= MOST_OF_A_PAGE:
-        side = "above the maximum of 100" if limit > 1 else "below the minimum of 1"
-        code = f"integer_{'above_max' if limit > 1 else 'below_min'}_value"
-        raise refuse(f"Invalid 'limit': {limit} is {side}.", "limit", code)
-    return ItemsQuery(limit, order == "asc", query.get("after"))
+Query = TypeVar("Query", bound=StoredQuery)
 
 
-def _check_names(query: QueryParams, known: Collection[str]) -> None:
-    """SDKs write a list as include[]=a&include[]=b."""
+def read_query(kind: type[Query], query: QueryParams) -> Query:
+    """What a query says, checked as a body is. SDKs write a list as include[]=a&include[]=b."""
+    fields: dict[str, Any] = {}
     for name, value in query.multi_items():
-        plain = name.removesuffix("[]")
-        if plain not in known:
-            raise refuse(f"Unknown parameter: {echo(name)}.", name[:64], "unknown_parameter")
-        if plain == "include" and value not in INCLUDED:
-            message = f"Unsupported value: 'include' does not support {echo(value)}."
-            raise refuse(message, "include", "unsupported_value")
-
-
-def _whole_number(query: QueryParams, name: str, default: int) -> int:
-    """A parameter of the query that is a number of at most nine digits; Refusal naming it."""
-    text = query.get(name)
-    if text is None:
-        return default
-    if not (text.isascii() and text.isdigit() and len(text) <= 9):
-        raise refuse(
-            f"Invalid type for '{name}': expected an integer, but got {echo(text)} instead.", name, "invalid_type"
-        )
-    return int(text)
-
-
-def _is_true(query: QueryParams, name: str) -> bool:
-    """A parameter of the query that is true or false; Refusal naming it."""
-    text = query.get(name, "false")
-    if text not in ("true", "false"):
-        message = f"Invalid type for '{name}': expected a boolean, but got {echo(text)} instead."
-        raise refuse(message, name, "invalid_type")
-    return text == "true"
+        if name.removesuffix("[]") == "include":
+            fields.setdefault("include", []).append(value)
+        elif value in ("true", "false"):
+            fields[name] = value == "true"
+        else:
+            fields[name] = int(value) if value.isascii() and value.isdigit() and len(value) <= 18 else value
+    return validated(kind, fields)
 
 
 def item_page(items: Sequence[Json], page: ItemsQuery) -> ResponseItems:
     """OpenAI's list of these items, which are in the order of the conversation. Refusal for an unknown `after`."""
-    ordered = list(items) if page.is_ascending else list(reversed(items))
+    ordered = list(items) if page.order == "asc" else list(reversed(items))
     if page.after is not None:
         place = next((number for number, item in enumerate(ordered) if item["id"] == page.after), None)
         if place is None:

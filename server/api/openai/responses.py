@@ -20,15 +20,15 @@ from server.api.openai.response_input import (
 from server.api.openai.response_request import ResponsesRequest
 from server.api.openai.response_runs import NotHere, ResponseRun, StoredResponses
 from server.api.openai.response_storage import (
-    INCLUDED,
-    MOST_OF_A_PAGE,
     OFF,
+    EventsQuery,
+    ItemsQuery,
+    StoredQuery,
     check_count,
     item_page,
     items_of,
     listed_items,
-    page_of,
-    reading_of,
+    read_query,
     stored_items,
     storing,
 )
@@ -130,41 +130,29 @@ PATH = "/v1/responses/{response_id}"
 FAILURES = (400, 404, 409, 500)
 
 
-def _query(**parameters: dict[str, Any]) -> dict[str, Any]:
+def _query(kind: type[StoredQuery]) -> dict[str, Any]:
     """OpenAPI of what a route reads of its query."""
-    return {"parameters": [{"in": "query", "name": name, "schema": schema} for name, schema in parameters.items()]}
-
-
-INCLUDE = {"type": "array", "items": {"enum": list(INCLUDED)}}
-STREAM_QUERY = _query(
-    stream={"type": "boolean"},
-    starting_after={"type": "integer", "minimum": 0, "maximum": 999_999_999},
-    include=INCLUDE,
-    include_obfuscation={"const": False},
-)
-PAGE_QUERY = _query(
-    limit={"type": "integer", "minimum": 1, "maximum": MOST_OF_A_PAGE},
-    order={"enum": ["asc", "desc"]},
-    after={"type": "string"},
-    include=INCLUDE,
-)
+    fields = kind.model_json_schema()["properties"]
+    return {"parameters": [{"in": "query", "name": name, "schema": schema} for name, schema in fields.items()]}
 
 
 def _answers(whole: type[Answer]) -> dict[int | str, dict[str, Any]]:
     return {200: {"model": whole}, **error_answers(*FAILURES)}
 
 
-@router.get(PATH, responses=answers(ResponseAnswer, ResponseEvent, *FAILURES), openapi_extra=STREAM_QUERY)
+@router.get(PATH, responses=answers(ResponseAnswer, ResponseEvent, *FAILURES), openapi_extra=_query(EventsQuery))
 async def get_response(response_id: str, request: Request) -> Response:
     """A response as it is now; with `stream=true` the events of one in the background, behind `starting_after`."""
-    reading = reading_of(request.query_params)
+    query = read_query(EventsQuery, request.query_params)
+    if query.starting_after is not None and not query.stream:
+        raise refuse("'starting_after' is only allowed when 'stream' is true.", "starting_after", "invalid_value")
     with _asked(request, response_id) as (stored, key):
-        if not reading.is_stream:
+        if not query.stream:
             return written((await stored.get(key)).response)
         if not (await stored.get(key)).is_background:
             message = "Only a response that was created with 'background' true can be streamed again."
             raise refuse(message, "stream", "invalid_value")
-        events = await stored.events(key, reading.after)
+        events = await stored.events(key, -1 if query.starting_after is None else query.starting_after)
         return EventStream(_frames(events), server_of(request).settings.keep_alive_s)
 
 
@@ -185,10 +173,10 @@ async def cancel_response(response_id: str, request: Request) -> Response:
         return written((await stored.cancel(key)).response)
 
 
-@router.get(PATH + "/input_items", responses=_answers(ResponseItems), openapi_extra=PAGE_QUERY)
+@router.get(PATH + "/input_items", responses=_answers(ResponseItems), openapi_extra=_query(ItemsQuery))
 async def list_input_items(response_id: str, request: Request) -> Response:
     """What a response answered: the items of its own request and of the responses before it."""
-    page = page_of(request.query_params)
+    page = read_query(ItemsQuery, request.query_params)
     with _asked(request, response_id) as (stored, key):
         record = await stored.get(key)
         before = await stored.history(record)

@@ -331,7 +331,7 @@ async def test_a_stream_is_taken_up_while_it_runs(client: httpx.AsyncClient, eng
         ({"stream": "true", "starting_after": "x"}, "invalid_type", "starting_after"),
         ({"stream": "true"}, "invalid_value", "stream"),
         ({"starting_after": "1"}, "invalid_value", "starting_after"),
-        ({"include[]": "file_search_call.results"}, "unsupported_value", "include"),
+        ({"include[]": "file_search_call.results"}, "unsupported_value", "include[0]"),
         ({"include_obfuscation": "true"}, "unsupported_value", "include_obfuscation"),
         ({"wait": "1"}, "unknown_parameter", "wait"),
     ],
