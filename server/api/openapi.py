@@ -2,10 +2,10 @@
 
 import copy
 import importlib.metadata
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from threading import Lock
 from types import MappingProxyType
-from typing import Any, Literal, Union
+from typing import Any, Literal
 
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
@@ -15,6 +15,7 @@ from server.http.error_formats import ErrorBody, error_format
 from server.http.fields import Answer
 from server.middleware.checks import OPEN_PATHS
 
+REFERENCE = "#/components/schemas/"
 _ERROR_TEXTS: Mapping[int | str, str] = MappingProxyType(
     {
         400: "The request is wrong; `param` names the field.",
@@ -36,60 +37,32 @@ _ERROR_TEXTS: Mapping[int | str, str] = MappingProxyType(
 )
 
 
+EVENTS = "text/event-stream", "`data: ` events of {}, then `data: [DONE]`"
+MESSAGES = "text/event-stream", "`data: ` events of {}, the last one `message_stop` or `error`"
+SEGMENTS = "text/event-stream", "`data: ` events of {}"
+LINES = "application/x-ndjson", "lines of {}, the last one with `done`"
+MESSAGE_ERRORS = tuple(status for status in _ERROR_TEXTS if status not in (401, 409, 503))  # a full server is 529
+
+
 def answers(
-    whole: type[Answer], chunk: type[Answer] | None = None, *statuses: int, model: type[Answer] = ErrorBody
+    whole: Any,
+    *chunks: type[Answer],
+    stream: tuple[str, str] = EVENTS,
+    statuses: Collection[int | str] = (),
+    model: type[Answer] = ErrorBody,
 ) -> dict[int | str, dict[str, Any]]:
-    """OpenAPI of a route that answers `whole` as JSON, or a stream of `chunk` events when the request asked for one.
+    """OpenAPI of a route that answers `whole` as JSON, or a stream of `chunks` when the request asked for one.
 
-    statuses: of its errors, by default all that a route with a body has. model: of its errors.
+    whole: None where the route always streams. stream: media type and form. statuses: of its errors, by default all
+    that a route with a body has. model: of its errors.
     """
-    if chunk is None:
-        return {200: {"model": whole, "description": "The answer."}} | error_answers(*statuses, model=model)
-    said = f"`data: ` events of {chunk.__name__}, then `data: [DONE]`"
-    return _answers(whole, "text/event-stream", said, chunk) | error_answers(*statuses)
-
-
-def either(one: type[Answer], other: type[Answer], *events: type[Answer]) -> dict[int | str, dict[str, Any]]:
-    """OpenAPI of a route that answers in one form or another, or in a stream of these events."""
-    found: dict[str, Any] = {"model": Union[one, other], "description": "The answer."}  # noqa: UP007 (of two values)
-    if events:
-        said = f"`data: ` events of {' and '.join(event.__name__ for event in events)}"
-        found["content"] = {"text/event-stream": _stream(said, *events)}
-    return {200: found}
-
-
-def message_answers(whole: type[Answer], chunk: type[Answer], error: type[Answer]) -> dict[int | str, dict[str, Any]]:
-    """OpenAPI of a route in Anthropic's format: as `answers`, but for the end of a stream and the errors."""
-    said = f"`data: ` events of {chunk.__name__}, the last one `message_stop` or `error`"
-    return _answers(whole, "text/event-stream", said, chunk) | message_errors(error)
-
-
-def message_errors(error: type[Answer]) -> dict[int | str, dict[str, Any]]:
-    """OpenAPI of the error answers of such a route: a server that is full is 529."""
-    return error_answers(*(status for status in _ERROR_TEXTS if status not in (401, 409, 503)), model=error)
-
-
-def line_answers(whole: type[Answer], error: type[Answer]) -> dict[int | str, dict[str, Any]]:
-    """OpenAPI of a route that streams lines of `whole`, or answers one as JSON when the request asked for no stream."""
-    said = f"lines of {whole.__name__}, the last one with `done`"
-    return _answers(whole, "application/x-ndjson", said, whole) | error_answers(model=error)
-
-
-def event_answers(event: type[Answer]) -> dict[int | str, dict[str, Any]]:
-    """OpenAPI of a route without a body that always answers with a stream of events."""
-    said = f"`data: ` events of {event.__name__}, then `data: [DONE]`"
-    content = {"text/event-stream": _stream(said, event)}
-    return {200: {"description": "The events.", "content": content}} | error_answers(404, 503)
-
-
-def _answers(whole: type[Answer], media_type: str, said: str, chunk: type[Answer]) -> dict[int | str, dict[str, Any]]:
-    return {200: {"model": whole, "description": "The answer.", "content": {media_type: _stream(said, chunk)}}}
-
-
-def _stream(said: str, *chunks: type[Answer]) -> dict[str, Any]:
-    references = [{"$ref": f"#/components/schemas/{chunk.__name__}"} for chunk in chunks]
-    event = references[0] if len(references) == 1 else {"anyOf": references}
-    return {"schema": {"type": "string", "description": said}, "x-event-schema": event}
+    found: dict[str, Any] = {"model": whole, "description": "The answer."}
+    if chunks:
+        references = [{"$ref": f"{REFERENCE}{chunk.__name__}"} for chunk in chunks]
+        said = stream[1].format(" and ".join(chunk.__name__ for chunk in chunks))
+        event = references[0] if len(references) == 1 else {"anyOf": references}
+        found["content"] = {stream[0]: {"schema": {"type": "string", "description": said}, "x-event-schema": event}}
+    return {200: found} | error_answers(*statuses, model=model)
 
 
 def error_answers(*statuses: int | str, model: type[Answer] = ErrorBody) -> dict[int | str, dict[str, Any]]:
@@ -98,7 +71,6 @@ def error_answers(*statuses: int | str, model: type[Answer] = ErrorBody) -> dict
     return {status: {"model": model, "description": _ERROR_TEXTS[status]} for status in statuses or of_bodies}
 
 
-REFERENCE = "#/components/schemas/"
 SCHEMES = {
     "bearer": {"type": "http", "scheme": "bearer", "description": "One of the server's API keys."},
     "x-api-key": {"type": "apiKey", "in": "header", "name": "x-api-key"},

@@ -10,7 +10,7 @@ from engine.client.engine import EngineState
 from server.api.anthropic.models import AnthropicModel, AnthropicModelPage, anthropic_model, anthropic_page
 from server.api.body import BoundedRoute
 from server.api.openai.models import Model, ModelList, listed_model
-from server.api.openapi import answers, either, error_answers
+from server.api.openapi import answers, error_answers
 from server.generation.launch import Server, server_of, take_model, written
 from server.http.error_formats import speaks_anthropic
 from server.http.fields import Answer, Body, Name
@@ -56,7 +56,7 @@ async def unload(body: LoadRequest, request: Request) -> Response:
     return written(ModelMoved(model=body.model, state=model.state.value))
 
 
-@router.get("/v1/models", responses=either(ModelList, AnthropicModelPage) | error_answers(503))
+@router.get("/v1/models", responses=answers(ModelList | AnthropicModelPage, statuses=(503,)))
 async def list_models(request: Request) -> Response:
     """The models of this server, each with its adapters; in Anthropic's form when asked with `anthropic-version`."""
     models = server_of(request).models.models
@@ -65,7 +65,7 @@ async def list_models(request: Request) -> Response:
     return written(anthropic_page(listed, request.query_params) if is_anthropic else ModelList(data=listed))
 
 
-@router.get("/v1/models/{model_id:path}", responses=either(Model, AnthropicModel) | error_answers(404, 503))
+@router.get("/v1/models/{model_id:path}", responses=answers(Model | AnthropicModel, statuses=(404, 503)))
 async def retrieve_model(model_id: str, request: Request) -> Response:
     """The model or the adapter of that name; in Anthropic's form when asked with `anthropic-version`."""
     found = listed_model(find(server_of(request).models.models, model_id), model_id)

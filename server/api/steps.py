@@ -9,7 +9,7 @@ from fastapi import APIRouter, Request, Response
 
 from engine.client.step_feed import StepWatch
 from engine.messages import Stats, StepRecord
-from server.api.openapi import event_answers
+from server.api.openapi import answers
 from server.generation.framing import DONE, HEADERS, EventStream, frame
 from server.generation.launch import server_of
 from server.http.fields import Answer
@@ -81,7 +81,7 @@ router = APIRouter()
 INTERVAL_S = 0.05  # between two events: twenty a second look alive, and one for each step of a small model is many
 
 
-@router.get("/v1/steps", response_class=Response, responses=event_answers(StepsEvent))
+@router.get("/v1/steps", response_class=Response, responses=answers(None, StepsEvent, statuses=(404, 503)))
 async def watch_steps(request: Request, model: str | None = None) -> Response:
     """Stream what each step was: its rows by sequence and kind, its time, the queue and the KV slots in use.
 

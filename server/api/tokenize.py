@@ -127,7 +127,7 @@ async def detokenize(body: DetokenizeRequest, request: Request) -> Response:
     return written(Detokenized(await until_left(request, service.engine.detokenize(body.tokens))))
 
 
-@router.get("/tokenizer_info", responses=answers(TokenizerInfo, None, 404, 503))
+@router.get("/tokenizer_info", responses=answers(TokenizerInfo, statuses=(404, 503)))
 async def tokenizer_info(request: Request, model: str | None = None) -> Response:
     """Special tokens and chat template of the model; without a name, of the first."""
     engine = (await take_model(request, model)).engine

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 
 from fastapi import APIRouter, Request, Response
 
@@ -19,7 +20,7 @@ from server.api.anthropic.translation import (
     thinking_options,
 )
 from server.api.body import BoundedRoute
-from server.api.openapi import message_answers, message_errors
+from server.api.openapi import MESSAGE_ERRORS, MESSAGES, answers
 from server.generation.answers import TokenCount
 from server.generation.chat_template import chat_tools
 from server.generation.framing import PINGED_EVENTS
@@ -30,9 +31,10 @@ from server.http.error_formats import AnthropicError, request_id_of
 from server.http.errors import refuse
 
 router = APIRouter(route_class=BoundedRoute)
+message_answers = partial(answers, stream=MESSAGES, statuses=MESSAGE_ERRORS, model=AnthropicError)
 
 
-@router.post("/v1/messages", responses=message_answers(MessageAnswer, MessageEvent, AnthropicError))
+@router.post("/v1/messages", responses=message_answers(MessageAnswer, MessageEvent))
 async def create_message(body: MessagesRequest, request: Request) -> Response:
     """Answer a conversation, whole or as a stream of named events."""
     service = await take_model(request, body.model, check_generates)
@@ -56,9 +58,7 @@ async def create_message(body: MessagesRequest, request: Request) -> Response:
     return await answer(request, stream, writer, bool(body.stream), PINGED_EVENTS)
 
 
-@router.post(
-    "/v1/messages/count_tokens", responses={200: {"model": TokenCountAnswer}, **message_errors(AnthropicError)}
-)
+@router.post("/v1/messages/count_tokens", responses=message_answers(TokenCountAnswer))
 async def count_tokens(body: CountTokensRequest, request: Request) -> Response:
     """The tokens of the prompt that /v1/messages would make of the same fields."""
     service = await take_model(request, body.model, check_generates)

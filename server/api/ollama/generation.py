@@ -1,6 +1,7 @@
 """POST /api/chat and POST /api/generate: Ollama's format over the chat route's own path."""
 
 import time
+from functools import partial
 
 from fastapi import APIRouter, Request, Response
 
@@ -31,18 +32,19 @@ from server.api.ollama.translation import (
     think_options,
     unload_model,
 )
-from server.api.openapi import line_answers
+from server.api.openapi import LINES, answers
+from server.generation import framing
 from server.generation.answers import TokenCount
-from server.generation.framing import LINES
 from server.generation.launch import answer, any_model, written
 from server.generation.params import check_generates
 from server.generation.prepare import PreparedChat, field_aliases, prepared_chat, prepared_text
 from server.http.error_formats import OllamaError
 
 router = APIRouter(route_class=UntypedRoute)
+line_answers = partial(answers, stream=LINES, model=OllamaError)
 
 
-@router.post("/api/chat", responses=line_answers(OllamaChatAnswer, OllamaError))
+@router.post("/api/chat", responses=line_answers(OllamaChatAnswer, OllamaChatAnswer))
 async def create_ollama_chat(body: OllamaChatRequest, request: Request) -> Response:
     """Answer a conversation, line by line or whole."""
     messages = body.messages or []
@@ -58,7 +60,7 @@ async def create_ollama_chat(body: OllamaChatRequest, request: Request) -> Respo
     return await _answered(request, body, loaded, prepared, chat_line, "messages")
 
 
-@router.post("/api/generate", responses=line_answers(OllamaGenerateAnswer, OllamaError))
+@router.post("/api/generate", responses=line_answers(OllamaGenerateAnswer, OllamaGenerateAnswer))
 async def create_ollama_generation(body: OllamaGenerateRequest, request: Request) -> Response:
     """Answer a prompt, or continue it when it is raw or the model has no chat template."""
     prompt = body.prompt or ""
@@ -106,4 +108,4 @@ async def _answered(
     [choice] = chat.parsed_choices()
     count = TokenCount(stream.prompt_tokens, 1)
     writer = OllamaWriter(body.model, count, choice, line_of, loaded.stopwatch, chat.params.logprobs)
-    return await answer(request, stream, writer, body.stream is not False, LINES)
+    return await answer(request, stream, writer, body.stream is not False, framing.LINES)

@@ -209,7 +209,7 @@ SPOKEN_VERSION = "0.12.11"
 router = APIRouter(route_class=UntypedRoute)
 
 
-@router.get("/api/tags", responses=answers(OllamaModelList, None, 503, model=OllamaError))
+@router.get("/api/tags", responses=answers(OllamaModelList, statuses=(503,), model=OllamaError))
 async def list_ollama_models(request: Request) -> Response:
     """The models that can be asked, each with its adapters."""
     models = server_of(request).models.models
@@ -224,7 +224,7 @@ async def show_ollama_model(body: OllamaShowRequest, request: Request) -> Respon
     return written(_known(model, name).shown(template))
 
 
-@router.get("/api/ps", responses=answers(OllamaLoadedList, None, 503, model=OllamaError))
+@router.get("/api/ps", responses=answers(OllamaLoadedList, statuses=(503,), model=OllamaError))
 async def list_loaded_models(request: Request) -> Response:
     """The models that are loaded, and when each is unloaded if nobody uses it."""
     models, now_ns = server_of(request).models, time.time_ns()

@@ -28,7 +28,7 @@ from server.api.openai.audio_request import (
     Upload,
     check_form,
 )
-from server.api.openapi import either, error_answers
+from server.api.openapi import SEGMENTS, answers
 from server.generation.framing import EventStream, frame
 from server.generation.launch import server_of, take_model, until_left, written
 from server.generation.transcription import SpeechOptions, Spoken, TranscriptionRun
@@ -52,13 +52,13 @@ def _described(form: type[TranslationForm]) -> dict[str, Any]:
     return {"requestBody": {"required": True, "content": {FORM: {"schema": schema}}}}
 
 
-ANSWERS = either(Transcription, VerboseTranscription) | error_answers()
+ANSWERS = answers(Transcription | VerboseTranscription)
 
 
 @router.post(
     "/v1/audio/transcriptions",
     response_model=None,
-    responses=either(Transcription, VerboseTranscription, TranscriptDelta, TranscriptDone) | error_answers(),
+    responses=answers(Transcription | VerboseTranscription, TranscriptDelta, TranscriptDone, stream=SEGMENTS),
     openapi_extra=_described(TranscriptionForm),
 )
 async def create_transcription(request: Request) -> Response:

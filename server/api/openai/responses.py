@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, cast
 
 import msgspec
@@ -33,14 +34,13 @@ from server.api.openai.response_storage import (
     storing,
 )
 from server.api.openai.response_writer import ResponseWriter, response_object
-from server.api.openapi import answers, error_answers
+from server.api.openapi import answers
 from server.generation.answers import TokenCount
 from server.generation.framing import EventStream, frame
 from server.generation.launch import answer, resumption_of, server_of, take_model, until_left, written
 from server.generation.params import check_generates
 from server.generation.prepare import field_aliases, prepared_chat
 from server.http.errors import echo, refuse
-from server.http.fields import Answer
 from server.middleware.auth import Caller
 from server.stored_responses.database import Database
 from server.stored_responses.record import (
@@ -127,7 +127,7 @@ async def _stored_answer(request: Request, run: ResponseRun, is_stream: bool, ke
 
 
 PATH = "/v1/responses/{response_id}"
-FAILURES = (400, 404, 409, 500)
+stored_answers = partial(answers, statuses=(400, 404, 409, 500))
 
 
 def _query(kind: type[StoredQuery]) -> dict[str, Any]:
@@ -136,11 +136,7 @@ def _query(kind: type[StoredQuery]) -> dict[str, Any]:
     return {"parameters": [{"in": "query", "name": name, "schema": schema} for name, schema in fields.items()]}
 
 
-def _answers(whole: type[Answer]) -> dict[int | str, dict[str, Any]]:
-    return {200: {"model": whole}, **error_answers(*FAILURES)}
-
-
-@router.get(PATH, responses=answers(ResponseAnswer, ResponseEvent, *FAILURES), openapi_extra=_query(EventsQuery))
+@router.get(PATH, responses=stored_answers(ResponseAnswer, ResponseEvent), openapi_extra=_query(EventsQuery))
 async def get_response(response_id: str, request: Request) -> Response:
     """A response as it is now; with `stream=true` the events of one in the background, behind `starting_after`."""
     query = read_query(EventsQuery, request.query_params)
@@ -156,7 +152,7 @@ async def get_response(response_id: str, request: Request) -> Response:
         return EventStream(_frames(events), server_of(request).settings.keep_alive_s)
 
 
-@router.delete(PATH, responses=_answers(DeletedResponse))
+@router.delete(PATH, responses=stored_answers(DeletedResponse))
 async def delete_response(response_id: str, request: Request) -> Response:
     """Remove a response; one that is being generated ends."""
     with _asked(request, response_id) as (stored, key):
@@ -164,7 +160,7 @@ async def delete_response(response_id: str, request: Request) -> Response:
     return written(DeletedResponse(id=response_id))
 
 
-@router.post(PATH + "/cancel", responses=_answers(ResponseAnswer))
+@router.post(PATH + "/cancel", responses=stored_answers(ResponseAnswer))
 async def cancel_response(response_id: str, request: Request) -> Response:
     """Cancel a response in the background; one that has ended is answered as it is."""
     with _asked(request, response_id) as (stored, key):
@@ -173,7 +169,7 @@ async def cancel_response(response_id: str, request: Request) -> Response:
         return written((await stored.cancel(key)).response)
 
 
-@router.get(PATH + "/input_items", responses=_answers(ResponseItems), openapi_extra=_query(ItemsQuery))
+@router.get(PATH + "/input_items", responses=stored_answers(ResponseItems), openapi_extra=_query(ItemsQuery))
 async def list_input_items(response_id: str, request: Request) -> Response:
     """What a response answered: the items of its own request and of the responses before it."""
     page = read_query(ItemsQuery, request.query_params)
