@@ -1,4 +1,4 @@
-"""`hexserve inspect`: a bundle drawn for a reader. Reads the manifest only; never opens a graph."""
+"""`hexserve inspect`: a bundle drawn for a reader, and how long its steps took. No graph is opened."""
 
 from pathlib import Path
 
@@ -12,6 +12,7 @@ from engine.bundle.encoder import POSITIONS, encoder_rows
 from engine.bundle.manifest import DiffusionSpec, GraphKind, GraphSpec, Manifest, kv_text, load_manifest, parity_text
 from engine.bundle.segments import LINEAR_DATA, SHARED_DATA
 from engine.bundle.specs import EncoderSpec, FusedSpec, ModelTask, PoolingKind, PoolingSpec, QualitySpec, RerankSpec
+from engine.bundle.stored_times import StoredTimes, all_times
 from engine.bundle.variant import StepShape, shape_of
 from engine.bundle.vision import Cutting, VisionSpec
 from engine.errors import BundleError
@@ -308,3 +309,27 @@ def _tensor_table(spec: GraphSpec) -> Table:
         for tensor in tensors
     ]
     return table(("", "name", "type", "shape", "scale"), rows, f"tensors of {spec.name}", words=4)
+
+
+def step_time_tables(bundle: Path, costs: Path) -> list[RenderableType]:
+    """A line and a table for each machine and setting under which steps were measured."""
+    stored = all_times(costs, bundle)
+    titles = [Text(f"ms of a step on {_machine(each)}", style="bold") for each in stored]
+    return [part for title, each in zip(titles, stored, strict=True) for part in (title, _times_table(each))]
+
+
+def _times_table(stored: StoredTimes) -> Table:
+    """A row for each number of rows, a column for each past."""
+    times = stored.of_shapes()
+    pasts = sorted({shape.past for shape in times})
+    rows = []
+    for count in sorted({shape.rows for shape in times}):
+        line = {shape.past: f"{milliseconds:.1f}" for shape, milliseconds in times.items() if shape.rows == count}
+        rows.append((f"{count:,}", *(line.get(past, "") for past in pasts)))
+    return table(("rows", *(f"past {past:,}" for past in pasts)), rows)
+
+
+def _machine(stored: StoredTimes) -> str:
+    threads = f"{stored.threads} threads" if stored.threads else ""
+    name = stored.processor or "a processor without a name"
+    return ", ".join(filter(None, (name, f"{stored.cores} cores", threads, stored.how)))

@@ -24,9 +24,8 @@ def inspect(
 
     from engine.bundle.manifest import load_manifest, verify_hashes
     from engine.sources.resolve import resolve_bundle
-    from server.commands.bundle_tables import describe
+    from server.commands.bundle_tables import describe, step_time_tables
     from server.commands.own_server import settings_cache
-    from server.commands.step_time_tables import step_time_tables
 
     try:
         cache = settings_cache()

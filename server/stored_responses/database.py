@@ -1,4 +1,4 @@
-"""The database of responses. Every method blocks and belongs to one thread: `ResponseStore` owns it."""
+"""Stored responses, and their database. Every method blocks and belongs to one thread: `ResponseStore` owns it."""
 
 import itertools
 import math
@@ -8,21 +8,13 @@ import zlib
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import msgspec
 
 from server.http.errors import echo
-from server.stored_responses.record import (
-    CONTINUABLE,
-    Json,
-    NotContinuable,
-    NotStored,
-    ResponseKey,
-    ResponseRecord,
-    ResponseStatus,
-)
 
 VERSION = 1
 BUSY_S = 10.0  # how long another server of this folder may hold the database
@@ -54,6 +46,58 @@ WITH RECURSIVE chain (id, previous, depth) AS (
     WHERE response.owner = :owner
 )
 """
+
+
+class ResponseStatus(StrEnum):
+    """OpenAI's names."""
+
+    QUEUED = "queued"
+    IN_PROGRESS = "in_progress"
+    COMPLETED = "completed"
+    INCOMPLETE = "incomplete"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+CONTINUABLE = (ResponseStatus.COMPLETED, ResponseStatus.INCOMPLETE)  # what a next response may follow
+
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseKey:
+    """Whose response: nobody but its owner finds it."""
+
+    owner: str
+    id: str
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseRecord:
+    """One response. `input`: the items of its own request, those of `previous` not among them.
+
+    response: what msgspec writes as the response; as JSON is read, in a record of the database.
+    """
+
+    key: ResponseKey
+    previous: str | None
+    status: ResponseStatus
+    is_background: bool
+    response: Any
+    input: list[Json]
+
+
+class NotStored(Exception):
+    """No such response, or it is somebody else's: callers cannot tell which."""
+
+    def __init__(self, id: str) -> None:
+        super().__init__(id)
+        self.id = id
+
+
+class NotContinuable(Exception):
+    """A response that no other one can follow; the message is the sentence for its caller."""
 
 
 @dataclass(frozen=True, slots=True)

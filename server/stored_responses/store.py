@@ -21,8 +21,7 @@ import msgspec
 
 from engine.sources.retention import exclusive, exclusive_if_free
 from server.http.errors import StorageFailed
-from server.stored_responses.database import Database, StorageBounds
-from server.stored_responses.record import Json, ResponseStatus
+from server.stored_responses.database import Database, Json, ResponseStatus, StorageBounds
 
 DATABASE = "responses.sqlite3"
 LOCKS = "servers"

@@ -1,7 +1,7 @@
 """POST /v1/completions: its body, its prompts and its route."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Request, Response
@@ -82,36 +82,20 @@ def completion_params(body: CompletionRequest, engine: Engine, settings: Setting
     return replace(params, prompt_logprobs=body.logprobs) if body.echo else params
 
 
-@dataclass(frozen=True, slots=True)
-class EncodedPrompt:
-    """Embeddings in place of a text, as they came."""
-
-    text: str
-
-
-GivenPrompt = str | list[int] | EncodedPrompt
-
-
-def given_prompts(body: CompletionRequest) -> list[GivenPrompt]:
-    """The prompts of a request, one or many, as they were given."""
-    if body.prompt_embeds is not None:
-        return _encoded_prompts(body)
-    prompt = body.prompt
-    if isinstance(prompt, str):
-        return [prompt]
-    ids = [item for item in prompt if isinstance(item, int)]
-    return [ids] if ids else [item for item in prompt if not isinstance(item, int)]
-
-
-def _encoded_prompts(body: CompletionRequest) -> list[GivenPrompt]:
-    """Raises Refusal for fields that need the prompt's tokens."""
+def given_prompts(body: CompletionRequest) -> list[str | list[int]]:
+    """The prompts of a request, or their embeddings as they came, one or many. Raises Refusal for both at once."""
+    if body.prompt_embeds is None:
+        prompt = body.prompt
+        if isinstance(prompt, str):
+            return [prompt]
+        ids = [item for item in prompt if isinstance(item, int)]
+        return [ids] if ids else [item for item in prompt if not isinstance(item, int)]
     if body.prompt != "":
         raise refuse("Give 'prompt' or 'prompt_embeds', not both.", "prompt_embeds", "invalid_value")
     for name in ("echo", "truncate_prompt_tokens"):
         if getattr(body, name):
             raise refuse(f"'{name}' needs the tokens of a prompt, 'prompt_embeds' has none.", name, "invalid_value")
-    given = [body.prompt_embeds] if isinstance(body.prompt_embeds, str) else body.prompt_embeds or []
-    return [EncodedPrompt(text) for text in given]
+    return [body.prompt_embeds] if isinstance(body.prompt_embeds, str) else list(body.prompt_embeds)
 
 
 def check_count(prompts: int, choices: int, settings: Settings) -> None:
@@ -123,19 +107,20 @@ def check_count(prompts: int, choices: int, settings: Settings) -> None:
         raise refuse(message, "prompt", "array_above_max_length")
 
 
-async def prompt_ids(given: Sequence[GivenPrompt], engine: Engine, keep: int | None) -> list[ReadPrompt]:
+async def prompt_ids(
+    given: Sequence[str | list[int]], field: str, engine: Engine, keep: int | None
+) -> list[ReadPrompt]:
     """Each prompt as token ids, of a longer one the last `keep`. Raises CallerError naming the prompt at fault."""
     prompts: list[ReadPrompt] = []
     for number, prompt in enumerate(given):
         try:
-            if isinstance(prompt, EncodedPrompt):
-                prompts.append(await engine.embeds_prompt(prompt.text, "prompt_embeds"))
-            elif isinstance(prompt, str):
+            if not isinstance(prompt, str):
+                prompts.append(engine.check_ids(prompt[-keep:] if keep else prompt, field))
+            elif field == "prompt":
                 prompts.append(await engine.text_prompt(prompt, keep))
             else:
-                prompts.append(engine.check_ids(prompt[-keep:] if keep else prompt, "prompt"))
+                prompts.append(await engine.embeds_prompt(prompt, field))
         except CallerError as error:
-            field = "prompt_embeds" if isinstance(prompt, EncodedPrompt) else "prompt"
             if len(given) > 1 and error.param is not None and error.param.startswith(field):
                 error.param = f"{field}[{number}]{error.param.removeprefix(field)}"
             raise
@@ -154,16 +139,14 @@ async def create_completion(body: CompletionRequest, request: Request) -> Respon
     given = given_prompts(body)
     check_count(len(given), params.choices, service.settings)
     service.admit(len(given) * params.choices)
-    prompts = await until_left(request, prompt_ids(given, engine, params.keep))
+    field = "prompt" if body.prompt_embeds is None else "prompt_embeds"
+    prompts = await until_left(request, prompt_ids(given, field, engine, params.keep))
     params = await until_left(request, service.constrained(params, text_form(body)))
     envelope = service.envelope("cmpl")
-    field = "prompt" if body.prompt_embeds is None else "prompt_embeds"
     stream = service.launch(envelope, prompts, params, field)
     count = TokenCount(stream.prompt_tokens, params.choices)
     echoes = [
-        None
-        if not body.echo or isinstance(prompt, EncodedPrompt) or not isinstance(ids, tuple)
-        else Echo.of(prompt, engine.token_pieces(ids))
+        Echo.of(prompt, engine.token_pieces(ids)) if body.echo and isinstance(ids, tuple) else None
         for prompt, ids in zip(given, prompts, strict=True)
     ]
     choices = [TextChoice(body.logprobs, echo) for echo in echoes for _ in range(params.choices)]

@@ -13,8 +13,7 @@ from server.api.openai.response_answer import ResponseAnswer, ResponseEvent
 from server.api.openai.response_writer import ResponseWriter
 from server.generation.stream import MergedStream
 from server.http.errors import StorageFailed
-from server.stored_responses.database import Database
-from server.stored_responses.record import ResponseKey, ResponseRecord, ResponseStatus
+from server.stored_responses.database import Database, ResponseKey, ResponseRecord, ResponseStatus
 from server.stored_responses.store import ResponseStore
 
 

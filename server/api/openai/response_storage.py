@@ -2,6 +2,7 @@
 
 import uuid
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -13,7 +14,7 @@ from server.api.openai.response_answer import ResponseItems
 from server.api.openai.response_request import Include, InputImage, InputItem, InputMessage, InputText, ResponsesRequest
 from server.http.errors import StorageFailed, echo, refuse
 from server.http.fields import MAX_MESSAGES, Body
-from server.stored_responses.record import Json, ResponseRecord, Storing
+from server.stored_responses.database import Json, ResponseRecord
 
 OFF = "this server stores no responses; its setting store_responses is off"
 PREFIXES: Mapping[str, str] = MappingProxyType(
@@ -27,6 +28,15 @@ PREFIXES: Mapping[str, str] = MappingProxyType(
     }
 )
 _ITEMS: TypeAdapter[list[InputItem]] = TypeAdapter(list[InputItem])
+
+
+@dataclass(frozen=True, slots=True)
+class Storing:
+    """is_kept: the response is stored. is_background: it goes on without its client. previous: what it follows."""
+
+    is_kept: bool = False
+    is_background: bool = False
+    previous: str | None = None
 
 
 def storing(body: ResponsesRequest, is_on: bool, is_resumption: bool = False) -> Storing:

@@ -41,13 +41,13 @@ from server.api.openai.response_request import (
     TextSchemaFormat,
     TextSettings,
 )
+from server.api.openai.response_storage import Storing
 from server.generation.answers import Envelope, TokenCount, TokenLogprobEntry
 from server.generation.blocks import BlockWriter
 from server.generation.call_reading import CallBegin
 from server.generation.parsing import ParsedChoice, Part, Thought
 from server.generation.stream import ChoiceDelta
 from server.http.errors import from_engine
-from server.stored_responses.record import Storing
 
 NO_NAMES: Mapping[str, CalledAs] = MappingProxyType({})
 

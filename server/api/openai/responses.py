@@ -42,8 +42,8 @@ from server.generation.params import check_generates
 from server.generation.prepare import field_aliases, prepared_chat
 from server.http.errors import echo, refuse
 from server.middleware.auth import Caller
-from server.stored_responses.database import Database
-from server.stored_responses.record import (
+from server.stored_responses.database import (
+    Database,
     NotContinuable,
     NotStored,
     ResponseKey,

@@ -7,13 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from server.stored_responses.database import DAY_S, Database, StorageBounds
-from server.stored_responses.record import (
+from server.stored_responses.database import (
+    DAY_S,
+    Database,
     NotContinuable,
     NotStored,
     ResponseKey,
     ResponseRecord,
     ResponseStatus,
+    StorageBounds,
 )
 
 MIB = 1 << 20

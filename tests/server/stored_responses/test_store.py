@@ -11,8 +11,14 @@ from pathlib import Path
 import pytest
 
 from server.http.errors import StorageFailed, from_engine
-from server.stored_responses.database import Database, StorageBounds
-from server.stored_responses.record import NotStored, ResponseKey, ResponseRecord, ResponseStatus
+from server.stored_responses.database import (
+    Database,
+    NotStored,
+    ResponseKey,
+    ResponseRecord,
+    ResponseStatus,
+    StorageBounds,
+)
 from server.stored_responses.store import DATABASE, LOCKS, DataFolderError, ResponseStore, data_folder
 
 BOUNDS = StorageBounds(1, 30.0)
@@ -22,8 +28,8 @@ GONE = """
 import asyncio, os, sys
 from pathlib import Path
 from server.stored_responses.database import Database, StorageBounds
-from server.stored_responses.record import ResponseKey, ResponseRecord
-from server.stored_responses.record import ResponseStatus
+from server.stored_responses.database import ResponseKey, ResponseRecord
+from server.stored_responses.database import ResponseStatus
 from server.stored_responses.store import ResponseStore
 store = ResponseStore(Path(sys.argv[1]), StorageBounds(1, 30.0))
 record = ResponseRecord(ResponseKey("anna", "a"), None, ResponseStatus.QUEUED, True, {"output": []}, [])

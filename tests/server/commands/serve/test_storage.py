@@ -9,8 +9,7 @@ from engine.config import EngineConfig
 from server.commands.serve.start import opened_store, start
 from server.run import UNUSABLE
 from server.settings import Settings
-from server.stored_responses.database import Database
-from server.stored_responses.record import ResponseKey, ResponseRecord, ResponseStatus
+from server.stored_responses.database import Database, ResponseKey, ResponseRecord, ResponseStatus
 from server.stored_responses.store import DATABASE
 
 
