@@ -1,14 +1,14 @@
 """The arguments of one call, read out of a text that grows and made into the text of one JSON object."""
 
 import re
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from engine.bundle.answer_format import KEY, CallFormat, LiteralArguments, TaggedArguments
 from engine.grammar.spec import Types, types_of
 from server.generation.call_values import PYTHON_QUOTES, as_json, read_elements, read_literal, read_value
-from server.generation.growing_text import Ended, GrowingText, Unsure, find, uncertain
+from server.generation.growing_text import Ended, GrowingText, Unsure, first_of, uncertain
 
 Schema = Mapping[str, Any]
 MAX_KEY_CHARACTERS = 512
@@ -16,7 +16,6 @@ _STRING = frozenset(("string",))
 _PLAIN_JSON = re.compile(r'[^"{}\[\]<]*')
 _INSIDE = {mark: re.compile(rf"[^{mark}\\]*(?:\\.[^{mark}\\]*)*", re.DOTALL) for mark in PYTHON_QUOTES}
 _SCALAR = re.compile(r"[^\s,:{}\[\]\"]*")
-_KEY = re.compile(r"\s*[\w-]*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +93,7 @@ class ArgumentReader:
     def literals(self, form: LiteralArguments, call: CallFormat) -> Steps[None]:
         """Keys and literals: an argument goes out when it is complete."""
         source, closing = self._source, call.end.strip()[:1]
+        ends = (call.end + call.closing, call.end + (call.between or call.closing))
         while True:
             yield from source.skip(",")
             if source.text[0] == closing:
@@ -107,7 +107,7 @@ class ArgumentReader:
             source.text = behind
             yield from source.skip()
             if form.is_raw and source.text[0] in PYTHON_QUOTES:
-                end = yield from self._raw_end(form, call, source.text[0])
+                end = 1 + (yield from self._closed(source.text[0], (form.between + KEY + form.assign, *ends), seen=1))
                 value: Any = source.text[1 : end - 1]
             else:
                 end = yield from self._literal_end(form.quote, "," + closing)
@@ -178,13 +178,10 @@ class ArgumentReader:
             prefix, after = wrap.opening, wrap.closing + after.lstrip()
         closing = after.lstrip()
 
-        def goes_on(place: int) -> bool:
-            return _follows(source.text, place, form.before, lambda behind: source.text[behind] != "/", (end,))
-
         is_text = wrap is None and types == _STRING
         if is_text:
             yield self._given('"')
-        place = yield from self._closed(closing, goes_on, is_text)
+        place = yield from self._closed(closing, (form.before + KEY, end), is_text)
         value = source.text[len(prefix) : place].removesuffix(after[: len(after) - len(closing)])
         source.text = source.text[place + len(closing) :]
         if is_text:
@@ -197,45 +194,27 @@ class ArgumentReader:
         else:
             yield self._given(as_json(read_value(value, types)))
 
-    def _raw_end(self, form: LiteralArguments, call: CallFormat, quote: str) -> Steps[int]:
-        """Behind a string without escapes."""
-        source = self._source
-        ends = tuple(call.end + behind for behind in (call.closing, call.between or call.closing))
-
-        def is_key(place: int) -> bool:
-            end = end_of(_KEY, source.text, place)
-            if end == len(source.text):
-                raise Unsure
-            return source.text.startswith(form.assign, end)
-
-        def goes_on(place: int) -> bool:
-            return _follows(source.text, place, form.between, is_key, ends)
-
-        return 1 + (yield from self._closed(quote, goes_on, seen=1))
-
-    def _closed(self, closing: str, goes_on: Callable[[int], bool], is_text: bool = False, seen: int = 0) -> Steps[int]:
-        """Where what closes a value begins. goes_on: whether another argument or the end of the call stands at a place.
+    def _closed(self, closing: str, following: Sequence[str], is_text: bool = False, seen: int = 0) -> Steps[int]:
+        """Where what closes a value begins. following: what can only stand behind a value.
 
         is_text: a string, of which goes out what is certain.
         """
         source = self._source
         while True:
             place = source.text.find(closing, seen)
-            try:
-                if place >= 0 and goes_on(place + len(closing)):
-                    return place
-                is_unsure = False
-            except Unsure:
-                is_unsure = True
-            if is_unsure and source.is_last:
-                return place
-            if place >= 0 and not is_unsure:
-                seen = place + 1
-                continue
-            keep = len(source.text[:place].rstrip())
-            if place < 0:
-                seen = max(seen, len(source.text) - len(closing) + 1)
+            if place >= 0:
+                keep = len(source.text[:place].rstrip())
+                try:
+                    if first_of(following, source.text, place + len(closing)) is not None:
+                        return place
+                    seen = place + 1
+                    continue
+                except Unsure:
+                    if source.is_last:
+                        return place
+            else:
                 keep = len(source.text) - uncertain(source.text, (closing,))
+                seen = max(seen, len(source.text) - len(closing) + 1)
             if is_text and keep:
                 yield self._given(as_json(source.text[:keep])[1:-1])
                 source.text, seen = source.text[keep:], max(0, seen - keep)
@@ -263,25 +242,6 @@ def end_of(pattern: re.Pattern[str], text: str, place: int) -> int:
     """Where the pattern ends that begins at a place."""
     found = pattern.match(text, place)
     return place if found is None else found.end()
-
-
-def _follows(text: str, place: int, further: str, is_further: Callable[[int], bool], ends: Sequence[str]) -> bool:
-    """Whether one of `ends` stands at `place`, or `further` with what `is_further` accepts behind it. Raises Unsure."""
-    is_unsure = False
-    for literal in (further, *ends):
-        try:
-            found = find(literal, text, place)
-            if found is None:
-                continue
-            if literal is further and found.end == len(text):
-                raise Unsure
-            if literal is not further or is_further(found.end):
-                return True
-        except Unsure:
-            is_unsure = True
-    if is_unsure:
-        raise Unsure
-    return False
 
 
 def _types(form: TaggedArguments, key: str, assign: str, schema: Schema) -> Types | None:

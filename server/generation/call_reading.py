@@ -14,7 +14,7 @@ import msgspec
 from engine.bundle.answer_format import ID, TAG, CallFormat, JsonArguments, LiteralArguments, TaggedArguments
 from server.generation.argument_reading import ArgumentReader, CallArguments, Schema
 from server.generation.call_values import whole_object
-from server.generation.growing_text import Found, GrowingText, Unsure, find
+from server.generation.growing_text import Found, GrowingText, find
 
 MAX_NAME_CHARACTERS = 256
 
@@ -106,21 +106,12 @@ class CallReader:
         between = ";" if form.between is None else form.between
         if not (form.closing + between + form.opening).strip():
             return False
-        while True:
-            is_unsure = False
-            for literal, skipped in ((form.closing, form.closing), (between + begin, between), (begin, "")):
-                try:
-                    if not literal.strip() or find(literal, source.text) is None:
-                        continue
-                except Unsure:
-                    is_unsure = True
-                    continue
-                found = find(skipped, source.text)
-                source.text = source.text[0 if found is None else found.end :]
-                return literal is not form.closing
-            if not is_unsure:
-                break
-            yield from source.more()
+        following = [text for text in (form.closing, between + begin, begin) if text.strip()]
+        found = yield from source.first(following)
+        if found is not None:
+            skipped = find({form.closing: form.closing, between + begin: between}.get(found, ""), source.text)
+            source.text = source.text[0 if skipped is None else skipped.end :]
+            return found != form.closing
         if TAG.search(form.closing) is not None:  # it can be told from text wherever it stands
             yield from self._past(form.closing)
         return False
@@ -193,20 +184,20 @@ class CallReader:
         """The name that begins at `start` and the literal behind it, None when it is none."""
         match form.arguments:
             case JsonArguments():
-                following: tuple[str, ...] = ("{",)
+                behind = ["{"]
             case TaggedArguments(before=before):
-                following = (before, form.end)
+                behind = [before, form.end]
             case LiteralArguments():
-                following = ("",)
+                behind = [""]
+        following = [form.named + text for text in behind]
         for place in range(start, start + MAX_NAME_CHARACTERS):
             yield from self._source.sign(place)
             name = self._source.text[start:place].strip()
             if any(map(str.isspace, name)):
                 return None
-            for each in following:
-                if name and (yield from self._source.at(form.named + each, place, name)) is not None:
-                    found = find(form.named, self._source.text, place, name)
-                    return None if found is None else (name, found)
+            if name and (yield from self._source.first(following, place, name)) is not None:
+                found = find(form.named, self._source.text, place, name)
+                return None if found is None else (name, found)
         return None
 
 

@@ -5,14 +5,18 @@ What reads it is a generator: it yields what it has found, and None where it nee
 
 import re
 import string
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 
 from engine.bundle.answer_format import ID, KEY, NAME, NUMBER
 
 MAX_PENDING_CHARACTERS = 256 * 1024
 _PLACES = re.compile(f"({ID}|{NAME}|{NUMBER}|{KEY})")
-_WRITTEN = {ID: re.compile(r"[\w.:-]{0,128}"), NUMBER: re.compile(r"\d{0,9}")}
+_WRITTEN = {
+    ID: re.compile(r"[\w.:-]{0,128}"),
+    NUMBER: re.compile(r"\d{0,9}"),
+    KEY: re.compile(r"(?:[^/\s<>=:,()'\"][^\s<>=:,()'\"]{0,255})?"),
+}
 Wait = Generator[None, None, None]
 
 
@@ -77,16 +81,38 @@ class GrowingText:
             except Unsure:
                 yield from self.more()
 
+    def first(self, literals: Sequence[str], start: int = 0, name: str = "") -> Generator[None, None, str | None]:
+        """What `first_of` finds. Raises Ended."""
+        while True:
+            try:
+                return first_of(literals, self.text, start, name)
+            except Unsure:
+                yield from self.more()
+
+
+def first_of(literals: Sequence[str], text: str, start: int, name: str = "") -> str | None:
+    """The first of the literals that stands at `start`, None when none of them does. Raises Unsure."""
+    is_unsure = False
+    for literal in literals:
+        try:
+            if find(literal, text, start, name) is not None:
+                return literal
+        except Unsure:
+            is_unsure = True
+    if is_unsure:
+        raise Unsure
+    return None
+
 
 def find(literal: str, text: str, start: int = 0, name: str = "") -> Found | None:
     """The literal at `start`, behind white space; None when something else stands there. Raises Unsure.
 
-    name: what stands where the literal repeats the name of a function or a key. White space at the literal's end is
-    not taken.
+    name: what stands where the literal repeats the name of a function or a key; "" = any key. White space at the
+    literal's end is not taken.
     """
     identifier = ""
     for place in _PLACES.split(literal):
-        if (written := _WRITTEN.get(place)) is not None:
+        if (written := _WRITTEN.get(place)) is not None and not (place == KEY and name):
             start = _behind_space(text, start)
             found = written.match(text, start)
             end = start if found is None else found.end()
