@@ -177,7 +177,6 @@ class ArgumentReader:
         if wrap is not None and (yield from source.begins(wrap.opening)):
             prefix, after = wrap.opening, wrap.closing + after.lstrip()
         closing = after.lstrip()
-
         is_text = wrap is None and types == _STRING
         if is_text:
             yield self._given('"')

@@ -109,9 +109,10 @@ class CallReader:
         following = [text for text in (form.closing, between + begin, begin) if text.strip()]
         found = yield from source.first(following)
         if found is not None:
-            skipped = find({form.closing: form.closing, between + begin: between}.get(found, ""), source.text)
-            source.text = source.text[0 if skipped is None else skipped.end :]
-            return found != form.closing
+            is_over = found == form.closing
+            taken = find(found if is_over else found.removesuffix(begin), source.text)
+            source.text = source.text[0 if taken is None else taken.end :]
+            return not is_over
         if TAG.search(form.closing) is not None:  # it can be told from text wherever it stands
             yield from self._past(form.closing)
         return False
