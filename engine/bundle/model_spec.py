@@ -117,7 +117,7 @@ class ModelSpec(msgspec.Struct, frozen=True, omit_defaults=True):
 
     has_output_gate: each attention head's output is multiplied with the sigmoid of a gate that comes with its query.
     has_sinks: each attention head has a score that takes its share of the weights and gives nothing. recurrent: layers
-    without keys and values, None = there are none. attention: of each layer, () = all are plain.
+    with a state, None = there are none. attention: of each layer, () = all are plain.
     experts: None = every token goes through all weights. layer_inputs: numbers that each layer takes of a token beside
     the stream.
     """
@@ -209,5 +209,10 @@ class ModelSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     @property
     def attention_layers(self) -> tuple[int, ...]:
         """The layers with keys and values, in order."""
-        without = frozenset(self.recurrent.layers if self.recurrent else ())
+        spec = self.recurrent
+        without = frozenset(spec.layers if spec and not spec.is_beside else ())
         return tuple(layer for layer in range(self.layers) if layer not in without)
+
+    def recurrence_of(self, layer: int) -> RecurrentSpec | None:
+        """What has the state of a layer, None where it has none. There may be keys and values beside it."""
+        return self.recurrent if self.recurrent and layer in self.recurrent.layers else None

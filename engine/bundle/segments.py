@@ -112,9 +112,10 @@ def linear_forms(manifest: Manifest, part: int) -> tuple[Forms, Forms]:
     outputs: Forms = {"hidden_out": (FLOAT, (1, rows, model.hidden)), **chosen}
     if part == 1:
         outputs |= _layer_input_forms(model, rows)
+    if (recurrent := model.recurrence_of(part - 1)) is not None:
+        outputs |= started_forms(recurrent)
     if part - 1 not in model.attention_layers:
-        assert model.recurrent is not None
-        return inputs, outputs | started_forms(model.recurrent)
+        return inputs, outputs
     rope = model.rope_of(part - 1)
     for name in ROTARY:
         if rope is not None:
@@ -145,11 +146,12 @@ def _expert_forms(model: ModelSpec, layer: int, rows: str) -> Forms:
 
 def _mixed_forms(model: ModelSpec, layer: int, rows: str) -> Forms:
     """What the end of a layer takes of its attention or recurrence."""
+    recurrent = model.recurrence_of(layer)
+    found = {} if recurrent is None else finished_forms(recurrent, rows)
     if layer not in model.attention_layers:
-        assert model.recurrent is not None
-        return finished_forms(model.recurrent, rows)
+        return found
     width = model.heads_of(model.attention_of(layer)).query_width
-    return {"attended": (FLOAT, (1, rows, width)), **_gate_forms(model, GATE_IN, rows)}
+    return {**found, "attended": (FLOAT, (1, rows, width)), **_gate_forms(model, GATE_IN, rows)}
 
 
 def _gate_forms(model: ModelSpec, name: str, rows: str) -> Forms:

@@ -308,7 +308,8 @@ class RecurrentKind(StrEnum):
 class RecurrentSpec(msgspec.Struct, frozen=True):
     """Geometry of the recurrent layers. layers: which of the model they are, ascending. kernel: of the convolution.
 
-    A short convolution is over the values alone, as many as the hidden size.
+    A short convolution is over the values alone, as many as the hidden size. is_beside: attention of the same layers
+    reads the same rows, and what both give is added.
     """
 
     layers: Annotated[tuple[Count, ...], Meta(min_length=1, max_length=1024)]
@@ -318,6 +319,7 @@ class RecurrentSpec(msgspec.Struct, frozen=True):
     value_dim: HeadSize
     kernel: Annotated[int, Meta(ge=2, le=MOST_KERNEL)]
     kind: RecurrentKind = RecurrentKind.GATED_DELTA
+    is_beside: bool = False
 
     @property
     def has_memory(self) -> bool:
@@ -380,7 +382,7 @@ class RecurrentSpec(msgspec.Struct, frozen=True):
         """What is wrong with it in a model of so many layers, "" when nothing is."""
         if list(self.layers) != sorted(set(self.layers)) or self.layers[-1] >= layers:
             return f"recurrent layers {list(self.layers)[:8]} are not ascending numbers below {layers}"
-        if len(self.layers) == layers:
+        if len(self.layers) == layers and not self.is_beside:
             return "no layer has attention"
         if self.value_heads % self.key_heads:
             return f"{self.value_heads} value heads are no multiple of {self.key_heads} key heads"

@@ -32,6 +32,7 @@ from engine.compile.quantisation.choose.quality import resolve_quality
 from engine.compile.quantisation.choose.quality_stages import balance_stage, choose_codes_stage, drop_codes_stage
 from engine.compile.quantisation.methods.method import Activations
 from engine.compile.quantisation.methods.table import method_of, with_kept_floats
+from engine.compile.quantisation.transforms.family_view import family_view
 from engine.compile.quantisation.weight_file import HalfWeightFile
 from engine.compile.sources.source import Source, is_model_file, open_source
 from engine.compile.sources.speech.source import is_speech
@@ -137,8 +138,9 @@ def compile_bundle(arguments: CompileArguments, progress: ProgressSink) -> Manif
             return compile_encoder(arguments, source, progress)
     arguments, source, network = resolve(arguments, progress)
     pipeline, shapes, parts = pipeline_of(arguments), fixed_shapes(arguments), plan_parts_for(arguments, network)
-    with source.tensors() as checkpoint, staged_folder(arguments.output, arguments.force) as folder:
-        network = names_in(checkpoint, network)
+    with source.tensors() as opened, staged_folder(arguments.output, arguments.force) as folder:
+        network = names_in(opened, network)
+        checkpoint = family_view(opened, network)
         if (stored := read_stored_codes(source.config)) is not None:
             progress.note(codes_told(stored.format, checkpoint, network, arguments))
         manifest = finished(

@@ -169,6 +169,7 @@ def open_reference(name: str, source: Path, context: int, memory: Path | None, s
 def _open_checkpoint(name: str, source: Path, context: int, stack: ExitStack) -> EvaluatedModel:
     # A bundle against a bundle needs none of the compiler's packages.
     from engine.compile.calibration.forward import reference_logits  # noqa: PLC0415
+    from engine.compile.quantisation.transforms.family_view import family_view  # noqa: PLC0415
     from engine.compile.sources.source import open_source  # noqa: PLC0415
     from engine.compile.sources.task import names_in  # noqa: PLC0415
     from engine.models.family import read_network  # noqa: PLC0415
@@ -177,6 +178,7 @@ def _open_checkpoint(name: str, source: Path, context: int, stack: ExitStack) ->
     network = read_network(opened.config, context)
     checkpoint = stack.enter_context(opened.tensors())
     network = names_in(checkpoint, network)
+    checkpoint = family_view(checkpoint, network)
     text_folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="hexserve-")))
     text = opened.write_text(text_folder, network.spec.vocab)
 

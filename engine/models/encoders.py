@@ -26,7 +26,7 @@ from engine.models.encoder_families import (
     EncoderFamily,
 )
 from engine.models.family import network_of
-from engine.models.network import Activation, EncoderDetails, FamilyDetails, Network, NormKind, WeightNames
+from engine.models.network import EncoderDetails, FamilyDetails, Network, NormKind, WeightNames
 from engine.models.two_way_families import TWO_WAY
 
 _ALL = (BERT, BERT_SCORES, ROBERTA, ROBERTA_SCORES, XLM_ROBERTA, XLM_ROBERTA_SCORES, NOMIC_BERT)
@@ -126,7 +126,7 @@ def _geometry(family: EncoderFamily, found: EncoderConfig) -> ModelSpec:
 def _with_parameters(spec: ModelSpec, found: EncoderConfig) -> ModelSpec:
     """Fill in the number of parameters, from the geometry; a score head not counted."""
     hidden, ffn = found.hidden, found.ffn
-    gates = 2 if found.activation is Activation.GATED_SILU else 1
+    gates = found.activation.matrices
     attention = 4 * hidden * hidden + hidden * (3 * found.qkv_bias + found.output_bias)
     forward = (gates + 1) * hidden * ffn + found.ffn_bias * (gates * ffn + hidden)
     tables = (found.vocab + found.token_types + found.table_rows) * hidden

@@ -190,11 +190,17 @@ def read_glm_experts(config: ConfigFields, first_dense: int = 1, shared: int = 1
     sparse = tuple(layer for layer, kind in enumerate(kinds) if kind == "sparse")
     shared = config.integer("n_shared_experts", 0, 64, shared) * config.integer("moe_intermediate_size", 1, 1 << 20)
     keys = ExpertKeys(count="n_routed_experts")
-    groups = config.integer("n_group", 1, 4096, 1)
     spec = read_experts(config, keys, sparse, shared)
-    if spec.count % groups:
-        raise UnsupportedModel(f"n_group {groups} does not divide the {spec.count} experts")
-    routing = Routing(
+    names = _GLM_NAMES if shared else replace(_GLM_NAMES, shared_gate_up=(), shared_down="")
+    return ExpertDetails(spec, grouped_routing(config, spec.count), names)
+
+
+def grouped_routing(config: ConfigFields, count: int) -> Routing:
+    """Of so many experts, as DeepSeek-V3 has it. UnsupportedModel for groups that they cannot be shared out to."""
+    groups = config.integer("n_group", 1, 4096, 1)
+    if count % groups:
+        raise UnsupportedModel(f"n_group {groups} does not divide the {count} experts")
+    return Routing(
         RouterScore.SIGMOID,
         config.flag("norm_topk_prob", True),
         config.number("routed_scaling_factor", 1e-6, 1e6, 1.0),
@@ -202,8 +208,6 @@ def read_glm_experts(config: ConfigFields, first_dense: int = 1, shared: int = 1
         config.integer("topk_group", 1, groups, 1),
         GroupScore.BEST_TWO,
     )
-    names = _GLM_NAMES if shared else replace(_GLM_NAMES, shared_gate_up=(), shared_down="")
-    return ExpertDetails(spec, routing, names)
 
 
 def _glm4_moe_details(config: ConfigFields) -> FamilyDetails:

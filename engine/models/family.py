@@ -11,12 +11,14 @@ from engine.files import brief
 from engine.models.config_fields import ConfigFields
 from engine.models.dense_families import DENSE
 from engine.models.expert_families import WITH_EXPERTS
+from engine.models.falcon_h1 import FALCON_H1
 from engine.models.gemma4 import GEMMA4, GEMMA4_NESTED
 from engine.models.gpt_oss import GPT_OSS
 from engine.models.granite_hybrid import GRANITE4
 from engine.models.latent_families import WITH_LATENTS
 from engine.models.layer_kinds import sliding_layers
 from engine.models.lfm2 import LFM2
+from engine.models.nemotron_h import NEMOTRON_H
 from engine.models.network import Activation, Family, FamilyDetails, Network
 from engine.models.parameters import parameters_of
 from engine.models.post_norm_families import POST_NORM
@@ -27,7 +29,7 @@ from engine.models.vision import VISION, deepstack_layers, reads_images
 
 # The table of families, and the step from config.json to a Network.
 
-_OTHERS = (QWEN3_5, QWEN3_5_NESTED, LFM2, GPT_OSS, GEMMA4, GEMMA4_NESTED, GRANITE4)
+_OTHERS = (QWEN3_5, QWEN3_5_NESTED, LFM2, GPT_OSS, GEMMA4, GEMMA4_NESTED, GRANITE4, FALCON_H1, NEMOTRON_H)
 _ALL = (*DENSE, *POST_NORM, *WITH_EXPERTS, *_OTHERS, *WITH_LATENTS, *TEXT_MODELS, *VISION)
 FAMILIES = {family.architecture: family for family in _ALL}
 
@@ -35,6 +37,7 @@ _ACTIVATIONS = {
     Activation.GATED_SILU: ("silu", "swish"),
     Activation.GATED_GELU: ("gelu",),
     Activation.GATED_GELU_TANH: ("gelu_pytorch_tanh", "gelu_new"),
+    Activation.SQUARED_RELU: ("relu2",),
 }
 
 
@@ -52,7 +55,7 @@ def network_of(values: Mapping[str, object], family: Family, max_context: int = 
     sees, deep = reads_images(values), deepstack_layers(values)
     if not sees:
         family = replace(family, sections=())  # of text all positions are alike
-    config = _text_config(values, family)
+    config = _text_config(values if family.translated is None else family.translated(values), family)
     max_position = config.integer("max_position_embeddings", 1, MAX_POSITIONS)
     compiled_context = min(max_context, max_position) if max_context else max_position
     details = family.read_details(config)

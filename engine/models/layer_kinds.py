@@ -1,8 +1,9 @@
 """What a config says of each layer's attention: full or under a window, and what turns it."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from engine.bundle.model_spec import LayerAttention, RotationKind
+from engine.bundle.specs import RecurrentSpec
 from engine.errors import CompileError, UnsupportedModel
 from engine.files import brief
 from engine.models.config_fields import ConfigFields
@@ -36,6 +37,24 @@ def sliding_layers(config: ConfigFields, default: Callable[[int], bool]) -> tupl
     if not isinstance(kinds, list) or len(kinds) < layers:
         raise CompileError(f"config.json: layer_types must name {layers} layers, as num_hidden_layers says")
     return tuple(kind == SLIDING for kind in kinds[:layers])
+
+
+def recurrent_layers(
+    kinds: object, layers: int, recurrent: Collection[str], attention: Collection[str]
+) -> tuple[int, ...]:
+    """Numbers of the layers that `layer_types` says have a state. UnsupportedModel for kinds of another name."""
+    if not isinstance(kinds, list) or len(kinds) != layers:
+        raise CompileError(f"config.json: layer_types must name {layers} layers, as num_hidden_layers says")
+    if unknown := [kind for kind in kinds if kind not in (*recurrent, *attention)]:
+        raise UnsupportedModel(f"layer type {brief(unknown[0])} is not supported")
+    return tuple(layer for layer, kind in enumerate(kinds) if kind in recurrent)
+
+
+def checked_recurrence(spec: RecurrentSpec, layers: int) -> RecurrentSpec:
+    """The same, of a model of so many layers. UnsupportedModel for what does not fit together."""
+    if fault := spec.fault(layers):
+        raise UnsupportedModel(f"config.json: {fault}")
+    return spec
 
 
 def windows(config: ConfigFields, sliding: Sequence[bool]) -> tuple[LayerAttention, ...]:

@@ -1,9 +1,9 @@
 """LFM2 and LFM2.5: gated short convolutions, and attention with normed heads in some layers."""
 
 from engine.bundle.specs import MOST_KERNEL, RecurrentKind, RecurrentSpec
-from engine.errors import CompileError, UnsupportedModel
-from engine.files import brief
+from engine.errors import UnsupportedModel
 from engine.models.config_fields import ConfigFields
+from engine.models.layer_kinds import checked_recurrence, recurrent_layers
 from engine.models.network import Family, FamilyDetails, QkNorm, RecurrentNames, WeightNames
 
 ATTENTION_LAYER, CONVOLUTION = "full_attention", "conv"
@@ -45,14 +45,10 @@ def _read_recurrent(config: ConfigFields, layers: int) -> RecurrentSpec:
     kinds = config.raw("layer_types")
     if kinds is None and isinstance(listed := config.raw("full_attn_idxs"), list):
         kinds = [ATTENTION_LAYER if layer in listed else CONVOLUTION for layer in range(layers)]
-    if not isinstance(kinds, list) or len(kinds) != layers:
-        raise CompileError(f"config.json: layer_types must name {layers} layers, as num_hidden_layers says")
-    for kind in kinds:
-        if kind not in (ATTENTION_LAYER, CONVOLUTION):
-            raise UnsupportedModel(f"layer type {brief(kind)} is not supported")
-    found = tuple(layer for layer, kind in enumerate(kinds) if kind == CONVOLUTION)
+    found = recurrent_layers(kinds, layers, (CONVOLUTION,), (ATTENTION_LAYER,))
     if not found or len(found) == layers:
-        raise UnsupportedModel(f"layers that are all of type {brief(kinds[0])} are not supported for lfm2")
+        kind = CONVOLUTION if found else ATTENTION_LAYER
+        raise UnsupportedModel(f"layers that are all of type {kind!r} are not supported for lfm2")
     spec = RecurrentSpec(
         layers=found,
         key_heads=1,
@@ -62,9 +58,7 @@ def _read_recurrent(config: ConfigFields, layers: int) -> RecurrentSpec:
         kernel=config.integer("conv_L_cache", 2, MOST_KERNEL, 3),
         kind=RecurrentKind.SHORT_CONV,
     )
-    if fault := spec.fault(layers):
-        raise UnsupportedModel(f"config.json: {fault}")
-    return spec
+    return checked_recurrence(spec, layers)
 
 
 LFM2 = Family(

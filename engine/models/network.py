@@ -19,9 +19,15 @@ class Activation(StrEnum):
     GELU = "gelu"
     GELU_TANH = "gelu_tanh"  # its usual approximation
     RELU = "relu"
+    SQUARED_RELU = "squared_relu"
     GATED_SILU = "gated_silu"  # silu(gate) * up
     GATED_GELU = "gated_gelu"
     GATED_GELU_TANH = "gated_gelu_tanh"
+
+    @property
+    def matrices(self) -> int:
+        """How many read what the feed-forward is given: up, and a gate where there is one."""
+        return 2 if self.value.startswith("gated") else 1
 
 
 class NormKind(StrEnum):
@@ -98,7 +104,7 @@ class RecurrentNames:
     qkv_gate: stacked along outputs: queries, keys and values before the convolution, then the output's gate; of Mamba2
     the gate, values, keys and queries, then what decay gives elsewhere.
     decay: gives the argument of softplus, to which the tensor dt_bias is added. a_log: tensor, the decay's logarithm.
-    skip: tensor, what values of each head are added with, of Mamba2 alone.
+    skip: tensor, what values of each head are added with, of Mamba2 alone. norm: "" = Mamba2's outputs are not normed.
     """
 
     qkv_gate: tuple[str, ...] = (
@@ -152,6 +158,10 @@ class Multipliers:
     logits: float = 1.0
 
 
+FOLLOWING = "following."  # in names, behind the layer's: its feed-forward is a block of its own
+Factors = Mapping[str, tuple[tuple[int, float], ...]]  # by module: from which output on, what they are multiplied with
+
+
 @dataclass(frozen=True, slots=True)
 class FamilyDetails:
     """What differs between families beyond sizes. attention: of each layer, () = every row sees all columns.
@@ -161,12 +171,14 @@ class FamilyDetails:
     reaches half of its size to either side.
     has_output_gate: the query projection has twice its outputs, for each head a query and then a gate.
     has_value_norm: each head of values is normed, without a weight. layers_of_keys: layers whose values are what their
-    keys are made of. layer_ffn: width of each layer's feed-forward, () = all have the model's. latent: None = heads
-    are projected from the stream.
+    keys are made of. layer_ffn: width of each layer's feed-forward, 0 = it has none, () = all have the model's.
+    latent: None = heads are projected from the stream.
     norm_offset: added to the weight of every norm but that of recurrent outputs. softcaps: what scores of attention
     and logits are kept below, cap * tanh(x / cap), 0 = nothing. ignored: beginnings of names of tensors that the text
     model does without. diffusion: None = one token after the other. experts: None = all layers have one feed-forward.
-    images_both_ways: rows of an image see each other both ways, also under a window.
+    images_both_ways: rows of an image see each other both ways, also under a window. factors: of outputs of matrices.
+    blocks: under which number the checkpoint has each layer, and what its names say is `FOLLOWING`; () = under the
+    layer's own. roots: what names may begin with, the first of them here.
     """
 
     qkv_bias: bool = False
@@ -195,6 +207,9 @@ class FamilyDetails:
     layer_inputs: LayerInputs | None = None
     latent: LatentAttention | None = None
     images_both_ways: bool = False
+    factors: Factors = field(default_factory=dict)
+    blocks: tuple[tuple[int, int], ...] = ()
+    roots: tuple[str, ...] = ("model.",)
 
     @property
     def has_qk_norm(self) -> bool:
@@ -212,7 +227,8 @@ class Family:
     the embedding where the config does not say. read_ffn: the width of the feed-forward, None = `intermediate_size`.
     text_group: where the config of a model for more than text keeps that of its text model, "" = it is the config.
     text_defaults: what that one means where it leaves a field out.
-    read_recurrent(config, layers): the layers without keys and values, for families that may have such.
+    read_recurrent(config, layers): the layers with a state, for families that may have such. translated: the config as
+    others would say it.
     """
 
     name: str
@@ -231,6 +247,7 @@ class Family:
     text_group: str = ""
     text_defaults: Mapping[str, int] = field(default_factory=dict)
     read_recurrent: Callable[[ConfigFields, int], RecurrentSpec | None] | None = None
+    translated: Callable[[Mapping[str, object]], Mapping[str, object]] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,6 +313,17 @@ class Network:
         names = self.details.names.qkv
         return names if len(names) == 1 else names[: len(self.qkv_outputs(layer))]
 
+    def mixer_names(self, layer: int) -> tuple[str, ...]:
+        """Modules that read the first norm of a layer, but for the steps of gated DeltaNet: of attention, of
+        recurrence, or of both in this order."""
+        names = self.qkv_names(layer) if layer in self.spec.attention_layers else ()
+        return names + (self.details.recurrent_names.qkv_gate if self.spec.recurrence_of(layer) else ())
+
+    def output_names(self, layer: int) -> tuple[str, ...]:
+        """Modules behind attention and recurrence in the same order, whose outputs are added."""
+        names = (self.details.names.output,) if layer in self.spec.attention_layers else ()
+        return names + ((self.details.recurrent_names.output,) if self.spec.recurrence_of(layer) else ())
+
     def attended_width(self, layer: int) -> int:
         """Numbers that attention of a layer gives to its output projection."""
         latent = self.details.latent
@@ -304,6 +332,10 @@ class Network:
     def ffn_of(self, layer: int) -> int:
         """The width of a layer's feed-forward."""
         return self.details.layer_ffn[layer] if self.details.layer_ffn else self.spec.ffn
+
+    def has_feed_forward(self, layer: int) -> bool:
+        """Whether a layer has one, or experts."""
+        return layer in self.expert_layers or self.ffn_of(layer) > 0
 
     @property
     def attention_scale(self) -> float:
@@ -319,6 +351,10 @@ class Network:
         """The norm before attention of a layer, "" = there is none."""
         names = self.details.names
         return "" if layer == 0 and names.embedding_norm else names.attention_norm
+
+    def ffn_norm(self, layer: int) -> str:
+        """The norm before the feed-forward of a layer, "" = there is none."""
+        return self.details.names.ffn_norm if self.has_feed_forward(layer) else ""
 
     @property
     def expert_layers(self) -> frozenset[int]:
@@ -350,11 +386,13 @@ class Network:
             "layers that read the keys and values of others": bool(spec.shared_layers),
             "heads of several sizes": spec.has_unlike_caches,
             "inputs of each layer": bool(spec.layer_inputs),
+            "layers without a feed-forward": 0 in details.layer_ffn,
             "feed-forwards of several widths": bool(details.layer_ffn),
             "a norm of values": details.has_value_norm,
             "keys and values made of latents": details.latent is not None,
             "scores that grow with the position": bool(spec.rope.gain),
             "a factor of each layer": bool(details.names.layer_scale),
+            "attention beside recurrence": spec.recurrent is not None and spec.recurrent.is_beside,
         }
         return next((name for name, has in unusual.items() if has), "")
 

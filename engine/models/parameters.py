@@ -8,12 +8,14 @@ from engine.models.network import FamilyDetails, Network, QkNorm
 def parameters_of(network: Network) -> int:
     """Of all tensors; a tied head counts once."""
     spec, details, names = network.spec, network.details, network.details.names
-    norms = (names.attention_norm, names.attention_post_norm, names.ffn_norm, names.ffn_post_norm)
+    norms = (names.attention_norm, names.attention_post_norm, names.ffn_post_norm)
     total = spec.layers * (sum(map(bool, norms)) * spec.hidden + bool(names.layer_scale))
+    total += sum(bool(network.ffn_norm(layer)) for layer in range(spec.layers)) * spec.hidden
     total += sum(_of_attention(network, layer) for layer in spec.attention_layers)
-    total += _of_recurrence(spec) + _of_experts(spec, details) + _of_layer_inputs(network)
+    total += _of_recurrence(spec, details) + _of_experts(spec, details) + _of_layer_inputs(network)
     dense = (network.ffn_of(layer) for layer in range(spec.layers) if layer not in network.expert_layers)
-    total += sum(3 * spec.hidden * ffn + (2 * ffn + spec.hidden) * details.ffn_bias for ffn in dense)
+    matrices = details.activation.matrices
+    total += sum((matrices + 1) * spec.hidden * n + (matrices * n + spec.hidden) * details.ffn_bias for n in dense)
     return total + spec.vocab * spec.hidden * (1 if spec.tied_head else 2) + spec.hidden
 
 
@@ -45,21 +47,24 @@ def _of_experts(spec: ModelSpec, details: FamilyDetails) -> int:
     if experts is None or details.experts is None:
         return 0
     names, biases = details.experts.names, any(form.biases for form in details.experts.names.forms)
-    one = 3 * spec.hidden * experts.ffn + (2 * experts.ffn + spec.hidden) * biases
+    matrices = details.activation.matrices
+    one = (matrices + 1) * spec.hidden * experts.ffn + (matrices * experts.ffn + spec.hidden) * biases
     router = experts.count * (spec.hidden + details.experts.has_router_bias + bool(names.choice_bias))
-    layer = experts.count * one + router + 3 * spec.hidden * experts.shared + spec.hidden * bool(names.shared_gate)
+    shared = (matrices + 1) * spec.hidden * experts.shared + spec.hidden * bool(names.shared_gate)
+    layer = experts.count * one + router + shared
     beside = details.experts.beside and 4 * spec.hidden + experts.count
     return len(experts.layers) * (layer + (beside or 0))
 
 
-def _of_recurrence(spec: ModelSpec) -> int:
+def _of_recurrence(spec: ModelSpec, details: FamilyDetails) -> int:
     """Of the layers without keys and values, feed-forward and norms around them not counted."""
     recurrent = spec.recurrent
     if recurrent is None:
         return 0
     layer = spec.hidden * (recurrent.inputs + recurrent.value_width) + recurrent.channels * recurrent.kernel
     if recurrent.kind is RecurrentKind.MAMBA2:
-        layer += recurrent.channels + 3 * recurrent.value_heads + recurrent.value_width
+        layer += recurrent.channels + 3 * recurrent.value_heads
+        layer += recurrent.value_width * bool(details.recurrent_names.norm)
     elif recurrent.has_memory:
         layer += 2 * recurrent.value_heads * (spec.hidden + 1) + recurrent.value_dim
     return len(recurrent.layers) * layer

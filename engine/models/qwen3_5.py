@@ -7,9 +7,9 @@ from dataclasses import fields, replace
 from typing import Any
 
 from engine.bundle.specs import MOST_KERNEL, RecurrentSpec
-from engine.errors import CompileError, UnsupportedModel
-from engine.files import brief
+from engine.errors import UnsupportedModel
 from engine.models.config_fields import ConfigFields
+from engine.models.layer_kinds import checked_recurrence, recurrent_layers
 from engine.models.network import Family, FamilyDetails, LayerInputs, QkNorm, RecurrentNames, WeightNames
 
 RECURRENT_LAYER, ATTENTION_LAYER = "linear_attention", "full_attention"
@@ -55,12 +55,7 @@ def read_recurrent(config: ConfigFields, layers: int) -> RecurrentSpec:
     if kinds is None:
         interval = config.integer("full_attention_interval", 1, 1024, 4)
         kinds = [ATTENTION_LAYER if (layer + 1) % interval == 0 else RECURRENT_LAYER for layer in range(layers)]
-    if not isinstance(kinds, list) or len(kinds) != layers:
-        raise CompileError(f"config.json: layer_types must name {layers} layers, as num_hidden_layers says")
-    for kind in kinds:
-        if kind not in (RECURRENT_LAYER, ATTENTION_LAYER):
-            raise UnsupportedModel(f"layer type {brief(kind)} is not supported")
-    found = tuple(layer for layer, kind in enumerate(kinds) if kind == RECURRENT_LAYER)
+    found = recurrent_layers(kinds, layers, (RECURRENT_LAYER,), (ATTENTION_LAYER,))
     if not found:
         raise UnsupportedModel(f"no layer is of type {RECURRENT_LAYER!r}: that is not supported for this architecture")
     key_heads = config.integer("linear_num_key_heads", 1, 1024, 16)
@@ -72,9 +67,7 @@ def read_recurrent(config: ConfigFields, layers: int) -> RecurrentSpec:
         value_dim=config.integer("linear_value_head_dim", 2, 1024, 128),
         kernel=config.integer("linear_conv_kernel_dim", 2, MOST_KERNEL, 4),
     )
-    if fault := spec.fault(layers):
-        raise UnsupportedModel(f"config.json: {fault}")
-    return spec
+    return checked_recurrence(spec, layers)
 
 
 QWEN3_5 = Family(

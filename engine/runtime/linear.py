@@ -150,7 +150,7 @@ ATTENDING = ("query", "key", "value", ATTENDED)
 
 def gate_name(model: ModelSpec, layer: int) -> str:
     """The buffer of a layer's output gate: another than that of the layer before, which is read meanwhile."""
-    return f"{'attention' if layer in model.attention_layers else 'recurrent'}_gate {layer % 2}"
+    return f"{'recurrent' if model.recurrence_of(layer) else 'attention'}_gate {layer % 2}"
 
 
 def _gate_widths(model: ModelSpec) -> dict[str, int]:
@@ -353,9 +353,10 @@ class LinearChain:
     def _given(self, layer: int) -> dict[str, str]:
         """The buffers of what the end of a layer takes, by the names of its inputs."""
         model = self._manifest.model
-        is_recurrent = layer >= 0 and layer not in model.attention_layers
+        is_recurrent = model.recurrence_of(layer) is not None
         given = {"hidden_in": f"hidden {layer % 2}"} | ({LAYER_INPUTS: LAYER_INPUTS} if model.layer_inputs else {})
-        given |= {OUT: OUT} if is_recurrent else {ATTENDED: mixer_rows(model, layer)[ATTENDED]}
+        given |= {OUT: OUT} if is_recurrent else {}
+        given |= {ATTENDED: mixer_rows(model, layer)[ATTENDED]} if layer in model.attention_layers else {}
         return given | ({GATE_IN: gate_name(model, layer)} if is_recurrent or model.has_output_gate else {})
 
     def _head(self, rows: int) -> tuple[Binding, dict[str, Floats], Masks]:
@@ -364,13 +365,14 @@ class LinearChain:
             if len(self._heads) >= KEPT_COUNTS:
                 del self._heads[next(iter(self._heads))]
             model = self._manifest.model
-            is_recurrent = model.layers - 1 not in model.attention_layers
+            recurrent = model.recurrence_of(model.layers - 1)
             attended = model.heads_of(model.attention_of(model.layers - 1)).query_width
-            mixed = model.recurrent.value_width if is_recurrent and model.recurrent else attended
+            given = recurrent.value_width if recurrent else attended
             widths = {
                 "hidden_in": model.hidden,
-                OUT if is_recurrent else ATTENDED: mixed,
-                GATE_IN: mixed,
+                ATTENDED: attended,
+                OUT: given,
+                GATE_IN: given,
                 LAYER_INPUTS: model.layers * model.layer_inputs,
                 LOGITS: self._manifest.row_outputs,
             }

@@ -149,8 +149,8 @@ class SegmentRuntime(Runtime):
         least_shared = LEAST_SHARED if shares else None
         self._caches: SequenceCaches[BoundAttention] = SequenceCaches(manifest, least_shared, slides=not is_uniform)
         self._cache_of = {layer: index for index, layer in enumerate(manifest.model.attention_layers)}
-        without = (layer for layer in range(manifest.model.layers) if layer not in self._cache_of)
-        self._state_of = {layer: index for index, layer in enumerate(without)}
+        recurrent = manifest.model.recurrent
+        self._state_of = {layer: index for index, layer in enumerate(recurrent.layers if recurrent else ())}
         self._ends_recurrent = manifest.model.layers - 1 in self._state_of
         self._rotary = rotary_tables(manifest.model)
         self._places = RowPlaces()
@@ -209,15 +209,16 @@ class SegmentRuntime(Runtime):
         return work
 
     def _mix(self, layer: int, work: _StepWork, rows: int) -> None:
-        """What follows the start of a layer: recurrence, or attention over the caches."""
+        """What follows the start of a layer: recurrence, attention over the caches, or both."""
         index = self._cache_of.get(layer)
         if index is not None and self._non_finite is not None:
             self._non_finite.look()
         self._parts.mark("linear")
-        if index is None:
+        if layer in self._state_of:
             for step in work.recurrent[self._state_of[layer]]:
                 step.run()
             self._parts.mark("recurrent")
+        if index is None:
             return
         for attention in work.causal:
             attention.layers[index].run()
@@ -226,7 +227,7 @@ class SegmentRuntime(Runtime):
         self._parts.mark("attention")
 
     def non_finite_rows(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Those of `rows` [M] with infinity or NaN in new keys or values, or in what a last layer without them gave."""
+        """Those of `rows` [M] with infinity or NaN in new keys or values, or in what the state of a last layer gave."""
         if self._ends_recurrent:
             with np.errstate(invalid="ignore", over="ignore"):
                 sums = self._rows.rows(OUT, len(self._row_of))[0, self._row_of[rows]].sum(axis=1)

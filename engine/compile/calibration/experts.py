@@ -66,13 +66,13 @@ def _one(tensors: ExpertTensors, network: Network, expert: int, x: Float32) -> F
     """One expert over the tokens that chose it [some, hidden]."""
     details = network.details.experts
     assert details is not None
-    gate, up = (x @ weight.T for weight in tensors.gate_up(expert))
-    biases = tensors.biases(expert)
+    parts, biases = [x @ weight.T for weight in tensors.gate_up(expert)], tensors.biases(expert)
     if biases is not None:
-        gate, up = gate + biases[0], up + biases[1]
+        parts = [part + bias for part, bias in zip(parts, biases, strict=False)]
     if details.clipped is None:
-        inner = gated(np.concatenate([gate, up], axis=1), network.details.activation)
+        inner = gated(np.concatenate(parts, axis=1), network.details.activation)
     else:
+        gate, up = parts
         alpha, limit = np.float32(details.clipped.alpha), np.float32(details.clipped.limit)
         gate, up = np.minimum(gate, limit), np.clip(up, -limit, limit) + np.float32(1)
         inner = gate * sigmoid(alpha * gate) * up

@@ -98,10 +98,12 @@ def layer_output(reader: LayerReader, layer: int, x: Float32, mix: Mix, tap: Tap
     residual = np.float32(network.details.multipliers.residual)
     normed = reader.normed(x, network.attention_norm(layer))
     tap(QKV, normed)
-    mixed = mix(reader.project(normed, mixer_names(network, layer)), normed)
+    mixed = mix(reader.project(normed, network.mixer_names(layer)), normed)
     tap(OUTPUT, mixed)
-    grown = reader.project(mixed, (output_name(network, layer),))
+    grown = reader.summed(mixed, network.output_names(layer))
     x = x + reader.normed(grown, names.attention_post_norm) * residual
+    if not network.has_feed_forward(layer):
+        return x
     grown = _fed_forward(reader, layer, x, tap)
     return x + reader.normed(grown, names.ffn_post_norm) * residual
 
@@ -163,11 +165,21 @@ def mixed_text(
     visible: NDArray[np.bool_] | None = None,
     kept: Kept | None = None,
 ) -> Float32:
-    """What the output projection is given of one text that begins at position 0."""
-    if layer not in reader.network.spec.attention_layers:
-        return mixed_by_recurrence(reader, stacked, normed)
-    count = len(stacked)
+    """What the output projections are given of one text that begins at position 0, side by side."""
     spec = reader.network.spec
+    given: list[Float32] = []
+    if layer in spec.attention_layers:
+        own = stacked[:, : sum(reader.network.qkv_outputs(layer))]
+        given.append(_attended(reader, layer, own, visible, Kept() if kept is None else kept))
+    if (recurrent := spec.recurrence_of(layer)) is not None:
+        given.append(mixed_by_recurrence(reader, stacked[:, -recurrent.inputs :], normed))
+    return np.concatenate(given, axis=1)
+
+
+def _attended(
+    reader: LayerReader, layer: int, stacked: Float32, visible: NDArray[np.bool_] | None, kept: Kept
+) -> Float32:
+    count, spec = len(stacked), reader.network.spec
     window = spec.attention_of(layer).window
     if reader.network.details.sees_both_ways:
         places = np.arange(count)
@@ -176,17 +188,4 @@ def mixed_text(
         visible = np.tri(count, dtype=np.bool_) if visible is None else visible
         visible = visible & ~np.tri(count, k=-window, dtype=np.bool_) if window else visible
     turn = rotation_of(spec.rope_of(layer), np.arange(count))
-    return mixed_by_attention(reader, stacked, turn, visible, Kept() if kept is None else kept)
-
-
-def mixer_names(network: Network, layer: int) -> tuple[str, ...]:
-    """The matrices that read the first norm of a layer, but for the steps of recurrent ones."""
-    details = network.details
-    is_attention = layer in network.spec.attention_layers
-    return network.qkv_names(layer) if is_attention else details.recurrent_names.qkv_gate
-
-
-def output_name(network: Network, layer: int) -> str:
-    """The matrix behind attention or recurrence."""
-    details = network.details
-    return details.names.output if layer in network.spec.attention_layers else details.recurrent_names.output
+    return mixed_by_attention(reader, stacked, turn, visible, kept)

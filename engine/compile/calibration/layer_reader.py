@@ -52,6 +52,13 @@ class LayerReader:
             results.append(result)
         return np.concatenate(results, axis=1)
 
+    def summed(self, x: Float32, names: tuple[str, ...]) -> Float32:
+        """Each part of x [T, inputs of all] times its matrix, added up."""
+        widths = [self.checkpoint.shape(f"{name.format(layer=self.layer)}.weight")[1] for name in names]
+        parts = np.split(x, np.cumsum(widths)[:-1], axis=1)
+        products = (self.project(part, (name,)) for part, name in zip(parts, names, strict=True))
+        return np.asarray(sum(products), np.float32)
+
 
 def norm(x: Float32, weight: Float32, epsilon: float) -> Float32:
     """RMS over the last axis."""
@@ -68,7 +75,9 @@ def sigmoid(x: Float32) -> Float32:
 
 
 def gated(stacked: Float32, activation: Activation = Activation.GATED_SILU) -> Float32:
-    """Gate and up side by side [T, 2 * ffn] -> what the down projection is given [T, ffn]."""
+    """Gate and up side by side [T, 2 * ffn], or up alone -> what the down projection is given [T, ffn]."""
+    if activation is Activation.SQUARED_RELU:
+        return np.square(np.maximum(stacked, 0))
     gate, up = np.split(stacked, 2, axis=1)
     if activation is Activation.GATED_SILU:
         return gate * sigmoid(gate) * up

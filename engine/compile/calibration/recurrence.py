@@ -66,6 +66,8 @@ def _state_space(reader: LayerReader, spec: RecurrentSpec, stacked: Float32) -> 
         memory = memory * decay[row][:, None, None] + added
         outputs.append(np.einsum("hkv,hk->hv", memory, query[row]) + skip * values)
     gated = np.stack(outputs).reshape(count, -1) * _silu(gate)
+    if not names.norm:
+        return np.asarray(gated, np.float32)
     groups = norm(gated.reshape(count, spec.key_heads, -1), np.ones(1, np.float32), reader.network.norm_epsilon)
     return np.asarray(groups.reshape(count, -1) * reader.tensor(f"{names.norm}.weight"), np.float32)
 

@@ -41,6 +41,20 @@ def routed(
     return _floats(graph, x, (choice, scores), packed, details)
 
 
+def chosen(graph: GraphBuilder, outputs: str, packed: PackedExperts, details: ExpertDetails) -> tuple[str, str]:
+    """outputs [N, E] of the router -> shares and numbers of the experts of each row, both [N, k]."""
+    count = graph.integers(details.spec.chosen)
+    if details.routing.is_usual and packed.choice_bias is None:
+        best, numbers = graph.op_many("TopK", [outputs, count], 2, axis=-1)
+        return graph.op("Softmax", [best], axis=-1), numbers
+    choice, scores = _choice(graph, outputs, packed, details.routing)
+    numbers = _best(graph, choice, details.spec.chosen)
+    shares = graph.op("GatherElements", [scores, numbers], axis=1)
+    if not details.routing.is_normalised:
+        return shares, numbers
+    return graph.op("Div", [shares, graph.op("ReduceSum", [shares, graph.integers(-1)], keepdims=1)]), numbers
+
+
 def tell_chosen(graph: GraphBuilder, numbers: str, details: ExpertDetails, rows: str) -> None:
     """numbers [N, k] as an output."""
     graph.reshape(numbers, 1, "rows", details.spec.chosen, name=EXPERTS)
@@ -140,15 +154,15 @@ def grouped(
     activated: Callable[[str], str],
     rows: str = "",
 ) -> str:
-    """As `routed`, for any activation of gates and shares that are the softmax of the highest outputs.
+    """As `routed`, for any activation, with gates or without.
 
-    onnxruntime's operators for experts gate with silu alone on a CPU (1.31). Here rows are sorted by expert, and each
+    onnxruntime's operators for experts have silu gates alone on a CPU (1.31). Here rows are sorted by expert, and each
     expert costs two nodes, which take a microsecond where no row has chosen it. activated: writes the activation.
     """
-    assert details.routing.is_usual and packed.choice_bias is None and packed.gate_up.bias is None
+    assert packed.gate_up.bias is None
     spec, first, last = details.spec, packed.gate_up.matrix, packed.down.matrix
     apart = graph.reshape(outputs, "rows", spec.count)
-    best, numbers = graph.op_many("TopK", [apart, graph.integers(spec.chosen)], 2, axis=-1)
+    shares, numbers = chosen(graph, apart, packed, details)
     if rows:
         tell_chosen(graph, numbers, details, rows)
     flat = graph.reshape(numbers, "rows")
@@ -157,13 +171,17 @@ def grouped(
     counts = graph.op("ReduceSum", [hot, graph.integers(0)], keepdims=0)
     of_rows = graph.op("Div", [order, graph.integers(spec.chosen)])
     taken = graph.op("Gather", [graph.reshape(x, "rows", first.inputs), of_rows])
-    both = graph.reshape(_products(graph, taken, counts, first, spec.count), "rows", spec.ffn, 2)
-    gate, up = graph.op_many("Split", [both, graph.integers(1, 1)], 2, axis=-1)
-    inner = graph.reshape(graph.op("Mul", [activated(gate), up]), "rows", spec.ffn)
+    inner = _products(graph, taken, counts, first, spec.count)
+    if first.outputs == spec.ffn:
+        inner = activated(inner)
+    else:
+        both = graph.reshape(inner, "rows", spec.ffn, 2)
+        gate, up = graph.op_many("Split", [both, graph.integers(1, 1)], 2, axis=-1)
+        inner = graph.reshape(graph.op("Mul", [activated(gate), up]), "rows", spec.ffn)
     grown = _products(graph, inner, counts, last, spec.count)
     by_row = graph.reshape(graph.op("Gather", [grown, _ascending(graph, order)]), "rows", spec.chosen, last.outputs)
-    shares = graph.op("Unsqueeze", [graph.op("Softmax", [best], axis=-1), graph.integers(-1)])
-    mixed = graph.op("ReduceSum", [graph.op("Mul", [by_row, shares]), graph.integers(1)], keepdims=0)
+    weights = graph.op("Unsqueeze", [shares, graph.integers(-1)])
+    mixed = graph.op("ReduceSum", [graph.op("Mul", [by_row, weights]), graph.integers(1)], keepdims=0)
     return graph.reshape(mixed, 1, "rows", last.outputs)
 
 

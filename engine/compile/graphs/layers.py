@@ -229,7 +229,9 @@ class LayerWriter:
         return x if weight is None else self.norm(x, self.graph.parameter(weight))
 
     def with_feed_forward(self, x: str, packed: PackedLayer, name: str = "") -> str:
-        """x [1, N, hidden] plus what the feed-forward makes of it, or the experts that each row chooses."""
+        """x [1, N, hidden] plus what the feed-forward makes of it, or the experts that each row chooses, if any do."""
+        if packed.gate_up is None and packed.experts is None:
+            return self.graph.op("Identity", [x], name=name)
         grown = self._fed_forward(x, packed)
         return self.graph.op("Add", [x, self.normed(grown, packed.ffn_post_norm)], name=name)
 
@@ -244,7 +246,11 @@ class LayerWriter:
             scores = linear(graph, asked, experts.router)
             mixed = grouped(graph, given, scores, experts, details, self.activated, self.rows)
             return graph.op("Add", [self.normed(dense, beside.dense_post_norm), self.normed(mixed, beside.post_norm)])
-        mixed = routed(graph, normed, linear(graph, normed, experts.router), experts, details, self.rows)
+        scores = linear(graph, normed, experts.router)
+        if self.network.details.activation is Activation.GATED_SILU:
+            mixed = routed(graph, normed, scores, experts, details, self.rows)
+        else:
+            mixed = grouped(graph, normed, scores, experts, details, self.activated, self.rows)
         if not dense:
             return mixed
         if experts.shared_gate is not None:
@@ -252,19 +258,24 @@ class LayerWriter:
         return graph.op("Add", [mixed, dense])
 
     def _dense(self, normed: str, gate_up: PackedLinear, down: PackedLinear | None) -> str:
-        """act(gate) * up, projected down."""
+        """act(gate) * up, or act(up), projected down."""
         assert down is not None
+        if self.network.details.activation.matrices == 1:
+            return self.project(self.activated(self.project(normed, gate_up, GATE_UP)), down, DOWN)
         gate, up = self._gate_and_up(normed, gate_up)
         inner = self.graph.op("Mul", [self.activated(gate), up])
         return self.project(inner, down, DOWN)
 
     def activated(self, gate: str) -> str:
-        """What a gate multiplies with."""
+        """What a gate multiplies with, or what the down projection takes."""
         match self.network.details.activation:
             case Activation.GATED_GELU_TANH:
                 return self.graph.op("Gelu", [gate], approximate="tanh")
             case Activation.GATED_GELU:
                 return self.graph.op("Gelu", [gate])
+            case Activation.SQUARED_RELU:
+                positive = self.graph.op("Relu", [gate])
+                return self.graph.op("Mul", [positive, positive])
         return self.lowering.silu(self.graph, gate)
 
     def embedded(self, x: str) -> str:

@@ -78,13 +78,16 @@ def _start_convolution(graph: GraphBuilder, spec: RecurrentSpec, stacked: str) -
 
 def recurrent_output(layers: LayerWriter, rows: str, packed: PackedRecurrence) -> str:
     """Declares what the recurrence gave and its gate [1, N, H * V]; each head normed, times silu(gate), or of Mamba2
-    times silu(gate) and then normed with the heads of its key head."""
+    times silu(gate) and then, if there is a norm, normed with the heads of its key head."""
     graph, spec = layers.graph, _spec(layers)
     for name in (OUT, GATE_IN):
         graph.add_input(name, DTYPE, 1, rows, spec.value_width)
     if packed.delta is None:
         return graph.op("Mul", [OUT, GATE_IN])
-    gate, weight = layers.lowering.silu(graph, GATE_IN), graph.parameter(packed.delta.norm)
+    gate = layers.lowering.silu(graph, GATE_IN)
+    if packed.delta.norm is None:
+        return graph.op("Mul", [OUT, gate])
+    weight = graph.parameter(packed.delta.norm)
     if spec.kind is RecurrentKind.MAMBA2:
         together = spec.value_width // spec.key_heads
         apart = graph.reshape(graph.op("Mul", [OUT, gate]), 1, f"{rows}*{spec.key_heads}", together)

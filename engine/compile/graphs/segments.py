@@ -115,13 +115,22 @@ class LinearWriter:
         """Declares hidden_in [1, N, hidden] and what the layer's mixer gave; what the layer gives [1, N, hidden]."""
         graph, layers = self.graph, self.layers
         graph.add_input(HIDDEN_IN, DTYPE, 1, rows, self.network.spec.hidden)
-        recurrence = packed.recurrence
-        mixed = self._attended(rows, layer) if recurrence is None else recurrent_output(layers, rows, recurrence)
-        grown = layers.normed(layers.project(mixed, packed.output, OUTPUT), packed.attention_post_norm)
+        grown = layers.normed(self._mixed(rows, packed, layer), packed.attention_post_norm)
         x = graph.op("Add", [HIDDEN_IN, grown])
         if packed.ending is None:
             return layers.with_feed_forward(x, packed, name)
         return self._ended(layers.with_feed_forward(x, packed), packed.ending, layer, rows, name)
+
+    def _mixed(self, rows: str, packed: PackedLayer, layer: int) -> str:
+        """Attention, recurrence or the sum of both, projected."""
+        layers, recurrence = self.layers, packed.recurrence
+        if recurrence is None:
+            return layers.project(self._attended(rows, layer), packed.output, OUTPUT)
+        recurrent = recurrent_output(layers, rows, recurrence)
+        if recurrence.output is None:
+            return layers.project(recurrent, packed.output, OUTPUT)
+        attended = linear(self.graph, self._attended(rows, layer), packed.output)
+        return self.graph.op("Add", [attended, linear(self.graph, recurrent, recurrence.output)])
 
     def _ended(self, x: str, packed: PackedEnding, layer: int, rows: str, name: str) -> str:
         """x with what the layer makes of its own inputs, times the layer's factor."""
@@ -159,14 +168,22 @@ class LinearWriter:
         return graph.op("Mul", [ATTENDED, graph.op("Sigmoid", [GATE_IN])])
 
     def start_layer(self, x: str, packed: PackedLayer, layer: int) -> None:
-        """x [1, N, hidden] -> what the layer's mixer takes: attention query [1, N, H * D], key and value [1, N, K * D],
-        normed and rotated."""
-        graph, network, spec = self.graph, self.network, self.network.spec
+        """x [1, N, hidden] -> what the layer's mixers take."""
+        network = self.network
         normed = self.layers.normed(x, packed.attention_norm)
-        stacked = self.layers.project(normed, packed.qkv, QKV)
+        own = stacked = self.layers.project(normed, packed.qkv, QKV)
+        recurrent = network.spec.recurrence_of(layer)
+        if recurrent is not None and recurrent.is_beside:
+            widths = self.graph.integers(sum(network.qkv_outputs(layer)), recurrent.inputs)
+            stacked, own = self.graph.op_many("Split", [stacked, widths], 2, axis=-1)
         if packed.recurrence is not None:
-            start_recurrence(self.layers, normed, stacked, packed.recurrence)
-            return
+            start_recurrence(self.layers, normed, own, packed.recurrence)
+        if layer in network.spec.attention_layers:
+            self._start_attention(stacked, packed, layer)
+
+    def _start_attention(self, stacked: str, packed: PackedLayer, layer: int) -> None:
+        """Query [1, N, H * D], key and value [1, N, K * D], normed and rotated."""
+        graph, network, spec = self.graph, self.network, self.network.spec
         rope = spec.rope_of(layer)
         for name in (COS_INPUT, SIN_INPUT):
             if rope is not None:

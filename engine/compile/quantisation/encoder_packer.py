@@ -44,7 +44,7 @@ class EncoderPacker:
         scale = 1.0 / math.sqrt(spec.head_dim)
         qkv = LinearSource(named(*names.qkv), (hidden,) * 3, hidden, details.qkv_bias, hidden, scale)
         output = LinearSource(named(names.output), (hidden,), hidden, details.output_bias)
-        gates = 2 if activation is Activation.GATED_SILU else 1
+        gates = activation.matrices
         up = LinearSource(named(*names.gate_up), (spec.ffn,) * gates, hidden, details.ffn_bias)
         down = LinearSource(named(names.down), (hidden,), spec.ffn, details.ffn_bias)
         return PackedEncoderLayer(

@@ -48,7 +48,8 @@ class ExpertPacker:
                 yield (_scaled(tensors.kept_down(expert) if keeps else tensors.down(expert), factor[expert]),)
 
         first, last = tensors.kept_gate_up(0), (tensors.kept_down(0),)
-        first_matrix = self._store(file, f"{at}_gate_up", (2 * ffn, hidden), self._form(first, hidden), gate_up())
+        shape = len(first) * ffn, hidden
+        first_matrix = self._store(file, f"{at}_gate_up", shape, self._form(first, hidden), gate_up())
         down_matrix = self._store(file, f"{at}_down", (hidden, ffn), self._form(last, ffn), down())
         biases = [tensors.biases(expert) for expert in numbers]
         both = np.stack([in_turns(each[0], each[1]) for each in biases if each is not None]) if biases[0] else None

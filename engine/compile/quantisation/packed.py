@@ -36,20 +36,23 @@ class PackedDelta:
     """What only a layer whose state has matrices has.
 
     steps: two numbers for each value head, of beta and of the decay; None = the layer's first matrix gives the latter
-    (Mamba2). rate [heads]: -exp(A_log). dt_bias [heads]. norm: of the outputs of a head [value size], or of all.
+    (Mamba2). rate [heads]: -exp(A_log). dt_bias [heads]. norm: of the outputs of a head [value size], or of all; None =
+    there is none.
     """
 
     steps: PackedLinear | None
     rate: StoredTensor
     dt_bias: StoredTensor
-    norm: StoredTensor
+    norm: StoredTensor | None
 
 
 @dataclass(frozen=True, slots=True)
 class PackedRecurrence:
-    """What only a recurrent layer has beside its two matrices. delta: None for a short convolution."""
+    """What only a recurrent layer has beside its two matrices. delta: None for a short convolution. output: of
+    recurrence beside attention, whose own is the layer's."""
 
     delta: PackedDelta | None = None
+    output: PackedLinear | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,9 +122,10 @@ class PackedLayerInputs:
 class PackedLayer:
     """One transformer layer. q_norm already holds the attention scale when there is one, else qkv does.
 
-    In a recurrent layer qkv holds queries, keys, values and the gate of the output. A norm that the family lacks is
-    None. output and down hold the multiplier of what is added to the stream. gate_up and down: of what every row goes
-    through, None where experts alone take its place. sinks [heads]. v_norm: of each head of values.
+    In a recurrent layer qkv holds queries, keys, values and the gate of the output, behind those of attention where
+    there is both. A norm that the family lacks is None. output and down hold the multiplier of what is added to the
+    stream. gate_up and down: of what every row goes through, None where experts alone take its place, or nothing does.
+    sinks [heads]. v_norm: of each head of values.
     """
 
     attention_norm: StoredTensor | None

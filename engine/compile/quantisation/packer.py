@@ -101,14 +101,11 @@ class WeightPacker:
     def _layer(self, file: WeightFile, small: WeightFile, layer: int) -> PackedLayer:
         details, spec = self._network.details, self._network.spec
         names, at = details.names, f"layer_{layer}"
-        is_recurrent = layer not in spec.attention_layers
-        mixer = self._recurrence(small, layer) if is_recurrent else self._attention(small, layer)
-        residual = details.multipliers.residual
-        scaled = 0 if residual == 1.0 else spec.hidden
+        mixer = self._mixer(file, small, layer)
         feed_forward = self._feed_forward(layer)
-        output = replace(mixer.output, scaled_rows=scaled, scale=residual)
-        places = ("ffn_norm", "attention_post_norm", "ffn_post_norm")
-        found = {"attention_norm": self._network.attention_norm(layer)} | {at: getattr(names, at) for at in places}
+        places = ("attention_post_norm", "ffn_post_norm")
+        found = {"attention_norm": self._network.attention_norm(layer), "ffn_norm": self._network.ffn_norm(layer)}
+        found |= {place: getattr(names, place) for place in places}
         norms = {
             place: small.add(f"{at}_{place}", self._norm(name.format(layer=layer), spec.hidden)) if name else None
             for place, name in found.items()
@@ -118,7 +115,7 @@ class WeightPacker:
             self.linear(file, small, f"{at}_qkv", mixer.qkv),
             mixer.q_norm,
             mixer.k_norm,
-            self.linear(file, small, f"{at}_output", output),
+            self.linear(file, small, f"{at}_output", self._added(mixer.output)),
             norms["ffn_norm"],
             feed_forward and self.linear(file, small, f"{at}_gate_up", feed_forward[0]),
             feed_forward and self.linear(file, small, f"{at}_down", feed_forward[1]),
@@ -131,6 +128,26 @@ class WeightPacker:
             self._ending(file, small, layer) if names.layer_scale else None,
             self._latents(file, small, layer) if details.latent else None,
         )
+
+    def _mixer(self, file: WeightFile, small: WeightFile, layer: int) -> _Mixer:
+        """Of attention, of recurrence, or of both with one matrix for what reads the norm."""
+        spec = self._network.spec
+        if layer not in spec.attention_layers:
+            return self._recurrence(small, layer)
+        mixer = self._attention(small, layer)
+        if spec.recurrence_of(layer) is None:
+            return mixer
+        beside = self._recurrence(small, layer)
+        names, outputs = (*mixer.qkv.names, *beside.qkv.names), (*mixer.qkv.outputs, sum(beside.qkv.outputs))
+        assert beside.recurrence is not None
+        output = self.linear(file, small, f"layer_{layer}_recurrent_output", self._added(beside.output))
+        recurrence = replace(beside.recurrence, output=output)
+        return replace(mixer, qkv=replace(mixer.qkv, names=names, outputs=outputs), recurrence=recurrence)
+
+    def _added(self, output: LinearSource) -> LinearSource:
+        """With the multiplier of what is added to the stream."""
+        residual = self._network.details.multipliers.residual
+        return output if residual == 1.0 else replace(output, scaled_rows=self._network.spec.hidden, scale=residual)
 
     def _latents(self, file: WeightFile, small: WeightFile, layer: int) -> PackedLatents:
         latent, spec, at = self._network.details.latent, self._network.spec, f"layer_{layer}"
@@ -175,21 +192,21 @@ class WeightPacker:
         return PackedLayerInputs(stored, half * math.sqrt(names.size), projection, norm)
 
     def _feed_forward(self, layer: int) -> tuple[LinearSource, LinearSource] | None:
-        """What every token goes through in a layer; None where there are only experts."""
+        """What every token goes through in a layer; None where there are only experts, or nothing."""
         details, spec, names = self._network.details, self._network.spec, self._network.details.names
         gate_up_names, down_name, ffn = names.gate_up, names.down, self._network.ffn_of(layer)
+        if not self._network.has_feed_forward(layer):
+            return None
         if layer in self._network.expert_layers:
             assert details.experts is not None
             if not details.experts.names.shared_down:
                 return None
             gate_up_names, down_name = details.experts.names.shared_gate_up, details.experts.names.shared_down
             ffn = details.experts.spec.shared
-        residual = details.multipliers.residual
-        scaled = 0 if residual == 1.0 else spec.hidden
         stacked = tuple(name.format(layer=layer) for name in gate_up_names)
-        gate_up = LinearSource(stacked, (ffn, ffn), spec.hidden, details.ffn_bias)
+        gate_up = LinearSource(stacked, (ffn,) * details.activation.matrices, spec.hidden, details.ffn_bias)
         down = (down_name.format(layer=layer),)
-        return gate_up, LinearSource(down, (spec.hidden,), ffn, details.ffn_bias, scaled, residual)
+        return gate_up, self._added(LinearSource(down, (spec.hidden,), ffn, details.ffn_bias))
 
     def _experts(self, file: WeightFile, small: WeightFile, layer: int) -> PackedExperts:
         experts, at = self._network.details.experts, f"layer_{layer}"
@@ -279,13 +296,10 @@ class WeightPacker:
         rate = -np.exp(self.vector(names.a_log.format(layer=layer), heads))
         dt_bias = self.vector(names.dt_bias.format(layer=layer), heads)
         width = recurrent.value_width if is_mamba2 else recurrent.value_dim
-        norm = self.vector(f"{names.norm.format(layer=layer)}.weight", width)
-        return PackedDelta(
-            stored,
-            small.add(f"{at}_rate", rate),
-            small.add(f"{at}_dt_bias", dt_bias),
-            small.add(f"{at}_recurrent_norm", norm),
-        )
+        norm = None
+        if names.norm:
+            norm = small.add(f"{at}_recurrent_norm", self.vector(f"{names.norm.format(layer=layer)}.weight", width))
+        return PackedDelta(stored, small.add(f"{at}_rate", rate), small.add(f"{at}_dt_bias", dt_bias), norm)
 
     def _norm(self, module: str, size: int) -> Float32:
         return self.vector(f"{module}.weight", size) + np.float32(self._network.details.norm_offset)

@@ -250,13 +250,17 @@ def _as_float32(array: NDArray[Any]) -> Float32:
 
 
 class CheckpointView(Checkpoint):
-    """Every method asks `inner`."""
+    """Every method asks `inner`, under the name that `stored` tells."""
 
     def __init__(self, inner: Checkpoint) -> None:
         self.inner = inner
 
+    def stored(self, name: str) -> str:
+        """How `inner` calls a tensor."""
+        return name
+
     def __contains__(self, name: str) -> bool:
-        return name in self.inner
+        return self.stored(name) in self.inner
 
     def total_bytes(self) -> int:
         return self.inner.total_bytes()
@@ -265,25 +269,25 @@ class CheckpointView(Checkpoint):
         return self.inner.unused()
 
     def shape(self, name: str) -> tuple[int, ...]:
-        return self.inner.shape(name)
+        return self.inner.shape(self.stored(name))
 
     def stored_bytes(self, name: str) -> int:
-        return self.inner.stored_bytes(name)
+        return self.inner.stored_bytes(self.stored(name))
 
     def tensor(self, name: str, shape: tuple[int, ...]) -> Float32:
-        return self.inner.tensor(name, shape)
+        return self.inner.tensor(self.stored(name), shape)
 
     def rows(self, name: str, start: int, stop: int) -> Float32:
-        return self.inner.rows(name, start, stop)
+        return self.inner.rows(self.stored(name), start, stop)
 
     def blocks(self, name: str, start: int, stop: int) -> Blocks | None:
-        return self.inner.blocks(name, start, stop)
+        return self.inner.blocks(self.stored(name), start, stop)
 
     def form(self, name: str) -> BlockForm | None:
-        return self.inner.form(name)
+        return self.inner.form(self.stored(name))
 
     def require(self, name: str, shape: tuple[int, ...]) -> None:
-        self.inner.require(name, shape)
+        self.inner.require(self.stored(name), shape)
 
 
 class RoundedCheckpoint(CheckpointView):

@@ -19,13 +19,11 @@ class ExpertTensors:
         self._details: ExpertDetails = network.details.experts
         self._checkpoint, self._layer = checkpoint, layer
         self._hidden, self._ffn = network.spec.hidden, self._details.spec.ffn
-        self._form = self._found()
+        self._form, self._parts = self._found(), network.details.activation.matrices
 
-    def gate_up(self, expert: int) -> tuple[Float32, Float32]:
-        """Both [ffn, hidden]."""
-        gate, up = self._gate_up(expert, keeps_blocks=False)
-        assert isinstance(gate, np.ndarray) and isinstance(up, np.ndarray)
-        return gate, up
+    def gate_up(self, expert: int) -> tuple[Float32, ...]:
+        """Each [ffn, hidden]: of gate and up, or of up alone."""
+        return tuple(piece for piece in self._gate_up(expert, keeps_blocks=False) if isinstance(piece, np.ndarray))
 
     def down(self, expert: int) -> Float32:
         """[hidden, ffn]."""
@@ -33,7 +31,7 @@ class ExpertTensors:
         assert isinstance(found, np.ndarray)
         return found
 
-    def kept_gate_up(self, expert: int) -> tuple[Piece, Piece]:
+    def kept_gate_up(self, expert: int) -> tuple[Piece, ...]:
         """As `gate_up`, as blocks of 32 where the file has such."""
         return self._gate_up(expert, keeps_blocks=True)
 
@@ -80,14 +78,11 @@ class ExpertTensors:
     def _name(self, name: str, expert: int) -> str:
         return name.format(layer=self._layer, expert=expert)
 
-    def _gate_up(self, expert: int, keeps_blocks: bool) -> tuple[Piece, Piece]:
+    def _gate_up(self, expert: int, keeps_blocks: bool) -> tuple[Piece, ...]:
         names = self._form.gate_up
-        shape = (2 * self._ffn // len(names), self._hidden)
-        parts = [self._matrix(name, expert, shape, keeps_blocks) for name in names]
-        if len(parts) == 2:
-            return parts[0], parts[1]
-        gate, up = (_rows(parts[0], part) for part in self._halves())
-        return gate, up
+        shape = (self._parts * self._ffn // len(names), self._hidden)
+        parts = tuple(self._matrix(name, expert, shape, keeps_blocks) for name in names)
+        return parts if len(parts) == self._parts else tuple(_rows(parts[0], part) for part in self._halves())
 
     def _halves(self) -> tuple[slice, slice]:
         """Rows of gate and of up, which lie one behind the other or take turns."""

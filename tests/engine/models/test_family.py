@@ -61,6 +61,8 @@ MORE: dict[str, dict[str, Any]] = {
     "SDARForCausalLM": {"mask_token_id": 99},
     "GraniteMoeHybridForCausalLM": {"shared_intermediate_size": 128, "layer_types": ["attention"] * 2},
     "Lfm2ForCausalLM": {"layer_types": ["conv", "full_attention"], "conv_L_cache": 3},
+    "FalconH1ForCausalLM": {"mamba_n_heads": 8},
+    "NemotronHForCausalLM": {"hybrid_override_pattern": "M-*", "mamba_num_heads": 4, "mamba_head_dim": 16},
     **{f"{name}ForCausalLM": EXPERTS for name in (*WITH_EXPERTS, "GptOss")},
     **{f"{name}ForCausalLM": EXPERTS | HEADS for name in ("DeepseekV2", "Glm4MoeLite")},
     "Lfm2MoeForCausalLM": EXPERTS | {"layer_types": ["conv", "full_attention"], "num_dense_layers": 1},

@@ -14,7 +14,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from engine.compile.calibration.forward import DOWN, GATE_UP, OUTPUT, QKV, layer_output, mixer_names, mixing
+from engine.compile.calibration.forward import DOWN, GATE_UP, OUTPUT, QKV, layer_output, mixing
 from engine.compile.calibration.layer_reader import LayerReader
 from engine.compile.quantisation.choose.form import CodeForm, compensated_codes
 from engine.compile.quantisation.choose.quality import SCALE_ROWS
@@ -67,7 +67,7 @@ class ChannelScales:
             """Find the scales of the inputs that some matrices read, each kind at the place that divides them."""
             texts = np.split(inputs, ends)
             if kind == QKV and names.attention_norm:
-                weight = self._stacked(reader, mixer_names(network, layer))
+                weight = self._stacked(reader, network.mixer_names(layer))
                 modules = _at(layer, readers(network, layer))
                 self._behind_norm(names.attention_norm.format(layer=layer), modules, weight, texts)
             elif kind == OUTPUT and layer in network.spec.attention_layers:

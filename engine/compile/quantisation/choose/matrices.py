@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from engine.compile.arguments import CompileArguments
-from engine.compile.calibration.forward import DOWN, GATE_UP, OUTPUT, QKV, mixer_names, output_name
+from engine.compile.calibration.forward import DOWN, GATE_UP, OUTPUT, QKV
 from engine.compile.quantisation.methods.blocks import BlockForm, Blocks
 from engine.compile.quantisation.methods.integer_blocks import kept_form
 from engine.compile.quantisation.methods.table import keeps_codes, method_of
@@ -59,7 +59,7 @@ class MatrixGroup:
 def groups_of(network: Network, layer: int) -> tuple[MatrixGroup, MatrixGroup, MatrixGroup, MatrixGroup]:
     """In the order in which a layer multiplies with them."""
     names = network.details.names
-    stacks = (mixer_names(network, layer), (output_name(network, layer),), names.gate_up, (names.down,))
+    stacks = (network.mixer_names(layer), network.output_names(layer), names.gate_up, (names.down,))
     kinds = (QKV, OUTPUT, GATE_UP, DOWN)
     qkv, output, gate_up, down = (
         MatrixGroup(kind, tuple(name.format(layer=layer) for name in stack))

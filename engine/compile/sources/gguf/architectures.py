@@ -23,7 +23,7 @@ LAYER = "model.layers.{layer}"
 QUERY, KEY = (f"{LAYER}.self_attn.{name}_proj" for name in ("q", "k"))
 KV_UP, KEY_UP, VALUE_UP = (f"{LAYER}.self_attn.{name}_proj" for name in ("kv_b", "k_b", "v_b"))
 SHORT_CONVOLUTION = f"{LAYER}.conv.conv"
-MAMBA2 = f"{LAYER}.mamba"
+MAMBA2 = f"{LAYER}.mamba", "backbone.layers.{layer}.mixer"  # the second of Nemotron-H
 TOKEN_TYPES = "embeddings.token_type_embeddings"
 DELTA = f"{LAYER}.linear_attn"
 A_LOG, DT_BIAS = "A_log", "dt_bias"
@@ -64,8 +64,9 @@ class GgufArchitecture:
     family: the name transformers gives its class. is_interleaved: the converter re-orders queries and keys, as its
     rotation turns neighbours. is_hybrid: layers are recurrent, or have attention. has_more_norms: the converter adds 1
     to the weights of norms. keys: what changes the arithmetic and is read for this architecture, by its name in
-    config.json. facts: what files do not say, as config.json would. has_latents: keys and values are made of latents.
-    is_encoder: rows see both ways, and vectors are what it is for. gating: of experts.
+    config.json. facts: what files do not say, as config.json would. has_blocks: a layer is attention, Mamba2 or a
+    feed-forward alone. has_latents: keys and values are made of latents. is_encoder: rows see both ways, and vectors
+    are what it is for. gating: of experts.
     """
 
     name: str
@@ -75,6 +76,7 @@ class GgufArchitecture:
     has_more_norms: bool = False
     keys: Mapping[str, str] = field(default_factory=dict)
     facts: Mapping[str, object] = field(default_factory=dict)
+    has_blocks: bool = False
     has_latents: bool = False
     is_encoder: bool = False
     gating: Gating = Gating.SOFTMAX
@@ -104,6 +106,12 @@ MAMBA2_SIZES = {
     "mamba_d_ssm": "ssm.inner_size",
     "mamba_d_conv": "ssm.conv_kernel",
 }
+NEMOTRON_SIZES = {
+    "mamba_num_heads": "ssm.time_step_rank",
+    "n_groups": "ssm.group_count",
+    "ssm_state_size": "ssm.state_size",
+    "conv_kernel": "ssm.conv_kernel",
+}
 LOCAL_SIZES = LOCAL_COUNTS | {"intermediate_size": "expert_feed_forward_length"}
 LATENT_SIZES = SIZES | {
     "n_routed_experts": EXPERT_COUNT,
@@ -112,6 +120,13 @@ LATENT_SIZES = SIZES | {
     "routed_scaling_factor": "expert_weights_scale",
     "n_group": "expert_group_count",
     "topk_group": "expert_group_used_count",
+}
+NEMOTRON_MOE_SIZES = SIZES | {
+    "n_routed_experts": EXPERT_COUNT,
+    "moe_shared_expert_intermediate_size": "expert_shared_feed_forward_length",
+    "routed_scaling_factor": "expert_weights_scale",
+    "n_group": "expert_group_count",
+    "moe_latent_size": "moe_latent_size",
 }
 ERNIE_SIZES = {
     "moe_num_experts": EXPERT_COUNT,
@@ -164,6 +179,18 @@ ARCHITECTURES = {
             is_interleaved=True,
             keys=MULTIPLIERS | GRANITE_SIZES | MAMBA2_SIZES,
             facts={SPLIT_MLP: True},
+        ),
+        GgufArchitecture(
+            "falcon-h1", "FalconH1ForCausalLM", keys=MAMBA2_SIZES, facts={"mamba_norm_before_gate": False}
+        ),
+        # Queries and keys are re-ordered alike, which without a rotation changes no score.
+        GgufArchitecture("nemotron_h", "NemotronHForCausalLM", keys=NEMOTRON_SIZES, has_blocks=True),
+        GgufArchitecture(
+            "nemotron_h_moe",
+            "NemotronHForCausalLM",
+            keys=NEMOTRON_SIZES | NEMOTRON_MOE_SIZES,
+            has_blocks=True,
+            gating=Gating.SIGMOID,
         ),
         GgufArchitecture("hunyuan-dense", "HunYuanDenseV1ForCausalLM"),
         GgufArchitecture("ernie4_5", "Ernie4_5ForCausalLM"),

@@ -102,9 +102,11 @@ def arrangements(architecture: GgufArchitecture, geometry: GgufGeometry) -> Mapp
         found = {f"{module}{suffix}": turned for module in (QUERY, KEY) for suffix in (".weight", ".bias")}
     if geometry.recurrent is not None:
         found = _recurrent(geometry.recurrent)
-    found |= dict.fromkeys((f"{SHORT_CONVOLUTION}.weight", f"{MAMBA2}.conv1d.weight"), Arrangement(is_flat=True))
-    found |= dict.fromkeys((f"{MAMBA2}.D", f"{MAMBA2}.norm.weight"), Arrangement(is_vector=True))
-    found[f"{MAMBA2}.A_log"] = Arrangement(is_vector=True, restore=_logarithm)
+    found[f"{SHORT_CONVOLUTION}.weight"] = Arrangement(is_flat=True)
+    for mixer in MAMBA2:
+        found[f"{mixer}.conv1d.weight"] = Arrangement(is_flat=True)
+        found |= dict.fromkeys((f"{mixer}.D", f"{mixer}.norm.weight"), Arrangement(is_vector=True))
+        found[f"{mixer}.A_log"] = Arrangement(is_vector=True, restore=_logarithm)
     if architecture.has_more_norms:
         found |= {f"{norm}.weight": Arrangement(restore=_without_one) for norm in NORMS}
     return {name.format(layer=layer): each for name, each in found.items() for layer in range(geometry.layers)}

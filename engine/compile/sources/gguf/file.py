@@ -37,6 +37,8 @@ from engine.compile.sources.gguf.with_images import Beside, projector_beside, te
 from engine.compile.sources.task import BARE
 from engine.errors import CompileError, UnsupportedModel
 from engine.models.lfm2 import CONVOLUTION
+from engine.models.nemotron_h import EXPERTS as EXPERT_LAYER
+from engine.models.nemotron_h import FEED_FORWARD
 from engine.models.qwen3_5 import ATTENTION_LAYER, RECURRENT_LAYER
 from engine.models.rotary import DEFAULT_THETA, FULL, MAX_POSITIONS, SLIDING
 
@@ -84,9 +86,9 @@ def network_config(
         "hidden_size": fields.integer("embedding_length", 1, 1 << 16),
         "num_hidden_layers": geometry.layers,
         "num_attention_heads": geometry.heads,
-        **_key_heads(fields, geometry),
+        **(_blocks(fields, geometry) if architecture.has_blocks else _key_heads(fields, geometry)),
         "head_dim": geometry.head_dim,
-        "intermediate_size": _ffn(fields, geometry),
+        "intermediate_size": _ffn(fields, geometry, architecture.has_blocks),
         "vocab_size": tensors.shape("token_embd.weight")[0],
         "max_position_embeddings": fields.integer("context_length", 1, MAX_POSITIONS),
         "rms_norm_eps": fields.number(epsilon, 1e-14, 1.0),
@@ -100,6 +102,7 @@ def network_config(
         **({"norm_topk_prob": fields.flag(NORMALISED, False)} if fields.has(NORMALISED) else {}),
         **({} if architecture.is_encoder else _positions(fields)),
         "use_qk_norm": "model.layers.0.self_attn.q_norm.weight" in tensors,
+        "mamba_rms_norm": "model.layers.0.mamba.norm.weight" in tensors,
         **_gemma_scale(architecture, geometry, fields),
         "partial_rotary_factor": turned / geometry.head_dim,
         "rope_parameters": _rope(fields, tensors, turned),
@@ -129,6 +132,22 @@ def _key_heads(fields: ArchitectureFields, geometry: GgufGeometry) -> dict[str, 
     return {"num_key_value_heads": max(counts)} | ({"layer_types": kinds} if 0 in counts else {})
 
 
+def _blocks(fields: ArchitectureFields, geometry: GgufGeometry) -> dict[str, object]:
+    """Of what kind each layer of Nemotron-H is: Mamba2 has neither heads of keys nor a feed-forward. Layers that draft
+    are told of behind the others."""
+    layers, told = geometry.layers, geometry.layers + geometry.drafting
+    heads, widths = (fields.each(key, told, 0, 1 << 20)[:layers] for key in (KEY_HEADS, FFN))
+    if len(set(heads) - {0}) != 1:
+        raise UnsupportedModel(f"{fields.title}: {fields.key(KEY_HEADS)} that differ between layers are not supported")
+    forward = EXPERT_LAYER if fields.has(EXPERT_COUNT) else FEED_FORWARD
+    kinds = [
+        forward if width else ATTENTION_LAYER if count else RECURRENT_LAYER
+        for count, width in zip(heads, widths, strict=True)
+    ]
+    inner, count = fields.integer("ssm.inner_size", 1, 1 << 20), fields.integer("ssm.time_step_rank", 1, 1024)
+    return {"num_key_value_heads": max(heads), "layers_block_type": kinds, "mamba_head_dim": inner // count}
+
+
 def _encoder(fields: ArchitectureFields, tensors: Checkpoint, window: int, epsilon: str) -> dict[str, object]:
     """What configs of encoders say under keys of their own. UnsupportedModel for a file that scores."""
     pooling = fields.integer("pooling_type", NO_POOLING, 1 << 31, NO_POOLING)
@@ -145,12 +164,14 @@ def _encoder(fields: ArchitectureFields, tensors: Checkpoint, window: int, epsil
     }
 
 
-def _ffn(fields: ArchitectureFields, geometry: GgufGeometry) -> int:
-    """Of all layers, or of the first where layers are of two kinds. UnsupportedModel where others differ."""
-    widths = fields.each(FFN if fields.has(FFN) else EXPERT_FFN, geometry.layers, 1, 1 << 20)
-    if len(set(widths)) > 1 and not fields.has(KEY_LENGTH_OF_WINDOWS):
+def _ffn(fields: ArchitectureFields, geometry: GgufGeometry, has_blocks: bool) -> int:
+    """Of all layers that have one, or of the first where layers are of two kinds. UnsupportedModel where others
+    differ."""
+    told = geometry.layers + geometry.drafting * has_blocks
+    widths = fields.each(FFN if fields.has(FFN) else EXPERT_FFN, told, 1 - has_blocks, 1 << 20)
+    if len(set(widths) - {0}) > 1 and not fields.has(KEY_LENGTH_OF_WINDOWS):
         raise UnsupportedModel(f"{fields.title}: {fields.key(FFN)} that differs between layers is not supported")
-    return widths[0]
+    return next(filter(None, widths), 0)
 
 
 def _windows(fields: ArchitectureFields, geometry: GgufGeometry, window: int) -> dict[str, object]:

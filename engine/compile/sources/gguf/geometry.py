@@ -42,11 +42,12 @@ def read_geometry(header: GgufHeader, architecture: GgufArchitecture) -> GgufGeo
     if head_dim % 2:
         raise CompileError(f"{fields.title}: heads of {head_dim} numbers cannot be turned in pairs")
     blocks = fields.integer("block_count", 1, 1024)
-    if not architecture.is_hybrid:
+    if not (architecture.is_hybrid or architecture.has_blocks):
         return GgufGeometry(blocks, heads, head_dim)
     drafting = fields.integer("nextn_predict_layers", 0, blocks - 1, 0)
     layers = blocks - drafting
-    return GgufGeometry(layers, heads, head_dim, _recurrent(fields, layers, blocks), drafting)
+    recurrent = _recurrent(fields, layers, blocks) if architecture.is_hybrid else None
+    return GgufGeometry(layers, heads, head_dim, recurrent, drafting)
 
 
 def _recurrent(fields: ArchitectureFields, layers: int, blocks: int) -> RecurrentSpec:

@@ -56,6 +56,39 @@ GRANITE_HYBRID_MOE = GRANITE_HYBRID | {
     "mamba_conv_bias": False,
     "layer_types": ["full_attention", "linear_attention"] * 2,
 }
+FALCON_H1 = {
+    "mamba_d_ssm": 96,
+    "mamba_n_heads": 8,
+    "mamba_n_groups": 2,
+    "mamba_d_state": 24,
+    "mamba_chunk_size": 16,
+    "embedding_multiplier": 2.0,
+    "lm_head_multiplier": 0.5,
+    "mlp_multipliers": [0.7, 1.4],
+    "key_multiplier": 0.6,
+    "attention_in_multiplier": 1.2,
+    "attention_out_multiplier": 0.9,
+    "ssm_in_multiplier": 1.1,
+    "ssm_out_multiplier": 0.8,
+    "ssm_multipliers": [0.9, 0.8, 1.2, 0.7, 1.3],
+}
+NEMOTRON_H = {
+    "layers_block_type": ["linear_attention", "mlp", "linear_attention", "full_attention", "mlp", "linear_attention"],
+    "head_dim": 16,
+    "mamba_num_heads": 8,
+    "mamba_head_dim": 12,
+    "n_groups": 2,
+    "ssm_state_size": 24,
+    "chunk_size": 16,
+}
+NEMOTRON_H_MOE = NEMOTRON_H | {
+    "layers_block_type": ["linear_attention", "moe", "full_attention", "moe", "linear_attention", "mlp"],
+    "n_routed_experts": 8,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 32,
+    "moe_shared_expert_intermediate_size": 96,
+    "routed_scaling_factor": 1.8,
+}
 LFM2 = {
     "num_hidden_layers": 4,
     "layer_types": ["full_attention", "conv", "full_attention", "conv"],
@@ -137,6 +170,15 @@ CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "granite4-nope": ("GraniteMoeHybrid", "granitemoehybrid", GRANITE4 | {"position_embedding_type": "nope"}),
     "granite4-hybrid": ("GraniteMoeHybrid", "granitemoehybrid", GRANITE_HYBRID),
     "granite4-hybrid-moe": ("GraniteMoeHybrid", "granitemoehybrid", GRANITE_HYBRID_MOE),
+    "falcon-h1": ("FalconH1", "falcon_h1", FALCON_H1),
+    "falcon-h1-normed": (
+        "FalconH1",
+        "falcon_h1",
+        FALCON_H1 | {"mamba_rms_norm": True, "mamba_norm_before_gate": False, "mamba_conv_bias": False},
+    ),
+    "nemotron-h": ("NemotronH", "nemotron_h", NEMOTRON_H),
+    "nemotron-h-moe": ("NemotronH", "nemotron_h", NEMOTRON_H_MOE),
+    "nemotron-h-moe-groups": ("NemotronH", "nemotron_h", NEMOTRON_H_MOE | {"n_group": 4, "topk_group": 2}),
     "lfm2": ("Lfm2", "lfm2", LFM2),
     "lfm2-ends-with-attention": ("Lfm2", "lfm2", LFM2 | {"layer_types": LFM2["layer_types"][::-1]}),
     "lfm2-moe": ("Lfm2Moe", "lfm2_moe", LFM2_MOE),

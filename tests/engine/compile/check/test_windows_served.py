@@ -13,7 +13,7 @@ from engine.compile.arguments import Layout, Quant
 from engine.config import EngineConfig
 from engine.request import Request, SamplingParams
 from engine.worker.assembly import Assembled, assemble
-from tests.engine.compile.check.test_families import GRANITE_HYBRID
+from tests.engine.compile.check.test_families import FALCON_H1, GRANITE_HYBRID, NEMOTRON_H_MOE
 
 MakeOracle, Build = Callable[..., tuple[Any, Path]], Callable[..., tuple[Path, Manifest]]
 WINDOW = 16
@@ -45,17 +45,43 @@ def test_short_convolutions(
     answers_as(model, served_from(build, source), prompt)
 
 
-def test_mamba2(make_oracle: MakeOracle, build: Build, prompt: list[int]) -> None:
-    """The same of Granite 4, whose last layer has a state and no keys and values."""
-    model, source = make_oracle("GraniteMoeHybrid", **GRANITE_HYBRID)
+MAMBA2 = {"GraniteMoeHybrid": GRANITE_HYBRID, "FalconH1": FALCON_H1, "NemotronH": NEMOTRON_H_MOE}
+
+
+@pytest.mark.parametrize("family", MAMBA2)
+def test_mamba2(family: str, make_oracle: MakeOracle, build: Build, prompt: list[int]) -> None:
+    """The same of Granite 4 and Nemotron-H, whose last layer has no keys and values, and of Falcon-H1."""
+    model, source = make_oracle(family, **MAMBA2[family])
     answers_as(model, served_from(build, source), prompt)
 
 
-def test_a_last_layer_without_keys_tells_what_is_not_finite(
-    make_oracle: MakeOracle, build: Build, prompt: list[int]
+@pytest.mark.parametrize("family", ["FalconH1", "NemotronH"])
+def test_mamba2_of_sequences_that_gave_their_columns_back(
+    family: str, make_oracle: MakeOracle, build: Build, prompt: list[int]
+) -> None:
+    model, source = make_oracle(family, **MAMBA2[family])
+    served = served_from(build, source, kv_slots=192, reserve_tokens=0).loop
+    prompts = {name: prompt[start:] + prompt[:start] for start, name in enumerate("abcd")}
+    for name, tokens in prompts.items():
+        params = SamplingParams(max_tokens=30, temperature=0.0)
+        served.add(Request(name, tuple(tokens), params), (), seed=1, now_s=0.0)
+    found: dict[str, list[int]] = {name: [] for name in prompts}
+    while served.scheduler.has_work:
+        for event in served.step().events:
+            found[event.id] += event.token_ids
+    expected = model.generate(
+        torch.tensor([*prompts.values()]), max_new_tokens=30, do_sample=False, eos_token_id=None, pad_token_id=0
+    )
+    assert [*found.values()] == expected[:, len(prompt) :].tolist()
+    assert served.scheduler.counters.preemptions > 0
+
+
+@pytest.mark.parametrize("family", ["GraniteMoeHybrid", "FalconH1"])
+def test_a_last_layer_with_a_state_tells_what_is_not_finite(
+    family: str, make_oracle: MakeOracle, build: Build, prompt: list[int]
 ) -> None:
     """In a step of no logits already, so that no state of it is remembered."""
-    _, source = make_oracle("GraniteMoeHybrid", **GRANITE_HYBRID)
+    _, source = make_oracle(family, **MAMBA2[family])
     served = served_from(build, source)
     served.runtime._recurrent._weights[-1, 0] = np.nan  # type: ignore[attr-defined]
     served.loop.add(Request("a", tuple(prompt), SamplingParams(max_tokens=4)), (), seed=1, now_s=0.0)
@@ -63,9 +89,9 @@ def test_a_last_layer_without_keys_tells_what_is_not_finite(
     assert [failure.message for failure in failures] == ["the graph returned keys or values that are not finite"]
 
 
-def served_from(build: Build, source: Path) -> Assembled:
+def served_from(build: Build, source: Path, **settings: Any) -> Assembled:
     folder, _ = build(source, quant=Quant.FP32, layout=Layout.SEGMENTS)
-    return assemble(EngineConfig(str(folder), threads=1, max_rows=24, spin="off"))
+    return assemble(EngineConfig(str(folder), threads=1, max_rows=24, spin="off", **settings))
 
 
 def answers_as(model: Any, served: Assembled, prompt: list[int]) -> None:

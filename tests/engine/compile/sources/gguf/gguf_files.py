@@ -24,6 +24,7 @@ from tests.engine.compile.sources.gguf.hybrid_files import (
 
 F32, F16, BF16 = GGMLQuantizationType.F32, GGMLQuantizationType.F16, GGMLQuantizationType.BF16
 HYBRIDS = ("qwen35", "qwen35moe")
+MAMBA2 = ("granitehybrid", "falcon-h1", "nemotron_h", "nemotron_h_moe")
 MODEL_ARCHS = {
     "llama": gguf.MODEL_ARCH.LLAMA,
     "qwen2": gguf.MODEL_ARCH.QWEN2,
@@ -43,6 +44,9 @@ MODEL_ARCHS = {
     "smollm3": gguf.MODEL_ARCH.SMOLLM3,
     "granite": gguf.MODEL_ARCH.GRANITE,
     "granitehybrid": gguf.MODEL_ARCH.GRANITE_HYBRID,
+    "falcon-h1": gguf.MODEL_ARCH.FALCON_H1,
+    "nemotron_h": gguf.MODEL_ARCH.NEMOTRON_H,
+    "nemotron_h_moe": gguf.MODEL_ARCH.NEMOTRON_H_MOE,
     "hunyuan-dense": gguf.MODEL_ARCH.HUNYUAN_DENSE,
     "ernie4_5": gguf.MODEL_ARCH.ERNIE4_5,
     "olmo2": gguf.MODEL_ARCH.OLMO2,
@@ -68,6 +72,8 @@ RENAMED = {
     "gptoss": "gpt-oss",
     "granitemoeshared": "granitemoe",
     "granitemoehybrid": "granitehybrid",
+    "falconh1": "falcon-h1",
+    "nemotronh": "nemotron_h",
 }
 TURNED = (
     "llama",
@@ -76,6 +82,8 @@ TURNED = (
     "granite",
     "granitemoe",
     "granitehybrid",
+    "nemotron_h",
+    "nemotron_h_moe",
 )  # the converter re-orders their queries and keys
 MORE_NORMS = ("gemma", "gemma2", "gemma3")
 LLAMA_3 = ("original_max_position_embeddings", "low_freq_factor", "high_freq_factor")
@@ -103,27 +111,30 @@ def write_gguf(
     architecture = RENAMED.get(architecture, architecture)
     if architecture == "granitehybrid" and "linear_attention" not in config["layer_types"]:
         architecture = "granite"
+    if architecture == "nemotron_h" and "moe" in config["layers_block_type"]:
+        architecture = "nemotron_h_moe"
     writer = gguf.GGUFWriter(output, architecture, split_max_tensors=part_tensors)
     add_facts(writer, config)
     if architecture in HYBRIDS:
         add_hybrid_facts(writer, config)
-    if architecture == "granitehybrid":
+    if architecture in MAMBA2:
         add_mamba2_facts(writer, config)
     add_text(writer, source, config["vocab_size"], pre)
-    names = gguf.get_tensor_name_map(MODEL_ARCHS[architecture], config["num_hidden_layers"])
+    names = gguf.get_tensor_name_map(MODEL_ARCHS[architecture], layers_of(config))
     tensors = with_stacks(tensors_of(source))
     if architecture == "deepseek2":
         tensors = with_halves(tensors, config)
-    if architecture == "granitehybrid":
+    if architecture in MAMBA2:
         tensors = [mamba2_tensor(config, name, value) for name, value in tensors]
     if architecture in HYBRIDS:
         tensors = [hybrid_tensor(config, name, value) for name, value in tensors]
     for name, value in tensors:
         # A model without a head leaves out the first part of its names.
-        whole = name if name.startswith(("model.", "lm_head.")) else f"model.{name}"
+        whole = name if name.startswith(("model.", "lm_head.", "backbone.")) else f"model.{name}"
         whole += ".weight" if name.endswith("layer_scalar") else ""
         whole = whole.replace("e_score_correction_bias", "e_score_correction.bias")
         whole = whole.replace("expert_bias", "expert_bias.bias")
+        whole = re.sub(r"backbone(\.layers\.\d+)\.mixer\.experts", r"model\1.mlp.experts", whole)
         if ".feed_forward.experts." in whole:
             whole = whole.removeprefix("model.")
         written = names.get_name(whole, try_suffixes=(".weight", ".bias")) or of_router(whole)
@@ -212,13 +223,16 @@ def interleaved(value: Floats, heads: int) -> Floats:
 
 def add_facts(writer: gguf.GGUFWriter, config: dict[str, Any]) -> None:
     """Geometry and rotation."""
-    writer.add_block_count(config["num_hidden_layers"] + config.get("mtp_num_hidden_layers", 0))
+    writer.add_block_count(layers_of(config) + config.get("mtp_num_hidden_layers", 0))
     writer.add_context_length(config["max_position_embeddings"])
     writer.add_embedding_length(config["hidden_size"])
     writer.add_head_count(config["num_attention_heads"])
     if config["model_type"] != "gemma4_text":
         add_widths(writer, config)
-    writer.add_layer_norm_rms_eps(config.get("rms_norm_eps", config.get("norm_eps")))
+    if config["model_type"] == "nemotron_h":
+        writer.add_layer_norm_eps(config["layer_norm_epsilon"])
+    else:
+        writer.add_layer_norm_rms_eps(config.get("rms_norm_eps", config.get("norm_eps")))
     add_layer_facts(writer, config)
     add_expert_facts(writer, config)
     rope = config.get("rope_parameters") or {}
@@ -246,6 +260,11 @@ def add_facts(writer: gguf.GGUFWriter, config: dict[str, Any]) -> None:
     if rope.get("rope_type") == "llama3":
         writer.add_tensor("rope_freqs.weight", llama3_factors(rope, config))
     add_head_sizes(writer, config)
+
+
+def layers_of(config: dict[str, Any]) -> int:
+    """Of a model, or blocks of Nemotron-H."""
+    return len(config["layers_block_type"]) if config["model_type"] == "nemotron_h" else config["num_hidden_layers"]
 
 
 def add_head_sizes(writer: gguf.GGUFWriter, config: dict[str, Any]) -> None:
@@ -312,6 +331,9 @@ def add_widths(writer: gguf.GGUFWriter, config: dict[str, Any]) -> None:
     """Of the feed-forward, and heads of keys, where layers are of one kind."""
     is_alone = config["model_type"] == "granitemoehybrid" and not config["num_local_experts"]
     width = "shared_intermediate_size" if is_alone else "intermediate_size"
+    if config["model_type"] == "nemotron_h":
+        add_block_widths(writer, config)
+        return
     if config.get(width):
         writer.add_feed_forward_length(config[width])
     if config["model_type"] in ("lfm2", "lfm2_moe"):
@@ -324,6 +346,22 @@ def add_widths(writer: gguf.GGUFWriter, config: dict[str, Any]) -> None:
         writer.add_head_count_kv(1 if config.get("kv_lora_rank") else config["num_key_value_heads"])
 
 
+def add_block_widths(writer: gguf.GGUFWriter, config: dict[str, Any]) -> None:
+    """0 for what a block of Nemotron-H has not."""
+    kinds = config["layers_block_type"]
+    kind, width = ("moe", "moe_intermediate_size") if "moe" in kinds else ("mlp", "intermediate_size")
+    writer.add_feed_forward_length([config[width] * (each == kind) for each in kinds])
+    writer.add_head_count_kv([config["num_key_value_heads"] * (each == "full_attention") for each in kinds])
+    if "moe" in kinds:
+        writer.add_expert_count(config["n_routed_experts"])
+        writer.add_expert_used_count(config["num_experts_per_tok"])
+        writer.add_expert_shared_feed_forward_length(config["moe_shared_expert_intermediate_size"])
+        writer.add_expert_shared_count(config["n_shared_experts"])
+        writer.add_expert_weights_norm(config["norm_topk_prob"])
+        writer.add_expert_weights_scale(config["routed_scaling_factor"])
+        writer.add_expert_group_count(config["n_group"])
+
+
 def add_expert_facts(writer: gguf.GGUFWriter, config: dict[str, Any]) -> None:
     """How many, and of what size."""
     if count := config.get("num_experts", config.get("num_local_experts")):
@@ -334,7 +372,8 @@ def add_expert_facts(writer: gguf.GGUFWriter, config: dict[str, Any]) -> None:
     if config["model_type"] == "lfm2_moe":
         writer.add_leading_dense_block_count(config["num_dense_layers"])
         writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
-    if config.get("moe_intermediate_size"):
+    is_dense = "moe" not in config.get("layers_block_type", ("moe",))
+    if config.get("moe_intermediate_size") and not is_dense:
         writer.add_expert_feed_forward_length(config["moe_intermediate_size"])
     if config["model_type"] in ("granitemoeshared", "granitemoehybrid"):
         writer.add_expert_shared_feed_forward_length(config["shared_intermediate_size"])

@@ -1,4 +1,4 @@
-"""What llama.cpp's converter makes of Qwen3.5 and Granite 4: facts of recurrent layers, other orders and values."""
+"""What llama.cpp's converter makes of Qwen3.5 and of Mamba2: facts of recurrent layers, other orders and values."""
 
 from typing import Any
 
@@ -49,25 +49,59 @@ def hybrid_tensor(config: dict[str, Any], name: str, value: Floats) -> tuple[str
 
 def add_mamba2_facts(writer: gguf.GGUFWriter, config: dict[str, Any]) -> None:
     """Sizes of Mamba2 layers, and whether those with attention know positions."""
-    writer.add_ssm_conv_kernel(config["mamba_d_conv"])
-    writer.add_ssm_state_size(config["mamba_d_state"])
-    writer.add_ssm_group_count(config["mamba_n_groups"])
-    writer.add_ssm_inner_size(config["mamba_expand"] * config["hidden_size"])
-    writer.add_ssm_time_step_rank(config["mamba_n_heads"])
-    writer.add_rope_scaling_finetuned(config["position_embedding_type"] == "rope")
+    inner = config.get("mamba_d_ssm") or config.get("mamba_expand", 2) * config["hidden_size"]
+    if config["model_type"] == "nemotron_h":
+        inner = config["mamba_num_heads"] * config["mamba_head_dim"]
+    writer.add_ssm_conv_kernel(config.get("mamba_d_conv") or config["conv_kernel"])
+    writer.add_ssm_state_size(config.get("mamba_d_state") or config["ssm_state_size"])
+    writer.add_ssm_group_count(groups_of(config))
+    writer.add_ssm_inner_size(inner)
+    writer.add_ssm_time_step_rank(config.get("mamba_n_heads") or config["mamba_num_heads"])
+    if config["model_type"] != "falcon_h1":
+        writer.add_rope_scaling_finetuned(config.get("position_embedding_type") == "rope")
+
+
+def groups_of(config: dict[str, Any]) -> int:
+    """Heads of keys."""
+    return int(config.get("mamba_n_groups") or config["n_groups"])
 
 
 def mamba2_tensor(config: dict[str, Any], name: str, value: Floats) -> tuple[str, Floats]:
-    """As `hybrid_tensor`."""
-    if name.endswith("mamba.A_log"):
+    """As `hybrid_tensor`; of Falcon-H1 times its constants."""
+    if config["model_type"] == "falcon_h1":
+        value = value * multiplier(config, name, len(value)).reshape(-1, *[1] * (value.ndim - 1))
+    tensor = name.rpartition(".mamba." if ".mamba." in name else ".mixer.")[2]
+    if tensor == "A_log":
         return name, -np.exp(value)[:, None]
-    if name.endswith("mamba.D"):
+    if tensor == "D":
         return name, value[:, None]
-    if name.endswith("mamba.norm.weight"):
-        return name, value.reshape(config["mamba_n_groups"], -1)
-    if name.endswith("mamba.conv1d.weight"):
+    if tensor == "norm.weight":
+        return name, value.reshape(groups_of(config), -1)
+    if tensor == "conv1d.weight":
         return name, value[:, 0]
-    return name.replace("mamba.dt_bias", "mamba.dt_proj.bias"), value
+    return name.replace("dt_bias", "dt_proj.bias" if ".mamba." in name else "dt.bias"), value
+
+
+def multiplier(config: dict[str, Any], name: str, rows: int) -> Floats:
+    """What Falcon-H1's converter multiplies each row of a matrix with."""
+    of_input = config["attention_in_multiplier"]
+    single = {
+        "embed_tokens": config["embedding_multiplier"],
+        "lm_head": config["lm_head_multiplier"],
+        "gate_proj": config["mlp_multipliers"][0],
+        "down_proj": config["mlp_multipliers"][1],
+        "q_proj": of_input,
+        "k_proj": of_input * config["key_multiplier"],
+        "v_proj": of_input,
+        "o_proj": config["attention_out_multiplier"],
+        "out_proj": config["ssm_out_multiplier"],
+    }
+    module = name.removesuffix(".weight").rpartition(".")[2]
+    if module != "in_proj":
+        return np.full(rows, single.get(module, 1.0), np.float32)
+    values, keys = config["mamba_d_ssm"], config["mamba_n_groups"] * config["mamba_d_state"]
+    sizes = (values, values, keys, keys, config["mamba_n_heads"])
+    return np.repeat(np.float32(config["ssm_multipliers"]), sizes) * np.float32(config["ssm_in_multiplier"])
 
 
 def tiled(value: Floats, key_heads: int, value_heads: int, width: int) -> Floats:

@@ -20,6 +20,7 @@ from engine.errors import CompileError, UnsupportedModel
 from engine.models.family import read_network
 from tests.engine.compile.check.test_families import (
     DEEPSEEK,
+    FALCON_H1,
     GEMMA4_EXPERTS,
     GEMMA4_LARGE,
     GEMMA4_SMALL,
@@ -32,6 +33,8 @@ from tests.engine.compile.check.test_families import (
     LFM2,
     LFM2_MOE,
     LOCAL,
+    NEMOTRON_H,
+    NEMOTRON_H_MOE,
     YARN,
 )
 from tests.engine.compile.check.test_transformers_parity import (
@@ -105,6 +108,10 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "granite4": ("GraniteMoeHybrid", GRANITE4),
     "granite4-hybrid": ("GraniteMoeHybrid", GRANITE_HYBRID),
     "granite4-hybrid-moe": ("GraniteMoeHybrid", GRANITE_HYBRID_MOE),
+    "falcon-h1": ("FalconH1", FALCON_H1 | {"mamba_n_groups": 1}),
+    "falcon-h1-normed": ("FalconH1", FALCON_H1 | {"mamba_rms_norm": True, "mamba_norm_before_gate": False}),
+    "nemotron-h": ("NemotronH", NEMOTRON_H),
+    "nemotron-h-moe": ("NemotronH", NEMOTRON_H_MOE | {"layers_block_type": NEMOTRON_H_MOE["layers_block_type"][:5]}),
     "granite-moe": ("GraniteMoe", GRANITE | LOCAL),
     "granite-moe-shared": ("GraniteMoeShared", GRANITE | LOCAL | {"shared_intermediate_size": 96}),
     "hunyuan": ("HunYuanDenseV1", {"head_dim": 16, "pad_token_id": 0}),
