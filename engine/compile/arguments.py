@@ -76,7 +76,7 @@ class KvUpdate(StrEnum):
 
 
 class QualityLevel(StrEnum):
-    """How 4-bit codes and scales are chosen."""
+    """How codes and scales are chosen."""
 
     FAST = "fast"  # rounded to nearest
     GOOD = "good"  # by what the layers' outputs lose on calibration text

@@ -75,11 +75,20 @@ def mixed_by_attention(
             value = norm(value, np.ones(form.head_dim, np.float32), network.norm_epsilon)
         kept[layer] = _turned(reader, others[0], form, turn, names.k_norm), value
     group = form.heads // form.kv_heads
-    key, value = (np.repeat(side, group, axis=0) for side in kept[network.spec.owner_of(layer)])
+    sides = kept[network.spec.owner_of(layer)]
+    if reader.has_byte_caches:
+        sides = _in_bytes(sides[0]), _in_bytes(sides[1])
+    key, value = (np.repeat(side, group, axis=0) for side in sides)
     mixed = _mixed_heads(reader, query, key, value, visible)
     if gate is not None:
         mixed = mixed * sigmoid(gate)
     return np.asarray(mixed, np.float32)
+
+
+def _in_bytes(x: Float32) -> Float32:
+    """What codes of 8 bits with one scale stand for."""
+    scale = np.abs(x).max() / np.float32(127)
+    return np.asarray(np.rint(x / scale) * scale, np.float32) if scale > 0 else x
 
 
 def _of_latents(

@@ -96,6 +96,8 @@ def rounding_error(widths: Float64, values: int) -> Float64:
 WIDE_DTYPE, KV_DTYPE = "uint16", "uint8"
 WIDE_CODES = 65535
 KV_ZERO, KV_LARGEST = 128, 127
+# Of values: on published models caches of them lose 40 % less than with all.
+VALUE_SHARE = 0.85
 MASK_FLOOR = -100.0
 
 ROTARY_INPUTS = (COS_INPUT, SIN_INPUT)
@@ -132,14 +134,14 @@ def choose_encodings(
     """An encoding for the key of every activation of all parts; KeyError when one was never observed.
 
     Fresh keys and values have the encoding of the cached ones, so that their bytes can be copied. The mask reaches
-    from `MASK_FLOOR` to 0. choose: makes a range of what was observed, but for caches: those have the extremes, as at
-    8 bits too little clipping is worth its error, least of all that of keys, where the largest are those looked for.
+    from `MASK_FLOOR` to 0. choose: makes a range of what was observed, but for caches, for which 8 bits are few: keys
+    have the extremes, as the largest are those looked for, and values `VALUE_SHARE` of theirs.
     """
     groups = tied(graphs)
     inputs = {MASK_INPUT: mask_encoding(MASK_FLOOR), **dict.fromkeys(ROTARY_INPUTS, rotary_encoding(rotary_factor))}
     fixed = {groups.find(key): encoding for graph in graphs for key, encoding in _fixed(graph, inputs)}
     names = {graph.key(name): name for graph in graphs for name in graph.activations()}
-    caches = {groups.find(key) for key, name in names.items() if _is_cache(name)}
+    caches = {groups.find(key): _share(name) for key, name in names.items() if _is_cache(name)}
     seen = [(groups.find(key), observed[key]) for key in names if groups.find(key) not in fixed]
     # What attention gives lies in the range of the values that it mixes, whatever the text showed of it.
     seen += [
@@ -150,7 +152,7 @@ def choose_encodings(
         joined[group] = joined[group].joined(each) if group in joined else each
 
     measured = {
-        group: kv_encoding(each.extremes) if group in caches else wide_encoding(choose(each))
+        group: kv_encoding(each.extremes, caches[group]) if group in caches else wide_encoding(choose(each))
         for group, each in joined.items()
     }
     found = {key: (fixed | measured)[groups.find(key)] for key in names}
@@ -225,9 +227,14 @@ def wide_encoding(seen: Range) -> Encoding:
     return Encoding(WIDE_DTYPE, scale, round(-low / scale))
 
 
-def kv_encoding(seen: Range) -> Encoding:
-    """8 bits, symmetric: code 128 is zero."""
-    return Encoding(KV_DTYPE, _single(max(-seen.low, seen.high) / KV_LARGEST or 1.0), KV_ZERO)
+def kv_encoding(seen: Range, share: float = 1.0) -> Encoding:
+    """8 bits, symmetric: code 128 is zero. share: of the largest magnitude that is held."""
+    return Encoding(KV_DTYPE, _single(share * max(-seen.low, seen.high) / KV_LARGEST or 1.0), KV_ZERO)
+
+
+def _share(cache: str) -> float:
+    place = place_of(cache, "_in") or place_of(cache, "_out")
+    return VALUE_SHARE if place is not None and place.side else 1.0
 
 
 def _single(scale: float) -> float:

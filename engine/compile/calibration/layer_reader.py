@@ -11,12 +11,13 @@ _ERF = np.frompyfunc(math.erf, 1, 1)
 
 
 class LayerReader:
-    """Reads one layer's tensors by the family's names."""
+    """Reads one layer's tensors by the family's names. has_byte_caches: its keys and values are rounded to 8 bits."""
 
-    def __init__(self, checkpoint: Checkpoint, network: Network, layer: int) -> None:
+    def __init__(self, checkpoint: Checkpoint, network: Network, layer: int, has_byte_caches: bool = False) -> None:
         self.network = network
         self.checkpoint = checkpoint
         self.layer = layer
+        self.has_byte_caches = has_byte_caches
 
     def tensor(self, name: str) -> Float32:
         """A tensor by its full name."""

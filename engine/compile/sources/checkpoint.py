@@ -301,3 +301,33 @@ class RoundedCheckpoint(CheckpointView):
         """Rounded, if it is one of the matrices."""
         values = self.inner.tensor(name, shape)
         return self._roundings[name](values) if name in self._roundings else values
+
+
+class RememberedCheckpoint(CheckpointView):
+    """As `inner`; runs of rows stay in memory, up to `limit` bytes of them: changed matrices take long to make again.
+
+    Single rows, of an embedding table, do not stay.
+    """
+
+    def __init__(self, inner: Checkpoint, limit: int) -> None:
+        super().__init__(inner)
+        self._left = limit
+        self._known: dict[tuple[str, int, int], Float32] = {}
+
+    def tensor(self, name: str, shape: tuple[int, ...]) -> Float32:
+        self.require(name, shape)
+        return self._once((name, 0, shape[0]), lambda: self.inner.tensor(name, shape))
+
+    def rows(self, name: str, start: int, stop: int) -> Float32:
+        if stop - start == 1:
+            return self.inner.rows(name, start, stop)
+        return self._once((name, start, stop), lambda: self.inner.rows(name, start, stop))
+
+    def _once(self, place: tuple[str, int, int], read: Callable[[], Float32]) -> Float32:
+        if place in self._known:
+            return self._known[place]
+        values = read()
+        if values.nbytes <= self._left:
+            self._left -= values.nbytes
+            self._known[place] = values
+        return values

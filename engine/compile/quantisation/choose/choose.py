@@ -28,17 +28,18 @@ HEAD_ROWS = 8192
 
 @dataclass(frozen=True, slots=True)
 class Forms:
-    """How the layers are stored, and the head; None: there is nothing to choose in it."""
+    """How the layers are stored, the head, and matrices that get 8 bits; None: there is nothing to choose in it."""
 
     layers: CodeForm
-    head: CodeForm | None
+    head: CodeForm | None = None
+    wide: CodeForm | None = None
 
 
 class Chooser:
     """Chooses the codes of a network's matrices and writes them to `codes`; a layer is in memory at a time.
 
-    kept: matrices whose floats are those of codes already. errors: of outputs, by the kind of the matrix. advance: is
-    told of every group of matrices.
+    kept: matrices whose floats are those of codes already. wide: those that get 8 bits. errors: of outputs, by the kind
+    of the matrix. advance: is told of every group of matrices.
     """
 
     def __init__(
@@ -49,8 +50,10 @@ class Chooser:
         codes: CodesFolder,
         advance: Callable[[int], None],
         kept: frozenset[str] = frozenset(),
+        wide: frozenset[str] = frozenset(),
     ) -> None:
-        self._kept = kept
+        self._kept = kept if forms.wide else kept | wide
+        self._wide = wide
         self._checkpoint = checkpoint
         self._network = network
         self._forms = forms
@@ -98,7 +101,7 @@ class Chooser:
 
     def _linear(self, group: MatrixGroup, inputs: Streams, ahead: Streams | None = None) -> Linear:
         """Choose the codes of a group. ahead: the streams that its outputs are added to."""
-        form, weight, free = self._forms.layers, group.weight(self._checkpoint), group.without(self._kept)
+        form, weight, free = self._form_of(group), group.weight(self._checkpoint), group.without(self._kept)
         coded = {}
         if free.modules:
             chosen = free.weight(self._checkpoint)
@@ -111,6 +114,11 @@ class Chooser:
         self._advance(1)
         stacked = [self._floats_of(name, coded) for name in group.tensors]
         return Linear(weight, np.concatenate(stacked), group.bias(self._checkpoint))
+
+    def _form_of(self, group: MatrixGroup) -> CodeForm:
+        """A group gets 8 bits as a whole."""
+        wide = self._forms.wide
+        return wide if wide is not None and self._wide.issuperset(group.tensors) else self._forms.layers
 
     def _floats_of(self, name: str, coded: Mapping[str, BlockCodes]) -> Float32:
         if name in coded:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -25,6 +25,7 @@ class _Layout:
     block: int
     inputs: int
     zeros: str  # the type of the zeros, "" = there are none
+    bits: int
 
 
 class CodesFolder(Mapping[str, BlockCodes]):
@@ -51,15 +52,16 @@ class CodesFolder(Mapping[str, BlockCodes]):
         """Write further rows of a tensor. ValueError unless they have the form of those before them."""
         rows, blocks, block = codes.codes.shape
         zeros = "" if codes.grid.zeros is None else str(codes.grid.zeros.dtype)
-        layout = _Layout("", 0, blocks, block, codes.inputs, zeros)
+        layout = _Layout("", 0, blocks, block, codes.inputs, zeros, codes.bits)
         if name not in self._layouts:
             self._layouts[name] = layout
             layout.stem = str(self._count)
             self._count += 1
         known = self._layouts[name]
-        if (known.blocks, known.block, known.zeros) != (layout.blocks, layout.block, layout.zeros):
+        if replace(layout, stem=known.stem, rows=known.rows) != known:
             raise ValueError(f"rows of {name} have another form than those before them")
-        self._write(known.stem, CODES, pack_nibbles(codes.codes).tobytes())
+        packed = codes.codes if codes.bits == 8 else pack_nibbles(codes.codes)
+        self._write(known.stem, CODES, packed.tobytes())
         self._write(known.stem, SCALES, codes.grid.scales.astype(np.float32, copy=False).tobytes())
         if codes.grid.zeros is not None:
             self._write(known.stem, ZEROS, codes.grid.zeros.tobytes())
@@ -67,16 +69,17 @@ class CodesFolder(Mapping[str, BlockCodes]):
 
     def form(self, name: str) -> BlockForm:
         """Of a tensor's codes; KeyError when it has none here."""
-        return BlockForm(4, self._layouts[name].block, self._layouts[name].zeros == "uint8")
+        layout = self._layouts[name]
+        return BlockForm(layout.bits, layout.block, layout.zeros == "uint8")
 
     def read(self, name: str, start: int, stop: int) -> BlockCodes:
         """Rows start..stop of a tensor; KeyError when it has no codes here."""
         layout = self._layouts[name]
         shape = (stop - start, layout.blocks)
-        codes = self._read(layout.stem, CODES, start, (*shape, layout.block // 2), np.uint8)
+        codes = self._read(layout.stem, CODES, start, (*shape, layout.block * layout.bits // 8), np.uint8)
         scales = self._read(layout.stem, SCALES, start, shape, np.float32)
         grid = BlockScales(scales, self._zeros(layout, start, shape), layout.block)
-        return BlockCodes(unpack_nibbles(codes), grid, layout.inputs)
+        return BlockCodes(codes if layout.bits == 8 else unpack_nibbles(codes), grid, layout.inputs, layout.bits)
 
     def _zeros(self, layout: _Layout, start: int, shape: tuple[int, int]) -> Bytes | Float32 | None:
         if not layout.zeros:

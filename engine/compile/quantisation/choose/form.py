@@ -21,10 +21,12 @@ from engine.compile.quantisation.rounding.codes import (
     Floats,
     extreme_scales,
     rounded,
+    rounded_rows,
 )
 from engine.compile.quantisation.rounding.gptq import (
     ChooseScales,
     Factor,
+    compensated_rows,
     compensated_searching,
     factorised,
     picked_rows,
@@ -154,12 +156,16 @@ def _times_inverse(hessian: Float64, matrix: Float32, ridge: float) -> Float32:
 
 @dataclass(frozen=True, slots=True)
 class CodeForm:
-    """block: inputs that share a scale. has_multiples: LPBQ. in_half: scales are stored in half precision."""
+    """block: inputs that share a scale. has_multiples: LPBQ. in_half: scales are stored in half precision.
+
+    has_rows: all inputs share one, and codes have 8 bits.
+    """
 
     block: int
     coding: Coding
     has_multiples: bool = False
     in_half: bool = False
+    has_rows: bool = False
 
     @classmethod
     def of(cls, method: Method, arguments: CompileArguments) -> "CodeForm | None":
@@ -171,7 +177,8 @@ class CodeForm:
             coding = Coding.POSITIVE
         if method.choice.has_offsets:
             coding = Coding.OFFSET
-        return cls(arguments.block, coding, method.choice.has_multiples, method.choice.in_half)
+        choice = method.choice
+        return cls(arguments.block, coding, choice.has_multiples, choice.in_half, choice.has_rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,12 +194,16 @@ class OutputError:
 
 
 def choose_codes(weight: Float32, inputs: SharedInputs, form: CodeForm) -> tuple[BlockCodes, OutputError]:
-    """[outputs, inputs]: by GPTQ with searched scales, then refined; rows that lose less by rounding are rounded."""
+    """[outputs, inputs]: by GPTQ with searched scales, then refined; rows that lose less by rounding are rounded.
+
+    Of 8 bits nothing is searched or refined: what they lose is the sum of small things that are all alike.
+    """
     target = inputs.target(weight)
     plain = nearest(weight, form)
     found = compensated_codes(target, inputs.factor, form)
-    stored = _halves if form.in_half else _as_they_are
-    found = refined(target, found, inputs.curvature, form.has_multiples, stored)
+    if not form.has_rows:
+        stored = _halves if form.in_half else _as_they_are
+        found = refined(target, found, inputs.curvature, form.has_multiples, stored)
     before, after = (output_errors(target, codes.floats(), inputs.hessian) for codes in (plain, found))
     size = output_errors(weight, np.zeros_like(weight), inputs.hessian)
     error = OutputError(float(before.sum()), float(np.minimum(before, after).sum()), float(size.sum()))
@@ -200,12 +211,16 @@ def choose_codes(weight: Float32, inputs: SharedInputs, form: CodeForm) -> tuple
 
 
 def compensated_codes(weight: Float32, factor: Factor, form: CodeForm) -> BlockCodes:
-    """[outputs, inputs] by GPTQ with scales searched as blocks are reached."""
+    """[outputs, inputs] by GPTQ with scales searched as blocks are reached, or one for each row."""
+    if form.has_rows:
+        return compensated_rows(weight, factor)
     return compensated_searching(weight, factor, _scales(weight, factor, form), form.coding)
 
 
 def nearest(weight: Float32, form: CodeForm) -> BlockCodes:
     """[outputs, inputs] as it is stored where nothing is chosen. CompileError when LPBQ blocks do not come out even."""
+    if form.has_rows:
+        return rounded_rows(weight)
     if form.has_multiples:
         return int4_columns(weight, form.block)
     grid = extreme_scales(weight, form.block, form.coding)

@@ -1,7 +1,7 @@
 """The matrices of a layer in the groups that read the same inputs."""
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -10,7 +10,7 @@ from engine.compile.calibration.forward import DOWN, GATE_UP, OUTPUT, QKV
 from engine.compile.quantisation.methods.blocks import BlockForm, Blocks
 from engine.compile.quantisation.methods.integer_blocks import kept_form
 from engine.compile.quantisation.methods.table import keeps_codes, method_of
-from engine.compile.quantisation.rounding.codes import BlockCodes, BlockScales
+from engine.compile.quantisation.rounding.codes import BlockCodes
 from engine.compile.sources.checkpoint import Checkpoint, Float32
 from engine.models.network import Network
 
@@ -71,7 +71,7 @@ def groups_of(network: Network, layer: int) -> tuple[MatrixGroup, MatrixGroup, M
 def kept_matrices(arguments: CompileArguments, checkpoint: Checkpoint, network: Network) -> frozenset[str]:
     """Those of the layers that a file has in the very form in which they are stored: there is nothing to choose."""
     choice = method_of(arguments).choice
-    if choice is None or choice.has_multiples:
+    if choice is None or choice.has_multiples or choice.has_rows:
         return frozenset()
     form = BlockForm(4, arguments.block, arguments.asymmetric)
     groups = (group for layer in range(network.spec.layers) for group in groups_of(network, layer))
@@ -109,4 +109,6 @@ def head_tensor(network: Network) -> str:
 def _rows(codes: BlockCodes, start: int, stop: int) -> BlockCodes:
     grid = codes.grid
     zeros = None if grid.zeros is None else grid.zeros[start:stop]
-    return BlockCodes(codes.codes[start:stop], BlockScales(grid.scales[start:stop], zeros, grid.block), codes.inputs)
+    return replace(
+        codes, codes=codes.codes[start:stop], grid=replace(grid, scales=grid.scales[start:stop], zeros=zeros)
+    )

@@ -20,6 +20,7 @@ TEXT_TOKENS = 512
 TOKENS = (32_768, 24_576, 16_384, 12_288, 8_192, 6_144, 5_120, 4_096)  # the first that patience allows, or the last
 MOST_TOKENS, LEAST_TOKENS = TOKENS[0], TOKENS[-1]
 HEAD_TOKENS = 2_048  # for balancing heads
+BYTE_TOKENS = 8_192  # at most, for codes of 8 bits
 BEST_TEXTS = 2  # times as many for the best quality
 PATIENCE = 760.0  # seconds: more tokens than this allows are not taken
 SCALE_TEXTS = 8  # that channel scales are searched on
@@ -30,6 +31,7 @@ WEIGHT_SECONDS = 1.5e-7
 SCALE_SECONDS = 3.2e-4  # for an input of a matrix, whose scales are searched
 BASE = 300_000_000  # bytes of the compiler itself
 FLOAT, DOUBLE = 4, 8
+REMEMBERED = 2_000_000_000  # bytes of floats, and as many of what codes stand for, that are not made again
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +51,8 @@ def estimated(network: Network, has_head: bool) -> Estimate:
     )
 
 
-def estimated_for(network: Network, has_head: bool, tokens: int) -> Estimate:
-    """Both grow with the tokens and with each size of the network.
+def estimated_for(network: Network, has_head: bool, tokens: int, has_rows: bool = False) -> Estimate:
+    """Both grow with the tokens and with each size of the network. has_rows: codes have 8 bits.
 
     Products: two passes, the correlations of the inputs, the factor, the target, compensation, refinement, the errors;
     attention; channel scales. Memory: the streams of all tokens, the largest matrix in several forms, the correlations.
@@ -58,15 +60,22 @@ def estimated_for(network: Network, has_head: bool, tokens: int) -> Estimate:
     spec = network.spec
     layers = [group for layer in range(spec.layers) for group in _groups(network, layer)]
     matrices = [*layers, *([(spec.hidden, spec.vocab)] if has_head else [])]
-    products = sum(4 * tokens * n * rows + 2 * tokens * n * n + 6 * n**3 + 17 * rows * n * n for n, rows in matrices)
+    chosen = 5 if has_rows else 17
+    products = sum(
+        4 * tokens * n * rows + 2 * tokens * n * n + 6 * n**3 + chosen * rows * n * n for n, rows in matrices
+    )
     products += 8 * tokens * TEXT_TOKENS * network.query_width * len(spec.attention_layers)
     sample = SCALE_TEXTS * TEXT_TOKENS  # of channel scales, each of which is tried on some rows
-    products += sum(sample * n * (n + rows) + 3 * n**3 + 12 * SCALE_ROWS * n * n for n, rows in layers)
-    weights, inputs = sum(n * rows for n, rows in matrices), sum(n for n, _ in layers)
-    seconds = products / PRODUCTS + weights * WEIGHT_SECONDS + inputs * SCALE_SECONDS
+    weights = sum(n * rows for n, rows in matrices)
+    seconds = weights * WEIGHT_SECONDS
+    if not has_rows:
+        products += sum(sample * n * (n + rows) + 3 * n**3 + 12 * SCALE_ROWS * n * n for n, rows in layers)
+        seconds += sum(n for n, _ in layers) * SCALE_SECONDS
+    seconds += products / PRODUCTS
     widest, largest = max(n for n, _ in layers), max(n * rows for n, rows in layers)
     streams = 2 * tokens * (3 * spec.hidden + widest) * FLOAT
-    return Estimate(seconds, BASE + streams + 12 * largest * FLOAT + 8 * widest * widest * DOUBLE, tokens)
+    remembered = 2 * min(FLOAT * weights, REMEMBERED)
+    return Estimate(seconds, BASE + remembered + streams + 12 * largest * FLOAT + 8 * widest * widest * DOUBLE, tokens)
 
 
 def minutes_text(seconds: float) -> str:
@@ -111,10 +120,6 @@ def _resolved(arguments: CompileArguments, source: Source, network: Network) -> 
         return replace(arguments, quality=QualityLevel.FAST if reason else QualityLevel.GOOD)
     if reason:
         raise CompileError(f"--quality {arguments.quality} {reason}")
-    if arguments.quality is QualityLevel.BEST and method_of(arguments).choice is None:
-        raise CompileError(
-            f"--quality best chooses codes of 4 bits, of which --quant {arguments.quant} has none; take --quality good"
-        )
     return arguments
 
 
@@ -125,17 +130,17 @@ def _calibration_text(arguments: CompileArguments) -> str:
     return "--calibration is not read: weights are rounded to nearest, and nothing else of this bundle is measured"
 
 
-def methods_of(arguments: CompileArguments, form: CodeForm | None, is_rotated: bool = False) -> tuple[str, ...]:
-    """What is done, in order, by the names that the methods have. form: of the layers, None = nothing to choose."""
+def methods_of(arguments: CompileArguments, form: CodeForm, is_rotated: bool = False) -> tuple[str, ...]:
+    """What is done, in order, by the names that the methods have. form: of the layers."""
     rotated = ("rotated stream and values",) if is_rotated else ()
     heads = ("balanced heads", *rotated) if balances(arguments) else ()
     ranges = ("ranges by error",) if arguments.quant in RANGED else ()
-    if form is None:
-        return (*heads, *ranges)
+    chosen = ("targets from the float stream", "GPTQ")
+    if form.has_rows:
+        return (*heads, *chosen, *ranges)
     channels = () if arguments.lora else ("channel scales",)
     scales = "searched LPBQ multiples" if form.has_multiples else "searched scales"
-    chosen = ("targets from the float stream", "GPTQ", scales, "refined codes and scales")
-    return (*heads, *channels, *chosen, *ranges)
+    return (*heads, *channels, *chosen, scales, "refined codes and scales", *ranges)
 
 
 def balances(arguments: CompileArguments) -> bool:
@@ -147,10 +152,12 @@ def balances(arguments: CompileArguments) -> bool:
 def estimate_of(arguments: CompileArguments, network: Network) -> Estimate:
     """Of choosing codes for these arguments."""
     has_head = head_method(arguments).choice is not None and arguments.task is not ModelTask.EMBED
-    found = estimated(network, has_head)
-    if arguments.quality is not QualityLevel.BEST:
-        return found
-    return estimated_for(network, has_head, BEST_TEXTS * found.tokens)
+    choice, tokens = method_of(arguments).choice, estimated(network, has_head).tokens
+    has_rows = choice is not None and choice.has_rows
+    tokens = min(tokens, BYTE_TOKENS) if has_rows else tokens
+    return estimated_for(
+        network, has_head, tokens * (BEST_TEXTS if arguments.quality is QualityLevel.BEST else 1), has_rows
+    )
 
 
 def estimate_text(estimate: Estimate) -> str:
@@ -161,9 +168,8 @@ def estimate_text(estimate: Estimate) -> str:
 
 def _not_choosable(arguments: CompileArguments, network: Network) -> str:
     """Why nothing but fast can be had; '' when more can."""
-    if arguments.quant not in (*CHOOSABLE, *RANGED):
-        quants = ", ".join(dict.fromkeys((*CHOOSABLE, *RANGED)))
-        return f"chooses codes of 4 bits and ranges: it is for --quant {quants}, not for {arguments.quant}"
+    if arguments.quant not in CHOOSABLE:
+        return f"chooses codes of 4 and 8 bits: it is for --quant {', '.join(CHOOSABLE)}, not for {arguments.quant}"
     if network.details.diffusion is not None:
         return f"is for models that write one token after the other; {network.spec.family} denoises blocks"
     if network.own_forms:

@@ -25,11 +25,16 @@ from engine.compile.quantisation.choose.quality import (
     estimate_text,
     methods_of,
 )
-from engine.compile.quantisation.choose.wide import Q4_0_SHARE, Aim, widened
+from engine.compile.quantisation.choose.wide import Q4_0_SHARE, Aim, Losses, widened
 from engine.compile.quantisation.methods.method import Activations
-from engine.compile.quantisation.methods.table import head_method, method_of
+from engine.compile.quantisation.methods.table import head_method, method_of, wide_method
 from engine.compile.quantisation.transforms.basis import head_basis
-from engine.compile.quantisation.transforms.heads import StreamStatistics, balancing_edits, head_statistics
+from engine.compile.quantisation.transforms.heads import (
+    StreamStatistics,
+    balancing_edits,
+    head_statistics,
+    smoothing_edits,
+)
 from engine.compile.quantisation.transforms.rotation import rotation_edits
 from engine.compile.quantisation.transforms.transformed import TransformedCheckpoint
 
@@ -41,23 +46,24 @@ OUTLIER, QUIET = 6.0, 64.0
 
 
 def balance_stage(work: Compilation) -> None:
-    """Fold factors into keys, values and what reads them; of integer graphs with outliers turn the stream as well.
+    """Fold factors into keys, values and what reads them; of integer graphs with outliers turn the stream as well, and
+    divide channels of feed-forwards that stand out.
 
     Not with --quality fast, where adapters are to fit, where caches are half precision, or codes of a file are kept.
     """
     if not balances(work.arguments) or kept_matrices(work.arguments, work.checkpoint, work.network):
         return
-    begin, length = time.monotonic(), min(BALANCE_TEXT_TOKENS, work.network.compiled_context)
+    length = min(BALANCE_TEXT_TOKENS, work.network.compiled_context)
     texts = work.calibration_texts(length, HEAD_TOKENS // length)
     work.progress.stage("heads", work.network.spec.layers, "layers")
     # Values are measured before they are turned: afterwards no channel's own factor could be folded in.
     heads, stream = head_statistics(work.checkpoint, work.network, texts, work.progress.advance)
     edits = balancing_edits(work.network, heads)
+    if method_of(work.arguments).activations is Activations.INTEGER:
+        edits = replace(edits, linears={**edits.linears, **smoothing_edits(work.network, stream.inner)})
     work.checkpoint = TransformedCheckpoint(work.checkpoint, edits, work.network.details.norm_offset)
     if _wants_rotation(work, stream):
         _rotate(work)
-    if method_of(work.arguments).choice is None:  # else the codes are chosen next
-        work.quality = _told(work, methods_of(work.arguments, None, work.is_rotated), texts, begin)
 
 
 def _wants_rotation(work: Compilation, stream: StreamStatistics) -> bool:
@@ -86,11 +92,9 @@ CODES = "codes"  # folder in the unfinished bundle
 
 
 def choose_codes_stage(work: Compilation) -> None:
-    """Choose the codes of all 4-bit matrices, unless they are rounded to nearest when they are written."""
+    """Choose the codes of all matrices that are not kept, unless they are rounded to nearest when they are written."""
     arguments, network = work.arguments, work.network
     if arguments.quality is QualityLevel.FAST:
-        return
-    if method_of(arguments).choice is None:
         return
     estimate, forms = estimate_of(arguments, network), forms_of(arguments)
     work.progress.note(f"quality {arguments.quality}: {estimate_text(estimate)}")
@@ -100,11 +104,12 @@ def choose_codes_stage(work: Compilation) -> None:
     folder = work.folder / CODES
     folder.mkdir()
     codes, kept = CodesFolder(folder), kept_matrices(arguments, work.checkpoint, network)
-    share = _widen(work, forms.layers, texts, kept)
-    kept |= work.wide
-    _scale_channels(work, forms.layers, texts, kept)
+    share = 0.0
+    if not forms.layers.has_rows:
+        share = _widen(work, forms, texts, kept)
+        _scale_channels(work, forms.layers, texts, kept | work.wide)
     work.progress.stage(f"quality ({arguments.quality})", steps_of(network, forms), "matrices")
-    chooser = Chooser(work.checkpoint, network, forms, codes, work.progress.advance, kept)
+    chooser = Chooser(work.checkpoint, network, forms, codes, work.progress.advance, kept, work.wide)
     chooser.run(texts)
     work.checkpoint = ChosenCheckpoint(work.checkpoint, codes)
     told = _told(work, methods_of(arguments, forms.layers, work.is_rotated), texts, begin)
@@ -121,16 +126,18 @@ def drop_codes_stage(work: Compilation) -> None:
         shutil.rmtree(work.folder / CODES)
 
 
-def _widen(work: Compilation, form: CodeForm, texts: list[list[int]], kept: frozenset[str]) -> float:
+def _widen(work: Compilation, forms: Forms, texts: list[list[int]], kept: frozenset[str]) -> float:
     """Find the matrices that get 8 bits, and their share of the weights. Vectors have no predictions to lose."""
     if work.arguments.task is ModelTask.EMBED:
         return 0.0
     work.progress.stage("8 bits", 1, "searches")
-    is_for_cpu = method_of(work.arguments).activations is Activations.FLOAT32
-    like_q4_k_m = is_for_cpu or work.arguments.quality is QualityLevel.BEST
-    aim = Aim.of(work.network, like_q4_k_m)
+    activations = method_of(work.arguments).activations
+    like_q4_k_m = activations is Activations.FLOAT32 or work.arguments.quality is QualityLevel.BEST
     some = texts[: -(-WIDE_TOKENS // len(texts[0]))]
-    found = widened(work.checkpoint, work.network, form, some, kept, aim)
+    # What llama.cpp would make of the file: a turned stream loses something else.
+    target = Aim.of(work.network, like_q4_k_m).target(work.original, work.original_network, some)
+    losses = Losses(work.checkpoint, work.network, some)
+    found = widened(losses, forms, kept, target, has_byte_caches=activations is Activations.INTEGER)
     work.wide = found.wide
     work.progress.note(
         f"{100 * found.share:.0f} % of the layers' weights get 8 bits, so that KL {found.kl:.4f} is expected beside "
@@ -152,10 +159,11 @@ def _scale_channels(work: Compilation, form: CodeForm, texts: list[list[int]], k
 
 def forms_of(arguments: CompileArguments) -> Forms:
     """How layers and head are stored. ValueError when there is nothing to choose in the layers."""
-    layers, head = (CodeForm.of(method, arguments) for method in (method_of(arguments), head_method(arguments)))
+    methods = method_of(arguments), head_method(arguments), wide_method(arguments)
+    layers, head, wide = (CodeForm.of(method, arguments) for method in methods)
     if layers is None:
         raise ValueError(f"{arguments.quant} has no codes to choose")
-    return Forms(layers, None if arguments.task is ModelTask.EMBED else head)
+    return Forms(layers, None if arguments.task is ModelTask.EMBED else head, wide)
 
 
 def _shares(error: OutputError) -> RoundingError:

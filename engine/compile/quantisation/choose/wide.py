@@ -8,18 +8,19 @@ import math
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 
 import numpy as np
 
 from engine.compile.calibration.forward import final_normed, head_logits, layer_output, mixing
 from engine.compile.calibration.layer_reader import LayerReader
 from engine.compile.calibration.statistics import mean_divergence
-from engine.compile.quantisation.choose.choose import embedded
+from engine.compile.quantisation.choose.choose import Forms, embedded
 from engine.compile.quantisation.choose.form import CodeForm, nearest
 from engine.compile.quantisation.choose.llama_cpp import Rounding, q4_0_of, q4_k_m_of
 from engine.compile.quantisation.choose.matrices import groups_of
-from engine.compile.sources.checkpoint import Checkpoint, Float32, RoundedCheckpoint
+from engine.compile.quantisation.choose.quality import REMEMBERED
+from engine.compile.sources.checkpoint import Checkpoint, Float32, RememberedCheckpoint, RoundedCheckpoint
 from engine.models.network import Network
 
 # Of what rounding to nearest loses, what is left where codes are chosen, and of a target, what is aimed at.
@@ -52,6 +53,10 @@ class Aim:
         """What Q4_K_M of the same floats loses, else `Q4_0_SHARE` of what Q4_0 does."""
         return cls(q4_k_m_of(network), 1.0) if like_q4_k_m else cls(q4_0_of(network), Q4_0_SHARE)
 
+    def target(self, checkpoint: Checkpoint, network: Network, texts: Texts) -> float:
+        """In nats."""
+        return self.share * Losses(checkpoint, network, texts).kl(self.roundings)
+
 
 @dataclass(frozen=True, slots=True)
 class _Unit:
@@ -61,32 +66,77 @@ class _Unit:
     tensors: tuple[str, ...]
 
 
-def widened(
-    checkpoint: Checkpoint, network: Network, form: CodeForm, texts: Texts, kept: frozenset[str], aim: Aim
-) -> Mixture:
-    """The fewest matrices that reach the aim. kept: those whose codes a file has, and which stay what they are."""
-    lost = _Losses(checkpoint, network, texts)
-    target = aim.share * lost.kl(aim.roundings)
+class Losses:
+    """Mean KL [nats] of rounded matrices against the checkpoint's floats. states: of floats before each layer."""
 
-    def rounding(units: Sequence[_Unit]) -> Roundings:
-        return dict.fromkeys(
-            (name for unit in units for name in unit.tensors), lambda weight: nearest(weight, form).floats()
-        )
+    def __init__(self, checkpoint: Checkpoint, network: Network, texts: Texts) -> None:
+        checkpoint = RememberedCheckpoint(checkpoint, REMEMBERED)
+        self.checkpoint, self.network = checkpoint, network
+        self._lengths = [len(text) for text in texts]
+        self._states = [np.concatenate(embedded(checkpoint, network, texts))]
+        for layer in range(network.spec.layers):
+            self._states.append(self._behind(LayerReader(checkpoint, network, layer), self._states[-1]))
+        self._expected = self._logits(checkpoint, self._states[-1])
+
+    def kl(self, roundings: Roundings, first: int = 0, has_byte_caches: bool = False) -> float:
+        """What is lost with these matrices rounded, of which none is in a layer before `first`: there all is float.
+
+        has_byte_caches: keys and values are rounded to 8 bits too.
+        """
+        rounded = RoundedCheckpoint(self.checkpoint, roundings)
+        states = self._states[first]
+        for layer in range(first, self.network.spec.layers):
+            states = self._behind(LayerReader(rounded, self.network, layer, has_byte_caches), states)
+        return mean_divergence(self._expected, self._logits(rounded, states))
+
+    def _behind(self, reader: LayerReader, states: Float32) -> Float32:
+        return layer_output(reader, reader.layer, states, mixing(reader, reader.layer, self._lengths))
+
+    def _logits(self, checkpoint: Checkpoint, states: Float32) -> Float32:
+        return head_logits(checkpoint, self.network, final_normed(checkpoint, self.network, states))
+
+
+def widened(
+    losses: Losses, forms: Forms, kept: frozenset[str], target: float, has_byte_caches: bool = False
+) -> Mixture:
+    """The fewest matrices that reach the target. kept: those whose codes a file has, and which stay what they are."""
+    found = _units(losses.network, kept)
+    narrow, wide_rows = (_roundings(losses.checkpoint, found, form) for form in (forms.layers, forms.wide))
+
+    def of(roundings: Roundings, units: Sequence[_Unit]) -> Roundings:
+        names = (name for unit in units for name in unit.tensors)
+        return {name: roundings[name] for name in names if name in roundings}
 
     def weights(units: Sequence[_Unit]) -> int:
-        return sum(math.prod(checkpoint.shape(name)) for unit in units for name in unit.tensors)
+        return sum(math.prod(losses.checkpoint.shape(name)) for unit in units for name in unit.tensors)
 
-    worth = {unit: lost.kl(rounding([unit]), unit.first) / weights([unit]) for unit in _units(network, kept)}
+    worth = {unit: losses.kl(of(narrow, [unit]), unit.first) / weights([unit]) for unit in found}
     units = sorted(worth, key=lambda unit: -worth[unit])
+    of_caches = losses.kl({}, has_byte_caches=True) if has_byte_caches else 0.0
 
     @cache
     def kl(count: int) -> float:
-        """With 8 bits for the first `count` units."""
-        return CHOSEN * lost.kl(rounding(units[count:])) if units[count:] else 0.0
+        """With 8 bits for the first `count` units; what caches lose, no choice of codes wins back."""
+        roundings = {**of(wide_rows, units[:count]), **of(narrow, units[count:])}
+        return of_caches + CHOSEN * max(0.0, losses.kl(roundings, 0, has_byte_caches) - of_caches)
 
     count = bisect_left(range(len(units)), True, key=lambda tried: kl(tried) <= MARGIN * target)
     wide = frozenset(name for unit in units[:count] for name in unit.tensors)
     return Mixture(wide, kl(count), target, weights(units[:count]) / max(weights(units), 1))
+
+
+def _roundings(checkpoint: Checkpoint, units: Sequence[_Unit], form: CodeForm | None) -> Roundings:
+    """Of each matrix in a form, made once; none without a form, for 8 bits in small blocks are as good as floats."""
+    if form is None:
+        return {}
+    names = [name for unit in units for name in unit.tensors]
+    rounded = RoundedCheckpoint(checkpoint, dict.fromkeys(names, lambda weight: nearest(weight, form).floats()))
+    known = RememberedCheckpoint(rounded, REMEMBERED)
+    return {name: partial(_read, known, name) for name in names}
+
+
+def _read(checkpoint: Checkpoint, name: str, weight: Float32) -> Float32:
+    return checkpoint.tensor(name, weight.shape)
 
 
 def _units(network: Network, kept: frozenset[str]) -> list[_Unit]:
@@ -99,30 +149,3 @@ def _units(network: Network, kept: frozenset[str]) -> list[_Unit]:
             if tensors:
                 found.append(_Unit(int(band[0]), tensors))
     return found
-
-
-class _Losses:
-    """Mean KL [nats] of rounded matrices against the checkpoint's floats. states: of floats before each layer."""
-
-    def __init__(self, checkpoint: Checkpoint, network: Network, texts: Texts) -> None:
-        self._checkpoint, self._network = checkpoint, network
-        self._lengths = [len(text) for text in texts]
-        self._states = [np.concatenate(embedded(checkpoint, network, texts))]
-        for layer in range(network.spec.layers):
-            self._states.append(self._behind(checkpoint, layer, self._states[-1]))
-        self._expected = self._logits(checkpoint, self._states[-1])
-
-    def kl(self, roundings: Roundings, first: int = 0) -> float:
-        """What is lost with these matrices rounded, of which none is in a layer before `first`."""
-        rounded = RoundedCheckpoint(self._checkpoint, roundings)
-        states = self._states[first]
-        for layer in range(first, self._network.spec.layers):
-            states = self._behind(rounded, layer, states)
-        return mean_divergence(self._expected, self._logits(rounded, states))
-
-    def _behind(self, checkpoint: Checkpoint, layer: int, states: Float32) -> Float32:
-        reader = LayerReader(checkpoint, self._network, layer)
-        return layer_output(reader, layer, states, mixing(reader, layer, self._lengths))
-
-    def _logits(self, checkpoint: Checkpoint, states: Float32) -> Float32:
-        return head_logits(checkpoint, self._network, final_normed(checkpoint, self._network, states))

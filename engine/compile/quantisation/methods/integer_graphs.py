@@ -18,23 +18,23 @@ from engine.compile.quantisation.methods.method import (
     Method,
     StoredMatrix,
 )
-from engine.compile.quantisation.rounding.codes import BlockCodes, BlockScales, rounded, usable
+from engine.compile.quantisation.rounding.codes import BlockCodes, BlockScales, rounded, rounded_rows
 from engine.compile.quantisation.rounding.lpbq import has_multiples, searched_multiples
 from engine.compile.quantisation.weight_file import WeightFile
 from engine.errors import CompileError
 
 SignedBytes = NDArray[np.int8]
 
-INT8_LIMIT = 127
-
-
 Columns = tuple[SignedBytes, Float32]  # of a matrix: integers [outputs, inputs], scales [outputs] or [outputs, blocks]
 
 
 def int8_outputs(weight: Float32) -> Columns:
     """[outputs, inputs]: the largest weight of each output becomes 127; an output of zeros gets a scale of 1."""
-    scales = usable(np.abs(weight).max(axis=1) / np.float32(INT8_LIMIT))
-    return np.rint(weight / scales[:, None]).astype(np.int8), scales
+    return _row_columns(rounded_rows(weight))
+
+
+def _row_columns(codes: BlockCodes) -> Columns:
+    return codes.integers(), codes.grid.scales[:, 0]
 
 
 def joined(pieces: Sequence[Columns]) -> Columns:
@@ -56,14 +56,27 @@ def multiply_integers(graph: GraphBuilder, x: str, matrix: StoredMatrix) -> str:
 
 
 def _store_w8a16(file: WeightFile, matrix: FloatMatrix, arguments: CompileArguments) -> StoredMatrix:
-    """Integers [inputs, outputs] and scales [outputs]."""
-    integers, scales = joined([int8_outputs(piece) for piece in matrix.slices])
+    """Integers [inputs, outputs] and scales [outputs]. Rows in this very form are kept."""
+    integers, scales = joined([_row_columns(_rows(piece, matrix.inputs)) for piece in matrix.in_order])
     dims = (matrix.inputs, matrix.outputs)
     weight = file.add_chunks(f"{matrix.name}_weight", onnx.TensorProto.INT8, dims, [integers])
     return StoredMatrix(*dims, weight, file.add(f"{matrix.name}_scales", scales))
 
 
-W8A16 = Method(Quant.W8A16, Activations.INTEGER, _store_w8a16, multiply_integers, bytes_per_weight=1)
+def _rows(piece: Float32 | Blocks, inputs: int) -> BlockCodes:
+    if isinstance(piece, Blocks) and _is_kept(piece, inputs, inputs, bits=8):
+        return BlockCodes(piece.codes, BlockScales(piece.scales, None, inputs), inputs, bits=8)
+    return rounded_rows(floats_of(piece, inputs))
+
+
+W8A16 = Method(
+    Quant.W8A16,
+    Activations.INTEGER,
+    _store_w8a16,
+    multiply_integers,
+    bytes_per_weight=1,
+    choice=CodeChoice(has_rows=True),
+)
 
 
 def int4_columns(weight: Float32, block: int) -> BlockCodes:
@@ -99,15 +112,14 @@ def _store_w4a16(file: WeightFile, matrix: FloatMatrix, arguments: CompileArgume
 
 
 def _columns(piece: Float32 | Blocks, inputs: int, block: int) -> BlockCodes:
-    if isinstance(piece, Blocks) and _is_kept(piece, inputs, block):
+    if isinstance(piece, Blocks) and _is_kept(piece, inputs, block, bits=4) and has_multiples(piece.scales):
         return BlockCodes(piece.codes, BlockScales(piece.scales, None, block), inputs)
     return int4_columns(floats_of(piece, inputs), block)
 
 
-def _is_kept(piece: Blocks, inputs: int, block: int) -> bool:
-    is_symmetric = piece.bits == 4 and piece.offsets is None and piece.zero_points is None
-    is_even = piece.block == block and piece.codes.shape[1] * block == inputs
-    return is_symmetric and is_even and has_multiples(piece.scales)
+def _is_kept(piece: Blocks, inputs: int, block: int, bits: int) -> bool:
+    is_symmetric = piece.bits == bits and piece.offsets is None and piece.zero_points is None
+    return is_symmetric and piece.block == block and piece.codes.shape[1] * block == inputs
 
 
 W4A16 = Method(

@@ -79,15 +79,16 @@ class StoredMatrix:
 
 @dataclass(frozen=True, slots=True)
 class CodeChoice:
-    """What may be chosen of the 4-bit blocks that a method stores: codes, scales, and zero points if it has such.
+    """What may be chosen of the blocks that a method stores: codes, scales, and zero points if it has such.
 
     has_multiples: scales are 1 to 16 units of their output. in_half: they are stored in half precision. has_offsets:
-    a number is added to all weights of a block.
+    a number is added to all weights of a block. has_rows: instead of blocks of 4 bits there are rows of 8.
     """
 
     has_multiples: bool = False
     in_half: bool = False
     has_offsets: bool = False
+    has_rows: bool = False
 
 
 Pieces = tuple[Float32 | Blocks, ...]  # of an expert: gate and up, or down; blocks of 32 where the file has such

@@ -1,4 +1,7 @@
-"""Codes 0..15 in blocks that share a scale and a zero point, rounded to nearest; the layouts that methods store."""
+"""Codes in blocks that share a scale and a zero point, rounded to nearest; the layouts that methods store.
+
+Codes have 4 bits, 0..15, but for those that stand for a whole row with one scale: these have 8.
+"""
 
 from dataclasses import dataclass
 from enum import Enum
@@ -7,11 +10,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.compile.quantisation.methods.blocks import INT4_MIDDLE, Blocks, Bytes, Float32
+from engine.compile.quantisation.methods.blocks import INT4_MIDDLE, INT8_MIDDLE, Blocks, Bytes, Float32
 
 Floats = NDArray[np.floating[Any]]
 
 HIGHEST = 15
+LEAST_BYTE, MOST_BYTE = 1, 255  # so that the least and the most of 8 bits are as large
 TINY = np.float32(1e-30)
 FINEST = np.float32(2**-12)
 
@@ -40,31 +44,37 @@ class BlockScales:
 
 @dataclass(frozen=True, slots=True)
 class BlockCodes:
-    """codes [outputs, blocks, block], 0..15, and what they are multiples of. inputs: columns before padding."""
+    """codes [outputs, blocks, block] and what they are multiples of. inputs: columns before padding."""
 
     codes: Bytes
     grid: BlockScales
     inputs: int
+    bits: int = 4
+
+    @property
+    def _middle(self) -> int:
+        """The code that stands for 0 without a zero point."""
+        return 1 << (self.bits - 1)
 
     def floats(self) -> Float32:
         """The weights [outputs, inputs] that the codes stand for."""
         values = self.codes.astype(np.float32)
-        values -= INT4_MIDDLE if self.grid.zeros is None else self.grid.zeros[:, :, None]
+        values -= self._middle if self.grid.zeros is None else self.grid.zeros[:, :, None]
         values *= self.grid.scales[:, :, None]
         return values.reshape(len(values), -1)[:, : self.inputs]
 
     def blocks(self) -> Blocks:
-        """As int4 and w4 store them."""
+        """As methods store them."""
         scales, zeros = self.grid.scales, self.grid.zeros
         if zeros is None or zeros.dtype != np.float32:
-            return Blocks(4, self.codes, scales, None if zeros is None else zeros.astype(np.uint8))
+            return Blocks(self.bits, self.codes, scales, None if zeros is None else zeros.astype(np.uint8))
         return Blocks(4, self.codes, scales, offsets=(INT4_MIDDLE - zeros) * scales)
 
     def integers(self) -> NDArray[np.int8]:
-        """[outputs, inputs], -8..7, as w4a16 stores them; ValueError when there are zero points."""
+        """[outputs, inputs] around 0, as integer graphs store them; ValueError when there are zero points."""
         if self.grid.zeros is not None:
             raise ValueError("codes with zero points are no signed integers")
-        signed = self.codes.astype(np.int8) - np.int8(INT4_MIDDLE)
+        signed = (self.codes.astype(np.int16) - self._middle).astype(np.int8)
         return signed.reshape(len(signed), -1)[:, : self.inputs]
 
 
@@ -120,11 +130,11 @@ def levels(values: Floats, scales: Floats, zeros: Floats | np.float32) -> Floats
     return levelled(codes)
 
 
-def levelled(codes: Floats) -> Floats:
-    """The same array, each number the nearest of 0..15; np.clip takes longer to begin than short rows to round."""
+def levelled(codes: Floats, lowest: int = 0, highest: int = HIGHEST) -> Floats:
+    """The same array, each number the nearest of these; np.clip takes longer to begin than short rows to round."""
     codes += np.float32(0.5)  # the floor then rounds
-    np.maximum(codes, 0, out=codes)
-    np.minimum(codes, HIGHEST + 0.5, out=codes)
+    np.maximum(codes, lowest, out=codes)
+    np.minimum(codes, highest + 0.5, out=codes)
     return np.floor(codes, out=codes)
 
 
@@ -133,3 +143,16 @@ def rounded(weight: Floats, grid: BlockScales) -> BlockCodes:
     zeros = np.float32(INT4_MIDDLE) if grid.zeros is None else grid.zeros[:, :, None].astype(np.float32)
     codes = levels(in_blocks(weight, grid.block), grid.scales[:, :, None], zeros)
     return BlockCodes(codes.astype(np.uint8), grid, weight.shape[1])
+
+
+def row_scales(weight: Floats) -> BlockScales:
+    """Of [outputs, inputs] in 8 bits: one for each row, with which its largest weight is 127 steps."""
+    reach = np.abs(weight).max(axis=1, keepdims=True)
+    return BlockScales(usable(reach / np.float32(MOST_BYTE - INT8_MIDDLE)), None, weight.shape[1])
+
+
+def rounded_rows(weight: Floats) -> BlockCodes:
+    """[outputs, inputs] in 8 bits, rounded to nearest."""
+    grid = row_scales(weight)
+    codes = levelled(weight / grid.scales + np.float32(INT8_MIDDLE), LEAST_BYTE, MOST_BYTE)
+    return BlockCodes(codes.astype(np.uint8)[:, None], grid, weight.shape[1], bits=8)

@@ -11,9 +11,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.compile.quantisation.methods.blocks import Bytes, Float32
+from engine.compile.quantisation.methods.blocks import INT8_MIDDLE, Bytes, Float32
 from engine.compile.quantisation.rounding.codes import (
     HIGHEST,
+    LEAST_BYTE,
+    MOST_BYTE,
     BlockCodes,
     BlockScales,
     Coding,
@@ -23,6 +25,7 @@ from engine.compile.quantisation.rounding.codes import (
     in_blocks,
     levelled,
     levels,
+    row_scales,
 )
 from engine.compile.quantisation.rounding.hessian import DAMPING, Float64, damped
 from engine.errors import CompileError
@@ -164,8 +167,25 @@ def compensated_searching(weight: Floats, factor: Factor, choose: ChooseScales, 
     return BlockCodes(codes, grid, weight.shape[1])
 
 
-def _codes(weight: Floats, factor: Factor, scales_of: Callable[[Floats, slice], tuple[Float32, Float32]]) -> Bytes:
-    """[outputs, blocks, block]. scales_of(values [block, outputs], columns): a scale and zero point for each value."""
+def compensated_rows(weight: Floats, factor: Factor) -> BlockCodes:
+    """[outputs, inputs] in 8 bits, with one scale for each row."""
+    grid, middle = row_scales(weight), np.float32(INT8_MIDDLE)
+
+    def chosen(values: Floats, _: slice) -> tuple[Float32, Float32]:
+        return np.broadcast_to(grid.scales[:, 0], values.shape), np.broadcast_to(middle, values.shape)
+
+    codes = _codes(weight, factor, chosen, (LEAST_BYTE, MOST_BYTE)).reshape(len(weight), 1, -1)
+    return BlockCodes(np.ascontiguousarray(codes[..., : weight.shape[1]]), grid, weight.shape[1], bits=8)
+
+
+ScalesOf = Callable[[Floats, slice], tuple[Float32, Float32]]
+
+
+def _codes(weight: Floats, factor: Factor, scales_of: ScalesOf, limits: tuple[int, int] = (0, HIGHEST)) -> Bytes:
+    """[outputs, blocks, block]. scales_of(values [block, outputs], columns): a scale and zero point for each value.
+
+    limits: the least and the most of a code.
+    """
     block = factor.block
     shape = in_blocks(weight, block).shape
     values = in_blocks(weight, block).reshape(len(weight), -1).T[factor.order]
@@ -179,20 +199,20 @@ def _codes(weight: Floats, factor: Factor, scales_of: Callable[[Floats, slice], 
         owed = upper[:start, part].T @ errors[:start]
         target = values[part] + inverse.T @ owed
         scales, zeros = scales_of(target, part)
-        block_codes = _block_codes(target, inverse, scales, zeros)
+        block_codes = _block_codes(target, inverse, scales, zeros, limits)
         codes[factor.order[part]] = block_codes
         errors[part] = values[part] - (block_codes - zeros) * scales
     return np.ascontiguousarray(codes.T).reshape(shape)
 
 
-def _block_codes(target: Floats, inverse: Floats, scales: Float32, zeros: Float32) -> Floats:
+def _block_codes(target: Floats, inverse: Floats, scales: Float32, zeros: Float32, limits: tuple[int, int]) -> Floats:
     """Columns of one block, one after the other; inverse [block, block] is U's block on the diagonal."""
     codes = np.empty_like(target)
     shares = np.empty_like(target)  # each error divided by U's diagonal
     reciprocals = np.divide(1, scales, dtype=target.dtype)
     for column in range(len(target)):
         value = target[column] - inverse[:column, column] @ shares[:column]
-        codes[column] = levelled(value * reciprocals[column] + zeros[column])
+        codes[column] = levelled(value * reciprocals[column] + zeros[column], *limits)
         rounded = (codes[column] - zeros[column]) * scales[column]
         shares[column] = (value - rounded) / inverse[column, column]
     return codes
@@ -210,4 +230,4 @@ def picked_rows(is_one: NDArray[np.bool_], one: BlockCodes, other: BlockCodes) -
         zeros = np.where(is_one[:, None], one.grid.zeros, other.grid.zeros)
     scales = np.where(is_one[:, None], one.grid.scales, other.grid.scales)
     codes = np.where(is_one[:, None, None], one.codes, other.codes)
-    return BlockCodes(codes, BlockScales(scales, zeros, one.grid.block), one.inputs)
+    return BlockCodes(codes, BlockScales(scales, zeros, one.grid.block), one.inputs, one.bits)

@@ -51,15 +51,15 @@ def test_integer_graphs_hold_the_chosen_codes(
         for part, modules in PARTS.items():
             names = [f"model.layers.{layer}.{module}.weight" for module in modules]
             weight = stored[f"layer_{layer}_{part}_weight"]
-            if not noted.keys() & set(names):  # 4 bits do not suffice for it
-                assert weight.data_type == onnx.TensorProto.INT8
-                continue
             codes = [np.concatenate([run.integers() for run in noted[name]]) for name in names]
             scales = [np.concatenate([run.grid.scales for run in noted[name]]) for name in names]
-            assert weight.data_type == onnx.TensorProto.INT4
+            bits = {run.bits for name in names for run in noted[name]}
+            assert {4: onnx.TensorProto.INT4, 8: onnx.TensorProto.INT8}[bits.pop()] == weight.data_type
+            assert not bits
             found = numpy_helper.to_array(weight).astype(np.int8)
             assert np.array_equal(found, np.concatenate(codes).T)
-            ratio = numpy_helper.to_array(stored[f"layer_{layer}_{part}_scales"]) / np.concatenate(scales).T
+            stored_scales = numpy_helper.to_array(stored[f"layer_{layer}_{part}_scales"])
+            ratio = stored_scales.reshape(-1, found.shape[1]) / np.concatenate(scales).T
             # The attention scale is the only factor there may be, and it is the same for all of an output.
             np.testing.assert_allclose(ratio, np.broadcast_to(ratio[0], ratio.shape), rtol=1e-6)
             assert part == "qkv" or np.array_equal(ratio, np.ones_like(ratio))

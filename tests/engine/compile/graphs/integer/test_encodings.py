@@ -12,6 +12,7 @@ from engine.bundle.tensors import Encoding, encoding_of, place_of
 from engine.compile.arguments import Quant, Split
 from engine.compile.calibration.encodings import (
     MASK_FLOOR,
+    VALUE_SHARE,
     Groups,
     Observed,
     Range,
@@ -52,6 +53,7 @@ def test_caches_are_symmetric_around_128() -> None:
     encoding = kv_encoding(Range(-2.54, 1.0))
     assert (encoding.dtype, encoding.zero_point) == ("uint8", 128)
     assert encoding.encode(np.array([-2.54, 0.0, 2.54])).tolist() == [1, 128, 255]
+    assert kv_encoding(Range(-2.54, 1.0), 0.5).encode(np.array([-2.54, 1.27])).tolist() == [0, 255]
 
 
 def test_groups_join_transitively() -> None:
@@ -86,7 +88,7 @@ def test_a_cache_has_no_finer_step_than_what_is_narrowed_to_it() -> None:
     for largest, is_kept in ((200.0, False), (0.3, True)):
         observed = {"x": seen(-1, 2), f"1/{wide}": seen(0, largest), cache: seen(-0.2, 0.2)}
         found = choose_encodings([graph], observed, 1.0, extreme_range)
-        own = kv_encoding(Range(-0.2, 0.2))
+        own = kv_encoding(Range(-0.2, 0.2), VALUE_SHARE)
         assert (found[cache] == own) is is_kept
         assert found[cache].scale == max(own.scale, found[f"1/{wide}"].scale) and found[cache].zero_point == 128
 
@@ -134,7 +136,7 @@ def test_what_attention_mixes_may_be_as_large_as_one_value() -> None:
     observed |= {"past_value_0_in": seen(-3, 2), "past_value_0_out": seen(-4, 2)}
     encodings = choose_encodings([made], observed, 1.0)
     assert encodings["1/seen"] == encodings["1/fresh"] == encodings["y"] == wide_encoding(extreme_range(seen(-4, 2)))
-    assert encodings["past_value_0_in"] == encodings["past_value_0_out"] == kv_encoding(Range(-4, 2))
+    assert encodings["past_value_0_in"] == encodings["past_value_0_out"] == kv_encoding(Range(-4, 2), VALUE_SHARE)
 
 
 def test_the_span_of_scores_is_what_a_mask_must_outweigh() -> None:

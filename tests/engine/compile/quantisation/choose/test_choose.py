@@ -14,7 +14,7 @@ from engine.compile.quantisation.choose.matrices import DOWN, GATE_UP, HEAD, OUT
 from engine.compile.sources.checkpoint import SafetensorsCheckpoint
 from engine.compile.sources.source import FolderSource, Source
 from engine.models.family import read_network
-from tests.engine.compile.quantisation.choose.texts import choose, coded, random_texts
+from tests.engine.compile.quantisation.choose.texts import ROWS, choose, coded, random_texts
 from tests.engine.compile.quantisation.transforms.rotated_source import rotated
 from tests.hybrid import make_hybrid
 
@@ -87,6 +87,17 @@ def test_kept_matrices_get_no_codes_and_count_with_their_own_floats(tiny_checkpo
     assert list(chooser.errors) == [QKV, OUTPUT, GATE_UP]
     for chosen, floats in zip(streams.chosen, streams.floats, strict=True):
         np.testing.assert_array_equal(chosen, floats)
+
+
+def test_wide_matrices_are_chosen_in_8_bits(tiny_checkpoint: Path, tmp_path: Path) -> None:
+    source = FolderSource(tiny_checkpoint)
+    network = read_network(source.config)
+    wide = frozenset(groups_of(network, 0)[0].tensors)
+    with source.tensors() as checkpoint:
+        codes, _, chooser = choose(checkpoint, network, tmp_path / "codes", random_texts(8, 64), head=ROWS, wide=wide)
+    eight = {name for name in codes if codes[name].bits == 8}
+    assert eight == {*wide, head_tensor(network)}
+    assert chooser.errors[HEAD].chosen < 0.5 * chooser.errors[HEAD].nearest < 0.01 * chooser.errors[HEAD].outputs
 
 
 class Watched(SafetensorsCheckpoint):

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from engine.compile.quantisation.choose.chosen_codes import CodesFolder
-from engine.compile.quantisation.rounding.codes import BlockCodes, Coding, extreme_scales, rounded
+from engine.compile.quantisation.methods.blocks import BlockForm
+from engine.compile.quantisation.rounding.codes import BlockCodes, Coding, extreme_scales, rounded, rounded_rows
 
 
 def random_codes(outputs: int, inputs: int, block: int = 32, coding: Coding = Coding.SYMMETRIC) -> BlockCodes:
@@ -17,7 +18,7 @@ def random_codes(outputs: int, inputs: int, block: int = 32, coding: Coding = Co
 def assert_same(found: BlockCodes, expected: BlockCodes) -> None:
     assert np.array_equal(found.codes, expected.codes)
     assert np.array_equal(found.grid.scales, expected.grid.scales)
-    assert (found.grid.block, found.inputs) == (expected.grid.block, expected.inputs)
+    assert (found.grid.block, found.inputs, found.bits) == (expected.grid.block, expected.inputs, expected.bits)
     assert (found.grid.zeros is None) == (expected.grid.zeros is None)
     if found.grid.zeros is not None:
         assert np.array_equal(found.grid.zeros, expected.grid.zeros)
@@ -43,6 +44,14 @@ def test_rows_may_come_in_runs_and_be_read_in_others(coding: Coding, tmp_path: P
     whole = np.concatenate([run.floats() for run in runs])
     assert np.array_equal(codes["head"].floats(), whole)
     assert np.array_equal(codes.read("head", 3, 7).floats(), whole[3:7])
+
+
+def test_rows_of_8_bits_come_back(tmp_path: Path) -> None:
+    codes, weight = CodesFolder(tmp_path), np.random.default_rng(3).standard_normal((9, 72)).astype(np.float32)
+    codes.append("a", rounded_rows(weight[:4]))
+    codes.append("a", rounded_rows(weight[4:]))
+    assert_same(codes["a"], rounded_rows(weight))
+    assert codes.form("a") == BlockForm(8, 72)
 
 
 def test_rows_of_another_form_are_refused(tmp_path: Path) -> None:

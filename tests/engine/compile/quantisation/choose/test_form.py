@@ -112,6 +112,6 @@ def test_forms_of_methods(quant: str, block: int, asymmetric: bool) -> None:
     assert (form.has_multiples, form.in_half) == (quant == "w4a16", quant == "w4")
 
 
-@pytest.mark.parametrize("quant", ["fp32", "int8", "keep", "fp16", "w8a16"])
+@pytest.mark.parametrize("quant", ["fp32", "int8", "keep", "fp16"])
 def test_other_methods_have_nothing_to_choose(quant: str) -> None:
     assert CodeForm.of(METHODS[Quant(quant)], CompileArguments(Path("a"), Path("b"))) is None

@@ -47,6 +47,7 @@ def grown(network: Network) -> Network:
 
 @pytest.mark.parametrize("quant", ["int4", "w4", "w4a16", "w8a16"])
 def test_good_is_the_default_whatever_it_takes(quant: str, tiny_checkpoint: Path) -> None:
+    assert settled(tiny_checkpoint, quant=Quant(quant), quality=QualityLevel.BEST)[0] is QualityLevel.BEST
     large = grown(read_network(FolderSource(tiny_checkpoint).config))
     for network in (None, large):
         assert settled(tiny_checkpoint, network, quant=Quant(quant)) == (QualityLevel.GOOD, [])
@@ -58,13 +59,6 @@ def test_methods_with_nothing_to_choose(quant: str, tiny_checkpoint: Path) -> No
     assert settled(tiny_checkpoint, quant=Quant(quant), quality=QualityLevel.FAST)[0] is QualityLevel.FAST
     with pytest.raises(CompileError, match=rf"--quality good chooses codes .* not for {quant}"):
         settled(tiny_checkpoint, quant=Quant(quant), quality=QualityLevel.GOOD)
-
-
-def test_the_best_quality_is_for_codes_of_4_bits(tiny_checkpoint: Path) -> None:
-    for quant in (Quant.INT4, Quant.W4, Quant.W4A16):
-        assert settled(tiny_checkpoint, quant=quant, quality=QualityLevel.BEST)[0] is QualityLevel.BEST
-    with pytest.raises(CompileError, match="--quality best chooses codes of 4 bits, of which --quant w8a16 has none"):
-        settled(tiny_checkpoint, quant=Quant.W8A16, quality=QualityLevel.BEST)
 
 
 def test_blocks_that_a_file_has_are_kept(tiny_checkpoint: Path, tmp_path: Path) -> None:
@@ -132,9 +126,8 @@ def test_models_that_denoise_blocks_and_whole_contexts(tiny_checkpoint: Path) ->
 
 def test_methods_in_words() -> None:
     good = CompileArguments(Path("a"), Path("out"), quality=QualityLevel.GOOD)
-    w4a16 = replace(good, quant=Quant.W4A16, lora=True)
-    forms = [CodeForm.of(method_of(each), each) for each in (good, w4a16)]
-    assert forms[0] is not None and forms[1] is not None
+    w4a16, w8a16 = replace(good, quant=Quant.W4A16, lora=True), replace(good, quant=Quant.W8A16)
+    forms = [form for each in (good, w4a16, w8a16) if (form := CodeForm.of(method_of(each), each)) is not None]
     streams, refined = "targets from the float stream", "refined codes and scales"
     assert methods_of(good, forms[0]) == (
         "balanced heads",
@@ -145,5 +138,4 @@ def test_methods_in_words() -> None:
         refined,
     )
     assert methods_of(w4a16, forms[1])[1:] == ("GPTQ", "searched LPBQ multiples", refined, "ranges by error")
-    w8a16 = replace(good, quant=Quant.W8A16)
-    assert methods_of(w8a16, None) == ("balanced heads", "ranges by error")
+    assert methods_of(w8a16, forms[2]) == ("balanced heads", streams, "GPTQ", "ranges by error")

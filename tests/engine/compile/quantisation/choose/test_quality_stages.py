@@ -27,6 +27,7 @@ CASES: dict[str, dict[str, Any]] = {
     "pool": {"layout": Layout.POOL},
     "asymmetric": {"asymmetric": True},
     "w4a16": {"quant": Quant.W4A16, "rows": (8,), "context": (64,)},
+    "w8a16": {"quant": Quant.W8A16, "rows": (8,), "context": (64,)},
     "fused": {"layout": Layout.FUSED, "rows": (8,), "context": (64,)},
     "float head": {"head": Quant.FP32},
     "head of 4 bits": {"head": Quant.INT4},
@@ -45,10 +46,11 @@ def test_every_layout_is_compiled(
     assert quality.level == "good"
     assert quality.tokens > 0
     assert quality.peak_bytes > 0
-    has_head = options.get("head") is Quant.INT4
+    quant = options.get("quant")
+    has_head = options.get("head") is Quant.INT4 or quant is not None
     assert {"down"} < set(quality.errors) <= {"qkv", "output", "gate_up", "down", "head"}
     assert ("head" in quality.errors) == has_head
-    assert 0 < quality.wide < 1
+    assert 0 < quality.wide < 1 or quant is Quant.W8A16
     assert all(0 < error.chosen < error.nearest for error in quality.errors.values())
     assert {path.name for path in (tmp_path / "good").iterdir()} == {*manifest.files, "manifest.json"}
 

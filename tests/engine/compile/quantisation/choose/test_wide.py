@@ -13,16 +13,18 @@ from engine.compile.arguments import CompileArguments, QualityLevel, Quant
 from engine.compile.calibration.forward import reference_logits
 from engine.compile.calibration.statistics import mean_divergence
 from engine.compile.pipeline import compile_bundle
+from engine.compile.quantisation.choose.choose import Forms
 from engine.compile.quantisation.choose.form import CodeForm, nearest
 from engine.compile.quantisation.choose.llama_cpp import q4_0_of
 from engine.compile.quantisation.choose.matrices import groups_of
-from engine.compile.quantisation.choose.wide import CHOSEN, MARGIN, Q4_0_SHARE, Aim, widened
+from engine.compile.quantisation.choose.wide import CHOSEN, MARGIN, Q4_0_SHARE, Aim, Losses, Mixture, widened
 from engine.compile.quantisation.methods.integer_blocks import INT4
 from engine.compile.sources.checkpoint import Checkpoint, RoundedCheckpoint
 from engine.compile.sources.source import FolderSource
 from engine.models.family import read_network
 from engine.models.network import Network
 from tests.engine.compile.quantisation.choose.test_quality import Notes
+from tests.engine.compile.quantisation.choose.texts import ROWS
 
 ARGUMENTS = CompileArguments(Path(), Path())
 FORM = CodeForm.of(INT4, ARGUMENTS)
@@ -42,13 +44,14 @@ def matrices(network: Network) -> frozenset[str]:
     )
 
 
-def lost(checkpoint: Checkpoint, network: Network, wide: frozenset[str]) -> float:
-    """KL of the definition with all but the wide matrices rounded."""
+def lost(checkpoint: Checkpoint, network: Network, wide: frozenset[str], wide_form: CodeForm | None = None) -> float:
+    """KL of the definition with all but the wide matrices rounded, and these in a form of their own."""
     assert FORM is not None
     form = FORM
-    rounded = RoundedCheckpoint(
-        checkpoint, dict.fromkeys(matrices(network) - wide, lambda weight: nearest(weight, form).floats())
-    )
+    roundings = dict.fromkeys(matrices(network) - wide, lambda weight: nearest(weight, form).floats())
+    if wide_form is not None:
+        roundings |= dict.fromkeys(wide, lambda weight: nearest(weight, wide_form).floats())
+    rounded = RoundedCheckpoint(checkpoint, roundings)
     expected, found = (
         np.concatenate([reference_logits(each, network, np.array(text)) for text in TEXTS])
         for each in (checkpoint, rounded)
@@ -56,12 +59,23 @@ def lost(checkpoint: Checkpoint, network: Network, wide: frozenset[str]) -> floa
     return mean_divergence(expected, found)
 
 
+def mixture(
+    checkpoint: Checkpoint,
+    network: Network,
+    share: float,
+    kept: frozenset[str] = frozenset(),
+    wide: CodeForm | None = None,
+    has_byte_caches: bool = False,
+) -> Mixture:
+    assert FORM is not None
+    target = Aim(q4_0_of(network), share).target(checkpoint, network, TEXTS)
+    return widened(Losses(checkpoint, network, TEXTS), Forms(FORM, wide=wide), kept, target, has_byte_caches)
+
+
 @pytest.mark.parametrize("share", [0.0, 0.1, 0.3, 10.0])
 def test_a_mixture_loses_what_it_says_and_reaches_its_aim(share: float, tiny_checkpoint: Path) -> None:
-    assert FORM is not None
     with opened(tiny_checkpoint) as (checkpoint, network):
-        aim = Aim(q4_0_of(network), share)
-        found = widened(checkpoint, network, FORM, TEXTS, frozenset(), aim)
+        found = mixture(checkpoint, network, share)
         assert found.kl == pytest.approx(CHOSEN * lost(checkpoint, network, found.wide), abs=1e-9)
         assert found.kl <= MARGIN * found.target
         assert (found.wide == matrices(network)) == (share == 0)
@@ -69,11 +83,20 @@ def test_a_mixture_loses_what_it_says_and_reaches_its_aim(share: float, tiny_che
         assert found.share == {0.0: 1.0, 10.0: 0.0}.get(share, found.share)
 
 
+def test_what_8_bits_and_caches_lose_counts(tiny_checkpoint: Path) -> None:
+    with opened(tiny_checkpoint) as (checkpoint, network):
+        of_caches = Losses(checkpoint, network, TEXTS).kl({}, has_byte_caches=True)
+        rows, both = (mixture(checkpoint, network, 0.0, wide=ROWS, has_byte_caches=caches) for caches in (False, True))
+        every = matrices(network)
+        assert rows.wide == both.wide == every
+        assert rows.kl == pytest.approx(CHOSEN * lost(checkpoint, network, every, ROWS), abs=1e-9)
+    assert 0 < of_caches < both.kl < of_caches + 2 * rows.kl
+
+
 def test_matrices_whose_codes_a_file_has_stay(tiny_checkpoint: Path) -> None:
-    assert FORM is not None
     with opened(tiny_checkpoint) as (checkpoint, network):
         kept = frozenset(name for name in matrices(network) if "mlp" in name)
-        found = widened(checkpoint, network, FORM, TEXTS, kept, Aim(q4_0_of(network), 0.0))
+        found = mixture(checkpoint, network, 0.0, kept)
         assert found.wide == matrices(network) - kept
 
 

@@ -12,6 +12,7 @@ from engine.compile.sources.checkpoint import Checkpoint, RoundedCheckpoint
 from engine.models.network import Network
 
 SYMMETRIC = CodeForm(32, Coding.SYMMETRIC)
+ROWS = CodeForm(32, Coding.SYMMETRIC, has_rows=True)
 
 
 def random_texts(count: int, length: int, vocab: int = 256) -> list[list[int]]:
@@ -33,9 +34,10 @@ def choose(
     form: CodeForm = SYMMETRIC,
     head: CodeForm | None = SYMMETRIC,
     kept: frozenset[str] = frozenset(),
+    wide: frozenset[str] = frozenset(),
 ) -> tuple[CodesFolder, Streams, Chooser]:
     """The codes of all matrices, the streams behind the last layer, and who made them."""
     folder.mkdir()
     codes = CodesFolder(folder)
-    chooser = Chooser(checkpoint, network, Forms(form, head), codes, lambda _: None, kept=kept)
+    chooser = Chooser(checkpoint, network, Forms(form, head, ROWS), codes, lambda _: None, kept, wide)
     return codes, chooser.run(texts), chooser

@@ -5,10 +5,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.compile.quantisation.rounding.codes import BlockCodes, BlockScales, Coding, extreme_scales, levels, rounded
+from engine.compile.quantisation.rounding.codes import (
+    BlockCodes,
+    BlockScales,
+    Coding,
+    extreme_scales,
+    levels,
+    rounded,
+    rounded_rows,
+)
 from engine.compile.quantisation.rounding.gptq import (
     ChooseScales,
     Factor,
+    compensated_rows,
     compensated_searching,
     factorised,
     picked_rows,
@@ -184,3 +193,15 @@ def test_the_factor_of_divided_inputs() -> None:
     )
     np.testing.assert_allclose(found.importance, np.diagonal(wanted)[found.order])
     assert np.array_equal(found.order, factor.order)
+
+
+@pytest.mark.parametrize("inputs", [64, 72])
+def test_rows_of_8_bits_lose_less_than_nearest(inputs: int) -> None:
+    weight, hessian = random_case(20, inputs, inputs)
+    weight = weight.astype(np.float32)
+    plain, found = rounded_rows(weight), compensated_rows(weight, factorised(hessian, 32))
+    assert (found.bits, found.codes.shape) == (8, (20, 1, inputs))
+    assert found.codes.min() >= 1
+    assert np.array_equal(found.grid.scales, plain.grid.scales)
+    before, after = (output_errors(weight, codes.floats(), hessian).sum() for codes in (plain, found))
+    assert after < 0.5 * before

@@ -11,12 +11,17 @@ from engine.compile.calibration import attention
 from engine.compile.calibration.forward import reference_hidden
 from engine.compile.quantisation.transforms.heads import (
     LARGEST,
+    SMOOTHED,
+    STANDS_OUT,
     HeadStatistics,
+    StreamStatistics,
     balancing_edits,
     head_statistics,
     key_factors,
+    smoothing_edits,
     value_factors,
 )
+from engine.compile.quantisation.transforms.rotation import Edits, LinearEdit
 from engine.compile.sources.source import FolderSource, Source
 from engine.compile.sources.task import names_in
 from engine.models.family import read_network
@@ -36,9 +41,13 @@ FAMILIES: dict[str, dict[str, Any]] = {
 
 
 def statistics_of(source: Source) -> dict[int, HeadStatistics]:
+    return all_statistics_of(source)[0]
+
+
+def all_statistics_of(source: Source) -> tuple[dict[int, HeadStatistics], StreamStatistics]:
     network = read_network(source.config)
     with source.tensors() as checkpoint:
-        return head_statistics(checkpoint, names_in(checkpoint, network), TEXTS, lambda count: None)[0]
+        return head_statistics(checkpoint, names_in(checkpoint, network), TEXTS, lambda count: None)
 
 
 def balanced(source: Source) -> Source:
@@ -92,6 +101,29 @@ def test_channels_of_all_heads_reach_as_far(family: str, make_oracle: MakeOracle
         # Of each head a channel is as large beside the others as the columns that read it.
         np.testing.assert_allclose(seen.values / sizes[:, None], seen.reads / reads[:, None], rtol=1e-3)
         np.testing.assert_allclose(np.square(seen.values).mean(), np.square(before[layer].values).mean(), rtol=1e-4)
+
+
+@pytest.mark.parametrize("family", ["Llama", "Phi3"])
+def test_a_channel_of_a_feed_forward_that_stands_out_is_divided(family: str, make_oracle: MakeOracle) -> None:
+    source = FolderSource(make_oracle(family, **FAMILIES[family])[1])
+    network = read_network(source.config)
+    reach = all_statistics_of(source)[1].inner[1]
+    assert smoothing_edits(network, {1: reach}) == {}
+    factor = np.ones(len(reach))
+    factor[3] = 2 * STANDS_OUT * reach.max() / reach[3]
+    names = network.details.names
+    up = factor if len(names.gate_up) == 2 else np.concatenate([np.ones(len(factor)), factor])
+    edits = {
+        names.gate_up[-1].format(layer=1): LinearEdit(output_scale=up),
+        names.down.format(layer=1): LinearEdit(input_scale=1 / factor),
+    }
+    planted = TransformedSource(source, network, lambda _: Edits({}, edits), source.config)
+    before = all_statistics_of(planted)[1].inner
+    smooth = TransformedSource(planted, network, lambda _: Edits({}, smoothing_edits(network, before)), source.config)
+    after = all_statistics_of(smooth)[1].inner
+    np.testing.assert_allclose(after[1][3], before[1][3] / SMOOTHED, rtol=1e-4)
+    np.testing.assert_allclose(np.delete(after[1], 3), np.delete(before[1], 3), rtol=1e-3, atol=1e-6)
+    assert relative_error(logits_of(source), logits_of(smooth)) < LIMIT
 
 
 def test_the_factors_of_values_have_the_least_product_of_errors() -> None:
