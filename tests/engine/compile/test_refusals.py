@@ -12,8 +12,12 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from engine.bundle.manifest import Manifest
-from engine.compile.arguments import Layout, QualityLevel, Quant, Target
+from engine.compile.arguments import CompileArguments, Layout, QualityLevel, Quant, Target
+from engine.compile.plan import check_recurrent
 from engine.errors import CompileError
+from engine.models.family import read_network
+from tests.engine.models.test_falcon_h1 import SMALLEST
+from tests.engine.models.test_nemotron_h import NANO
 from tools.random_checkpoint import SHAPES, write_checkpoint
 
 EXPERTS: dict[str, Any] = {
@@ -190,3 +194,10 @@ def test_layers_that_pools_lack_are_named(
     edit_config(**changes)(source)
     with pytest.raises(CompileError, match=message):
         build(source, **options)
+
+
+@pytest.mark.parametrize(("config", "family"), [(SMALLEST, "falcon_h1"), (NANO, "nemotron_h")])
+def test_npu_graphs_have_no_state(config: dict[str, Any], family: str) -> None:
+    arguments = CompileArguments(Path("model"), Path("bundle"), Target.X_ELITE)
+    with pytest.raises(CompileError, match=rf"--target x-elite: recurrent layers \({family}\) run on the CPU only"):
+        check_recurrent(arguments, read_network(config))

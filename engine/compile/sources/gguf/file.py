@@ -86,7 +86,7 @@ def network_config(
         "hidden_size": fields.integer("embedding_length", 1, 1 << 16),
         "num_hidden_layers": geometry.layers,
         "num_attention_heads": geometry.heads,
-        **(_blocks(fields, geometry) if architecture.has_blocks else _key_heads(fields, geometry)),
+        **_key_heads(fields, geometry, architecture.has_blocks),
         "head_dim": geometry.head_dim,
         "intermediate_size": _ffn(fields, geometry, architecture.has_blocks),
         "vocab_size": tensors.shape("token_embd.weight")[0],
@@ -118,34 +118,34 @@ def _positions(fields: ArchitectureFields) -> dict[str, object]:
     return {"position_embedding_type": "rope" if fields.flag("rope.scaling.finetuned", True) else None}
 
 
-def _key_heads(fields: ArchitectureFields, geometry: GgufGeometry) -> dict[str, object]:
-    """A number, or one for each layer: those with none have short convolutions, or a state."""
+def _key_heads(fields: ArchitectureFields, geometry: GgufGeometry, has_blocks: bool) -> dict[str, object]:
+    """A number, or one for each layer: those with none have short convolutions, or a state, or are feed-forwards."""
     if fields.has(KEY_LENGTH_OF_WINDOWS):
         return {"num_key_value_heads": fields.each(KEY_HEADS, geometry.layers, 1, geometry.heads)[0]}
     if not fields.is_array(KEY_HEADS):
         return {"num_key_value_heads": fields.integer(KEY_HEADS, 1, geometry.heads, geometry.heads)}
-    counts = fields.each(KEY_HEADS, geometry.layers, 0, 1024)
+    told = geometry.layers + geometry.drafting * has_blocks
+    counts = fields.each(KEY_HEADS, told, 0, 1024)[: geometry.layers]
     if len(set(counts) - {0}) != 1:
         raise UnsupportedModel(f"{fields.title}: {fields.key(KEY_HEADS)} that differ between layers are not supported")
+    if has_blocks:
+        return {"num_key_value_heads": max(counts)} | _blocks(fields, counts, told)
     other = RECURRENT_LAYER if fields.has("ssm.state_size") else CONVOLUTION
     kinds = [ATTENTION_LAYER if count else other for count in counts]
     return {"num_key_value_heads": max(counts)} | ({"layer_types": kinds} if 0 in counts else {})
 
 
-def _blocks(fields: ArchitectureFields, geometry: GgufGeometry) -> dict[str, object]:
-    """Of what kind each layer of Nemotron-H is: Mamba2 has neither heads of keys nor a feed-forward. Layers that draft
-    are told of behind the others."""
-    layers, told = geometry.layers, geometry.layers + geometry.drafting
-    heads, widths = (fields.each(key, told, 0, 1 << 20)[:layers] for key in (KEY_HEADS, FFN))
-    if len(set(heads) - {0}) != 1:
-        raise UnsupportedModel(f"{fields.title}: {fields.key(KEY_HEADS)} that differ between layers are not supported")
+def _blocks(fields: ArchitectureFields, counts: tuple[int, ...], told: int) -> dict[str, object]:
+    """Of what kind each layer of Nemotron-H is: Mamba2 has neither heads of keys nor a feed-forward. told: layers with
+    those that draft."""
+    widths = fields.each(FFN, told, 0, 1 << 20)[: len(counts)]
     forward = EXPERT_LAYER if fields.has(EXPERT_COUNT) else FEED_FORWARD
     kinds = [
         forward if width else ATTENTION_LAYER if count else RECURRENT_LAYER
-        for count, width in zip(heads, widths, strict=True)
+        for count, width in zip(counts, widths, strict=True)
     ]
-    inner, count = fields.integer("ssm.inner_size", 1, 1 << 20), fields.integer("ssm.time_step_rank", 1, 1024)
-    return {"num_key_value_heads": max(heads), "layers_block_type": kinds, "mamba_head_dim": inner // count}
+    inner, heads = fields.integer("ssm.inner_size", 1, 1 << 20), fields.integer("ssm.time_step_rank", 1, 1024)
+    return {"layers_block_type": kinds, "mamba_head_dim": inner // heads}
 
 
 def _encoder(fields: ArchitectureFields, tensors: Checkpoint, window: int, epsilon: str) -> dict[str, object]:
