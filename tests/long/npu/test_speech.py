@@ -3,6 +3,7 @@
 import shutil
 from pathlib import Path
 
+import httpx
 import pytest
 
 from engine.compile.arguments import CompileArguments, Quant, Target
@@ -12,7 +13,8 @@ from engine.config import EngineConfig
 from engine.runtime.qnn.provider import EMULATOR
 from engine.sources.resolve import resolve_bundle
 from engine.worker.assembly import assemble
-from tests.tiny_whisper import SPOKEN, by_transformers, request, run, tokens_of, write_folder
+from tests.live import serving
+from tests.tiny_whisper import SPOKEN, by_transformers, request, run, tokens_of, write_folder, write_wav
 
 CONTEXT = 200
 TOKENS = 16
@@ -52,13 +54,35 @@ def test_texts_in_the_emulator(bundle: Path, wanted: dict[str, list[int]]) -> No
     assert texts_of(bundle) == wanted
 
 
-@pytest.mark.parametrize("layout", ["{}.bin", "{}_onnx/{}.bin"])
-def test_a_folder_of_ai_hub(layout: str, bundle: Path, wanted: dict[str, list[int]], tmp_path: Path) -> None:
+def as_ai_hub(bundle: Path, folder: Path, layout: str) -> Path:
     """Both binaries and the words, as qai-hub-models lays them out; no file of ours."""
-    folder = tmp_path / "whisper"
     for part in ("encoder", "decoder"):
         path = folder / layout.replace("{}", part)
         path.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(bundle / f"{part}.bin", path)
     (folder / "vocab.bin").write_bytes(b"".join(word + b"\0" for word in SPOKEN))
+    return folder
+
+
+@pytest.mark.parametrize("layout", ["{}.bin", "{}_onnx/{}.bin"])
+def test_a_folder_of_ai_hub(layout: str, bundle: Path, wanted: dict[str, list[int]], tmp_path: Path) -> None:
+    folder = as_ai_hub(bundle, tmp_path / "whisper", layout)
     assert texts_of(resolve_bundle(str(folder), tmp_path / "cache")) == wanted
+
+
+def test_it_is_served(bundle: Path, tmp_path: Path) -> None:
+    """Words have no times: no graph tells what heads look at."""
+    folder = as_ai_hub(bundle, tmp_path / "whisper", "{}.bin")
+    write_wav(tmp_path / "sound.wav", seconds=0.9)
+    sound = (tmp_path / "sound.wav").read_bytes()
+    with serving(str(folder), cache=tmp_path / "cache") as server:
+        url = f"{server.url}/v1/audio/transcriptions"
+
+        def asked(**fields: str) -> httpx.Response:
+            given = {"language": "en", "temperature": "0.2", "response_format": "verbose_json", **fields}
+            return httpx.post(url, data=given | {"model": "whisper"}, files={"file": sound}, timeout=120)
+
+        found = asked().raise_for_status().json()
+        assert found["text"] and found["segments"]
+        refused = asked(**{"timestamp_granularities[]": "word"})
+        assert (refused.status_code, refused.json()["error"]["param"]) == (400, "timestamp_granularities")
