@@ -119,7 +119,7 @@ class ModelSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     has_sinks: each attention head has a score that takes its share of the weights and gives nothing. recurrent: layers
     with a state, None = there are none. attention: of each layer, () = all are plain.
     experts: None = every token goes through all weights. layer_inputs: numbers that each layer takes of a token beside
-    the stream.
+    the stream. streams: of `hidden` numbers each, side by side between layers.
     """
 
     family: Name
@@ -140,6 +140,12 @@ class ModelSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     has_sinks: bool = False
     experts: ExpertSpec | None = None
     layer_inputs: UnknownSize = 0
+    streams: Annotated[int, Meta(ge=1, le=16)] = 1
+
+    @property
+    def stream_width(self) -> int:
+        """Numbers of a row between layers."""
+        return self.hidden * self.streams
 
     def attention_of(self, layer: int) -> LayerAttention:
         """How one layer attends."""

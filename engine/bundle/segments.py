@@ -100,7 +100,7 @@ def linear_forms(manifest: Manifest, part: int) -> tuple[Forms, Forms]:
     if part == 1 and manifest.vision is not None:
         inputs |= {EMBEDS: (FLOAT, (1, rows, model.hidden)), EMBEDDED: (FLOAT, (1, rows, 1))}
     if part > 1:
-        hidden: Form = (FLOAT, (1, rows, model.hidden))
+        hidden: Form = (FLOAT, (1, rows, model.stream_width))
         inputs = {"hidden_in": hidden, **_mixed_forms(model, part - 2, rows), **_layer_input_forms(model, rows)}
         if manifest.vision is not None and part - 2 < manifest.vision.deepstack:
             inputs[deepstack_name(part - 2)] = hidden
@@ -109,7 +109,7 @@ def linear_forms(manifest: Manifest, part: int) -> tuple[Forms, Forms]:
     chosen = _expert_forms(model, part - 2, rows)
     if part == last:
         return inputs, {LOGITS: (FLOAT, (1, rows, manifest.row_outputs)), **chosen}
-    outputs: Forms = {"hidden_out": (FLOAT, (1, rows, model.hidden)), **chosen}
+    outputs: Forms = {"hidden_out": (FLOAT, (1, rows, model.stream_width)), **chosen}
     if part == 1:
         outputs |= _layer_input_forms(model, rows)
     if (recurrent := model.recurrence_of(part - 1)) is not None:

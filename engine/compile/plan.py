@@ -199,7 +199,7 @@ def check_layers(arguments: CompileArguments, network: Network) -> None:
     lacking = network.unlike_layers or ("" if is_float else network.other_stream)
     if lacking:
         shortest = min((window for window in network.spec.layer_windows if window), default=0)
-        shorter = f", or a context of at most {shortest}" if shortest else ""
+        shorter = f", or a context of at most {shortest}" if shortest and not network.own_forms else ""
         raise CompileError(f"{lacking} ({network.spec.family}) needs --target cpu with --layout segments{shorter}")
 
 

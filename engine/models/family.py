@@ -12,6 +12,7 @@ from engine.models.config_fields import ConfigFields
 from engine.models.dense_families import DENSE
 from engine.models.expert_families import WITH_EXPERTS
 from engine.models.falcon_h1 import FALCON_H1
+from engine.models.gemma3n import GEMMA3N, GEMMA3N_NESTED
 from engine.models.gemma4 import GEMMA4, GEMMA4_NESTED
 from engine.models.gpt_oss import GPT_OSS
 from engine.models.granite_hybrid import GRANITE4
@@ -29,7 +30,10 @@ from engine.models.vision import VISION, deepstack_layers, reads_images
 
 # The table of families, and the step from config.json to a Network.
 
-_OTHERS = (QWEN3_5, QWEN3_5_NESTED, LFM2, GPT_OSS, GEMMA4, GEMMA4_NESTED, GRANITE4, FALCON_H1, NEMOTRON_H)
+_OTHERS = (
+    *(QWEN3_5, QWEN3_5_NESTED, LFM2, GPT_OSS, GEMMA3N, GEMMA3N_NESTED, GEMMA4, GEMMA4_NESTED),
+    *(GRANITE4, FALCON_H1, NEMOTRON_H),
+)
 _ALL = (*DENSE, *POST_NORM, *WITH_EXPERTS, *_OTHERS, *WITH_LATENTS, *TEXT_MODELS, *VISION)
 FAMILIES = {family.architecture: family for family in _ALL}
 
@@ -73,6 +77,8 @@ def network_of(values: Mapping[str, object], family: Family, max_context: int = 
     epsilon = config.number("rms_norm_eps", 1e-12, 1.0, config.number("norm_eps", 1e-12, 1.0, family.default_epsilon))
     if details.layer_inputs is not None:
         spec = msgspec.structs.replace(spec, layer_inputs=details.layer_inputs.size)
+    if details.altup is not None:
+        spec = msgspec.structs.replace(spec, streams=details.altup.count)
     if spec.rope.gain and details.latent is not None:
         raise UnsupportedModel("llama_4_scaling_beta is not supported for latent attention")
     if deep >= spec.layers:

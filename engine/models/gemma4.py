@@ -10,30 +10,26 @@ from engine.bundle.model_spec import LayerAttention, RotationKind
 from engine.errors import UnsupportedModel
 from engine.models.config_fields import ConfigFields
 from engine.models.experts import BesideNames, ExpertDetails, ExpertKeys, ExpertNames, read_experts, usual_forms
-from engine.models.layer_kinds import declared_window, layer_count, sliding_layers
-from engine.models.network import Activation, Family, FamilyDetails, LayerInputs, Multipliers, QkNorm, WeightNames
+from engine.models.layer_kinds import cache_owners, declared_window, layer_count, sliding_layers
+from engine.models.network import Activation, Family, FamilyDetails, Multipliers, QkNorm, WeightNames
 from engine.models.post_norm_families import GEMMA_NAMES
 from engine.models.qwen3_5 import NESTED, TEXT, nested
+from engine.models.streams import LayerInputs
 
 _NAMES = replace(GEMMA_NAMES, layer_scale="model.layers.{layer}.layer_scalar")
 # Where the config does not say.
 _WINDOW, _GLOBAL_HEAD_DIM, _LOCAL_THETA, _INPUTS, _INPUT_TOKENS = 512, 512, 10_000.0, 256, 262_144
-_OTHER_SENSES = ("model.vision_tower.", "model.audio_tower.", "model.embed_vision.", "model.embed_audio.")
+OTHER_SENSES = ("model.vision_tower.", "model.audio_tower.", "model.embed_vision.", "model.embed_audio.")
 _UNREAD = ("k_proj", "v_proj", "k_norm", "v_norm")  # that checkpoints may have of layers which share
 
 
 def _attention(config: ConfigFields) -> tuple[LayerAttention, ...]:
     """Layers that see everything have heads of their own; the last ones read what the last of their kind before has."""
-    layers, window = layer_count(config), declared_window(config) or _WINDOW
+    window = declared_window(config) or _WINDOW
     # The last layer sees everything, whatever the config says (transformers `Gemma4TextConfig`).
     sliding = (*sliding_layers(config, lambda layer: bool((layer + 1) % 6))[:-1], False)
-    first_shared = layers - config.integer("num_kv_shared_layers", 0, layers - 1, 0)
     found = []
-    for layer, is_sliding in enumerate(sliding):
-        alike = [other for other in range(first_shared) if sliding[other] == is_sliding]
-        if layer >= first_shared and not alike:
-            raise UnsupportedModel(f"num_kv_shared_layers leaves layer {layer} no layer of its type to read from")
-        owner = alike[-1] if layer >= first_shared else -1
+    for layer, (is_sliding, owner) in enumerate(zip(sliding, cache_owners(config, sliding, 0), strict=True)):
         kv_heads, head_dim = (0, 0) if is_sliding else _global_heads(config, layer)
         rotation = RotationKind.LOCAL if is_sliding else RotationKind.MODEL
         found.append(LayerAttention(window if is_sliding else 0, rotation, kv_heads, head_dim, owner))
@@ -80,11 +76,9 @@ def _experts(config: ConfigFields, root: str = TEXT) -> ExpertDetails | None:
 def _details(config: ConfigFields) -> FamilyDetails:
     layers, attention = layer_count(config), _attention(config)
     ffn, has_bias = config.integer("intermediate_size", 1, 1 << 20), config.flag("attention_bias", False)
-    shared = frozenset(layer for layer, each in enumerate(attention) if each.cache_of >= 0)
+    shared = _sharing(attention)
     is_wide = config.flag("use_double_wide_mlp", False) and bool(shared)
     has_keys_alone = config.flag("attention_k_eq_v", False)
-    size = config.integer("hidden_size_per_layer_input", 0, 1 << 16, _INPUTS)
-    tokens = config.integer("vocab_size_per_layer_input", 1, 1 << 22, _INPUT_TOKENS)
     return FamilyDetails(
         qkv_bias=has_bias,
         output_bias=has_bias,
@@ -99,11 +93,28 @@ def _details(config: ConfigFields) -> FamilyDetails:
         multipliers=Multipliers(config.integer("hidden_size", 1, 1 << 16) ** 0.5, attention=1.0),
         logit_softcap=config.number("final_logit_softcapping", 0.0, 1e6, 0.0),
         layer_ffn=tuple(ffn * (2 if layer in shared else 1) for layer in range(layers)) if is_wide else (),
-        layer_inputs=LayerInputs(size, tokens) if size else None,
+        layer_inputs=read_layer_inputs(config),
         names=_NAMES,
         experts=_experts(config),
-        ignored=tuple(f"model.layers.{layer}.self_attn.{name}" for layer in sorted(shared) for name in _UNREAD),
+        ignored=unread_of_shared(attention),
     )
+
+
+def read_layer_inputs(config: ConfigFields, least: int = 0) -> LayerInputs | None:
+    """None for a size of 0. least: of the sizes that a family may have."""
+    size = config.integer("hidden_size_per_layer_input", least, 1 << 16, _INPUTS)
+    tokens = config.integer("vocab_size_per_layer_input", 1, 1 << 22, _INPUT_TOKENS)
+    return LayerInputs(size, tokens) if size else None
+
+
+def _sharing(attention: tuple[LayerAttention, ...]) -> frozenset[int]:
+    """Layers that read the keys and values of others."""
+    return frozenset(layer for layer, each in enumerate(attention) if each.cache_of >= 0)
+
+
+def unread_of_shared(attention: tuple[LayerAttention, ...]) -> tuple[str, ...]:
+    """Names of what checkpoints may have of these layers, and nothing needs."""
+    return tuple(f"model.layers.{layer}.self_attn.{name}" for layer in sorted(_sharing(attention)) for name in _UNREAD)
 
 
 def _nested_details(config: ConfigFields) -> FamilyDetails:
@@ -112,7 +123,7 @@ def _nested_details(config: ConfigFields) -> FamilyDetails:
     inputs = details.layer_inputs and LayerInputs(**nested(details.layer_inputs, NESTED))
     ignored = tuple(NESTED + name.removeprefix(TEXT) for name in details.ignored)
     names = WeightNames(**nested(details.names, NESTED))
-    experts, unread = _experts(config, NESTED), (*ignored, *_OTHER_SENSES)
+    experts, unread = _experts(config, NESTED), (*ignored, *OTHER_SENSES)
     return replace(details, names=names, layer_inputs=inputs, experts=experts, ignored=unread)
 
 

@@ -72,6 +72,19 @@ def unlike(
     return tuple(kinds[has_window] for has_window in sliding)
 
 
+def cache_owners(config: ConfigFields, sliding: Sequence[bool], default: int) -> tuple[int, ...]:
+    """Whose keys and values each layer reads, -1 = its own: the last `num_kv_shared_layers` read those of the last
+    layer of their kind before them. UnsupportedModel where there is no such layer."""
+    layers, found = len(sliding), []
+    first_shared = layers - config.integer("num_kv_shared_layers", 0, layers - 1, default)
+    for layer, is_sliding in enumerate(sliding):
+        alike = [other for other in range(first_shared) if sliding[other] == is_sliding]
+        if layer >= first_shared and not alike:
+            raise UnsupportedModel(f"num_kv_shared_layers leaves layer {layer} no layer of its type to read from")
+        found.append(alike[-1] if layer >= first_shared else -1)
+    return tuple(found)
+
+
 def every_window(config: ConfigFields) -> tuple[LayerAttention, ...]:
     """`sliding_window` counts for all layers (Mistral, Phi-3) but those that `layer_types` calls full."""
     return windows(config, sliding_layers(config, lambda _: True))

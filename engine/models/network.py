@@ -11,6 +11,7 @@ from engine.bundle.specs import EncoderSpec, RecurrentSpec
 from engine.models.config_fields import ConfigFields
 from engine.models.experts import ExpertDetails
 from engine.models.latent import LatentAttention
+from engine.models.streams import AltUp, LayerInputs
 
 
 class Activation(StrEnum):
@@ -121,23 +122,6 @@ class RecurrentNames:
     skip: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class LayerInputs:
-    """What every layer takes of a row beside the stream: (norm(projection) + table) / sqrt(2), of all layers at once.
-
-    size: numbers of one layer. vocab: rows of the table. Modules: gate, output and post_norm are of a layer.
-    """
-
-    size: int
-    vocab: int
-    table: str = "model.embed_tokens_per_layer"
-    projection: str = "model.per_layer_model_projection"
-    norm: str = "model.per_layer_projection_norm"
-    gate: str = "model.layers.{layer}.per_layer_input_gate"
-    output: str = "model.layers.{layer}.per_layer_projection"
-    post_norm: str = "model.layers.{layer}.post_per_layer_input_norm"
-
-
 class QkNorm(StrEnum):
     """What the norms of queries and keys are taken over."""
 
@@ -172,7 +156,9 @@ class FamilyDetails:
     has_output_gate: the query projection has twice its outputs, for each head a query and then a gate.
     has_value_norm: each head of values is normed, without a weight. layers_of_keys: layers whose values are what their
     keys are made of. layer_ffn: width of each layer's feed-forward, 0 = it has none, () = all have the model's.
-    latent: None = heads are projected from the stream.
+    gate_cutoffs: of each layer, how many deviations above the mean of a row's gate is what counts as 0 (Spark
+    Transformer, arXiv 2506.06644), None or () = nothing is cut. latent: None = heads are projected from the stream.
+    altup: None = there is one stream.
     norm_offset: added to the weight of every norm but that of recurrent outputs. softcaps: what scores of attention
     and logits are kept below, cap * tanh(x / cap), 0 = nothing. ignored: beginnings of names of tensors that the text
     model does without. diffusion: None = one token after the other. experts: None = all layers have one feed-forward.
@@ -204,7 +190,9 @@ class FamilyDetails:
     has_value_norm: bool = False
     layers_of_keys: frozenset[int] = frozenset()
     layer_ffn: tuple[int, ...] = ()
+    gate_cutoffs: tuple[float | None, ...] = ()
     layer_inputs: LayerInputs | None = None
+    altup: AltUp | None = None
     latent: LatentAttention | None = None
     images_both_ways: bool = False
     factors: Factors = field(default_factory=dict)
@@ -337,6 +325,10 @@ class Network:
         """Whether a layer has one, or experts."""
         return layer in self.expert_layers or self.ffn_of(layer) > 0
 
+    def gate_cutoff(self, layer: int) -> float | None:
+        """Where a layer cuts its gate, in deviations above the mean, None = nowhere."""
+        return self.details.gate_cutoffs[layer] if self.details.gate_cutoffs else None
+
     @property
     def attention_scale(self) -> float:
         """What scores are multiplied with."""
@@ -385,7 +377,9 @@ class Network:
         unusual = {
             "layers that read the keys and values of others": bool(spec.shared_layers),
             "heads of several sizes": spec.has_unlike_caches,
+            "several streams": spec.streams > 1,
             "inputs of each layer": bool(spec.layer_inputs),
+            "gates that are cut": bool(details.gate_cutoffs),
             "layers without a feed-forward": 0 in details.layer_ffn,
             "feed-forwards of several widths": bool(details.layer_ffn),
             "a norm of values": details.has_value_norm,

@@ -12,7 +12,8 @@ def parameters_of(network: Network) -> int:
     total = spec.layers * (sum(map(bool, norms)) * spec.hidden + bool(names.layer_scale))
     total += sum(bool(network.ffn_norm(layer)) for layer in range(spec.layers)) * spec.hidden
     total += sum(_of_attention(network, layer) for layer in spec.attention_layers)
-    total += _of_recurrence(spec, details) + _of_experts(spec, details) + _of_layer_inputs(network)
+    total += _of_recurrence(spec, details) + _of_experts(spec, details)
+    total += _of_layer_inputs(network) + _of_streams(network)
     dense = (network.ffn_of(layer) for layer in range(spec.layers) if layer not in network.expert_layers)
     matrices = details.activation.matrices
     total += sum((matrices + 1) * spec.hidden * n + (matrices * n + spec.hidden) * details.ffn_bias for n in dense)
@@ -39,6 +40,16 @@ def _of_layer_inputs(network: Network) -> int:
         return 0
     width = spec.layers * inputs.size
     return width * (inputs.vocab + spec.hidden) + inputs.size + 2 * width * spec.hidden + spec.layers * spec.hidden
+
+
+def _of_streams(network: Network) -> int:
+    """What makes several streams of one and one of several, and how each layer mixes them."""
+    hidden, altup = network.spec.hidden, network.details.altup
+    if altup is None:
+        return 0
+    count = altup.count
+    layer = (count + 3 + 2 * altup.rank) * hidden + count**3 + count**2
+    return 2 * (count - 1) * hidden**2 + network.spec.layers * layer
 
 
 def _of_experts(spec: ModelSpec, details: FamilyDetails) -> int:

@@ -10,7 +10,8 @@ from engine.bundle.specs import MOST_KERNEL, RecurrentSpec
 from engine.errors import UnsupportedModel
 from engine.models.config_fields import ConfigFields
 from engine.models.layer_kinds import checked_recurrence, recurrent_layers
-from engine.models.network import Family, FamilyDetails, LayerInputs, QkNorm, RecurrentNames, WeightNames
+from engine.models.network import Family, FamilyDetails, QkNorm, RecurrentNames, WeightNames
+from engine.models.streams import AltUp, LayerInputs
 
 RECURRENT_LAYER, ATTENTION_LAYER = "linear_attention", "full_attention"
 TEXT, NESTED = "model.", "model.language_model."
@@ -38,7 +39,7 @@ def _nested_details(config: ConfigFields) -> FamilyDetails:
     )
 
 
-def nested(names: WeightNames | RecurrentNames | LayerInputs, root: str) -> dict[str, Any]:
+def nested(names: WeightNames | RecurrentNames | LayerInputs | AltUp, root: str) -> dict[str, Any]:
     """The names, where the text model of a larger one begins with `root`."""
     return {item.name: _renamed(getattr(names, item.name), root) for item in fields(names)}
 

@@ -197,8 +197,8 @@ class RowBuffers:
     def __init__(self, manifest: Manifest, most: int) -> None:
         model = manifest.model
         widths = {
-            "hidden 0": model.hidden,
-            "hidden 1": model.hidden,
+            "hidden 0": model.stream_width,
+            "hidden 1": model.stream_width,
             **_mixer_widths(model),
             **({LAYER_INPUTS: model.layers * model.layer_inputs} if model.layer_inputs else {}),
             **{f"{side} {kind}": rope.rotary_dim // 2 for kind, rope in model.ropes.items() for side in ("cos", "sin")},
@@ -369,7 +369,7 @@ class LinearChain:
             attended = model.heads_of(model.attention_of(model.layers - 1)).query_width
             given = recurrent.value_width if recurrent else attended
             widths = {
-                "hidden_in": model.hidden,
+                "hidden_in": model.stream_width,
                 ATTENDED: attended,
                 OUT: given,
                 GATE_IN: given,

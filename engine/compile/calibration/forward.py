@@ -12,12 +12,14 @@ from numpy.typing import NDArray
 
 from engine.compile.calibration.attention import Kept, capped, mixed_by_attention, rotation_of
 from engine.compile.calibration.experts import mixed_by_experts
-from engine.compile.calibration.layer_reader import LayerReader, gated, norm, sigmoid
+from engine.compile.calibration.layer_reader import LayerReader, above, gated, norm, sigmoid
 from engine.compile.calibration.recurrence import mixed_by_recurrence
+from engine.compile.calibration.streams import corrected, merged, predicted, spread, with_path
 from engine.compile.sources.checkpoint import Checkpoint, Float32
 from engine.models.network import Network
 
 _HEAD_ROWS = 16_384
+Mix = Callable[[Float32, Float32], Float32]  # the first product of a layer and what was projected -> mixed rows
 
 
 def reference_logits(
@@ -50,11 +52,22 @@ def reference_hidden(
     x = x * np.float32(network.details.multipliers.embedding)
     x = LayerReader(checkpoint, network, 0).normed(x, names.embedding_norm)
     inputs, kept = layer_inputs(checkpoint, network, tokens, x), Kept()
+    reader = LayerReader(checkpoint, network, 0)
+    x = x if network.details.altup is None else spread(reader, x)
     for layer in range(spec.layers):
         reader = LayerReader(checkpoint, network, layer)
-        x = layer_output(reader, layer, x, mixing(reader, layer, [len(tokens)], visible, kept))
-        x = _ended(reader, x, inputs)
+        x = _passed(reader, x, mixing(reader, layer, [len(tokens)], visible, kept), inputs)
+    x = x if network.details.altup is None else merged(reader, x)
     return final_normed(checkpoint, network, x)
+
+
+def _passed(reader: LayerReader, x: Float32, mix: Mix, inputs: Float32 | None) -> Float32:
+    """The stream, or the streams, behind a layer and what it makes of its own inputs."""
+    if reader.network.details.altup is None:
+        return _ended(reader, layer_output(reader, reader.layer, x, mix), inputs)
+    streams = predicted(reader, x)
+    first = layer_output(reader, reader.layer, streams[:, 0], mix)
+    return corrected(reader, streams, first, lambda x: _of_inputs(reader, x, inputs))
 
 
 def layer_inputs(checkpoint: Checkpoint, network: Network, tokens: NDArray[np.int64], x: Float32) -> Float32 | None:
@@ -64,7 +77,8 @@ def layer_inputs(checkpoint: Checkpoint, network: Network, tokens: NDArray[np.in
     if names is None:
         return None
     shape, reader = (len(tokens), network.spec.layers, names.size), LayerReader(checkpoint, network, 0)
-    of_tokens = np.concatenate([checkpoint.rows(f"{names.table}.weight", int(t), int(t) + 1) for t in tokens])
+    places = [int(token) if token < names.vocab else 0 for token in tokens]
+    of_tokens = np.concatenate([checkpoint.rows(f"{names.table}.weight", place, place + 1) for place in places])
     of_stream = reader.project(x, (names.projection,)) / np.float32(math.sqrt(network.spec.hidden))
     of_stream = reader.normed(of_stream.reshape(shape), names.norm)
     total = of_stream + of_tokens.reshape(shape) * np.float32(math.sqrt(names.size))
@@ -74,12 +88,17 @@ def layer_inputs(checkpoint: Checkpoint, network: Network, tokens: NDArray[np.in
 def _ended(reader: LayerReader, x: Float32, inputs: Float32 | None) -> Float32:
     """The stream behind a layer with what the layer makes of its own inputs, times its factor."""
     details = reader.network.details
-    if inputs is not None and details.layer_inputs is not None:
-        names = details.layer_inputs
-        both = np.concatenate([reader.project(x, (names.gate,)), inputs[:, reader.layer]], axis=1)
-        grown = reader.project(gated(both, details.activation), (names.output,))
-        x = x + reader.normed(grown, names.post_norm)
+    x = x if inputs is None else x + _of_inputs(reader, x, inputs)
     return x * reader.tensor(details.names.layer_scale) if details.names.layer_scale else x
+
+
+def _of_inputs(reader: LayerReader, x: Float32, inputs: Float32 | None) -> Float32:
+    """What a layer makes of its own inputs and x [T, hidden]."""
+    details = reader.network.details
+    names = details.layer_inputs
+    assert names is not None and inputs is not None
+    both = np.concatenate([reader.project(x, (names.gate,)), inputs[:, reader.layer]], axis=1)
+    return reader.normed(reader.project(gated(both, details.activation), (names.output,)), names.post_norm)
 
 
 def final_normed(checkpoint: Checkpoint, network: Network, x: Float32) -> Float32:
@@ -87,7 +106,6 @@ def final_normed(checkpoint: Checkpoint, network: Network, x: Float32) -> Float3
     return LayerReader(checkpoint, network, network.spec.layers).normed(x, network.details.names.final_norm)
 
 
-Mix = Callable[[Float32, Float32], Float32]  # the first product of a layer and what was projected -> mixed rows
 Tap = Callable[[str, Float32], None]  # which matrices read it (one of the names below), and the inputs [T, width]
 QKV, OUTPUT, GATE_UP, DOWN = "qkv", "output", "gate_up", "down"
 
@@ -102,6 +120,7 @@ def layer_output(reader: LayerReader, layer: int, x: Float32, mix: Mix, tap: Tap
     tap(OUTPUT, mixed)
     grown = reader.summed(mixed, network.output_names(layer))
     x = x + reader.normed(grown, names.attention_post_norm) * residual
+    x = x if network.details.altup is None else with_path(reader, x, normed)
     if not network.has_feed_forward(layer):
         return x
     grown = _fed_forward(reader, layer, x, tap)
@@ -132,7 +151,11 @@ def _fed_forward(reader: LayerReader, layer: int, x: Float32, tap: Tap) -> Float
 
 def _dense(reader: LayerReader, normed: Float32, gate_up: tuple[str, ...], down: str, tap: Tap) -> Float32:
     tap(GATE_UP, normed)
-    inner = gated(reader.project(normed, gate_up), reader.network.details.activation)
+    stacked, cutoff = reader.project(normed, gate_up), reader.network.gate_cutoff(reader.layer)
+    if cutoff is not None:
+        gate, up = np.split(stacked, 2, axis=1)
+        stacked = np.concatenate([above(gate, cutoff), up], axis=1)
+    inner = gated(stacked, reader.network.details.activation)
     tap(DOWN, inner)
     return reader.project(inner, (down,))
 

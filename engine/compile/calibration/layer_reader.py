@@ -75,6 +75,12 @@ def sigmoid(x: Float32) -> Float32:
     return result
 
 
+def above(gate: Float32, cutoff: float) -> Float32:
+    """How far each number is above so many deviations over its row's mean, 0 below."""
+    least = gate.mean(axis=-1, keepdims=True) + np.float32(cutoff) * gate.std(axis=-1, keepdims=True)
+    return np.asarray(np.maximum(gate - least, np.float32(0)), np.float32)
+
+
 def gated(stacked: Float32, activation: Activation = Activation.GATED_SILU) -> Float32:
     """Gate and up side by side [T, 2 * ffn], or up alone -> what the down projection is given [T, ffn]."""
     if activation is Activation.SQUARED_RELU:

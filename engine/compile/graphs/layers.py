@@ -238,7 +238,7 @@ class LayerWriter:
     def _fed_forward(self, x: str, packed: PackedLayer) -> str:
         graph, details, experts = self.graph, self.network.details.experts, packed.experts
         normed = self.normed(x, packed.ffn_norm)
-        dense = "" if packed.gate_up is None else self._dense(normed, packed.gate_up, packed.down)
+        dense = "" if packed.gate_up is None else self._dense(normed, packed.gate_up, packed)
         if experts is None or details is None:
             return dense
         if (beside := experts.beside) is not None:
@@ -257,14 +257,24 @@ class LayerWriter:
             dense = graph.op("Mul", [dense, graph.op("Sigmoid", [linear(graph, normed, experts.shared_gate)])])
         return graph.op("Add", [mixed, dense])
 
-    def _dense(self, normed: str, gate_up: PackedLinear, down: PackedLinear | None) -> str:
+    def _dense(self, normed: str, gate_up: PackedLinear, packed: PackedLayer) -> str:
         """act(gate) * up, or act(up), projected down."""
-        assert down is not None
+        assert packed.down is not None
         if self.network.details.activation.matrices == 1:
-            return self.project(self.activated(self.project(normed, gate_up, GATE_UP)), down, DOWN)
+            return self.project(self.activated(self.project(normed, gate_up, GATE_UP)), packed.down, DOWN)
         gate, up = self._gate_and_up(normed, gate_up)
+        if packed.gate_cutoff is not None:
+            gate = self._above(gate, packed.gate_cutoff)
         inner = self.graph.op("Mul", [self.activated(gate), up])
-        return self.project(inner, down, DOWN)
+        return self.project(inner, packed.down, DOWN)
+
+    def _above(self, gate: str, cutoff: float) -> str:
+        """gate [1, N, ffn] -> how far it is above so many deviations over its row's mean, 0 below."""
+        graph = self.graph
+        apart = graph.op("Sub", [gate, graph.op("ReduceMean", [gate, graph.integers(-1)], keepdims=1)])
+        square = graph.op("ReduceMean", [graph.op("Mul", [apart, apart]), graph.integers(-1)], keepdims=1)
+        least = graph.op("Mul", [graph.op("Sqrt", [square]), graph.real(cutoff)])
+        return graph.op("Relu", [graph.op("Sub", [apart, least])])
 
     def activated(self, gate: str) -> str:
         """What a gate multiplies with, or what the down projection takes."""

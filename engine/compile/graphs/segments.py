@@ -5,6 +5,9 @@ Shapes: N rows, H query heads on K key heads of D numbers each.
 """
 
 from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
 
 from engine.bundle.model_spec import HeadForm, RopeSpec
 from engine.bundle.segments import GAIN, GATE_IN, GATE_OUT, LAYER_INPUTS, SINKS
@@ -24,6 +27,7 @@ from engine.compile.graphs.layers import (
     rotate_rows,
 )
 from engine.compile.graphs.recurrence import recurrent_output, start_recurrence
+from engine.compile.graphs.streams import corrected, first_stream, merged, predicted, spread, with_path
 from engine.compile.quantisation.packed import PackedEnding, PackedLatents, PackedLayer, PackedLayerInputs, PackedPart
 from engine.compile.quantisation.weight_file import StoredTensor
 from engine.models.latent import LatentAttention
@@ -105,18 +109,27 @@ def _join(layers: LayerWriter, parts: list[str], name: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class LinearWriter:
-    """Writes one linear graph: the end of one layer and the start of the next."""
+    """Writes one linear graph: the end of one layer and the start of the next.
+
+    Of several streams, hidden_in and hidden_out are those that the layer between them is given.
+    """
 
     graph: GraphBuilder
     layers: LayerWriter
     network: Network
 
     def finish_layer(self, rows: str, packed: PackedLayer, layer: int, name: str = "") -> str:
-        """Declares hidden_in [1, N, hidden] and what the layer's mixer gave; what the layer gives [1, N, hidden]."""
+        """Declares hidden_in [1, N, stream] and what the layer's mixer gave; what the layer gives [1, N, stream]."""
         graph, layers = self.graph, self.layers
-        graph.add_input(HIDDEN_IN, DTYPE, 1, rows, self.network.spec.hidden)
+        graph.add_input(HIDDEN_IN, DTYPE, 1, rows, self.network.spec.stream_width)
         grown = layers.normed(self._mixed(rows, packed, layer), packed.attention_post_norm)
-        x = graph.op("Add", [HIDDEN_IN, grown])
+        first = first_stream(layers, HIDDEN_IN)
+        x = graph.op("Add", [first, grown])
+        if packed.streams is not None:
+            x = with_path(layers, x, layers.normed(first, packed.attention_norm), packed.streams)
+            x = layers.with_feed_forward(x, packed)
+            of_inputs = partial(self._of_inputs, packed=packed.ending, layer=layer, rows=rows)
+            return corrected(layers, HIDDEN_IN, x, packed.streams, of_inputs)
         if packed.ending is None:
             return layers.with_feed_forward(x, packed, name)
         return self._ended(layers.with_feed_forward(x, packed), packed.ending, layer, rows, name)
@@ -134,17 +147,22 @@ class LinearWriter:
 
     def _ended(self, x: str, packed: PackedEnding, layer: int, rows: str, name: str) -> str:
         """x with what the layer makes of its own inputs, times the layer's factor."""
-        graph, layers, spec = self.graph, self.layers, self.network.spec
-        size = spec.layer_inputs
-        if size:
-            graph.add_input(LAYER_INPUTS, DTYPE, 1, rows, spec.layers * size)
-        if packed.gate is not None and packed.output is not None:
-            places = [graph.integers(number) for number in (layer * size, (layer + 1) * size, -1)]
-            given = graph.op("Slice", [LAYER_INPUTS, *places])
-            gate = layers.activated(linear(graph, x, packed.gate))
-            grown = linear(graph, graph.op("Mul", [gate, given]), packed.output)
-            x = graph.op("Add", [x, layers.normed(grown, packed.norm)])
+        graph = self.graph
+        if packed.gate is not None:
+            x = graph.op("Add", [x, self._of_inputs(x, packed, layer, rows)])
+        assert packed.scale is not None
         return graph.op("Mul", [x, graph.parameter(packed.scale)], name=name)
+
+    def _of_inputs(self, x: str, packed: PackedEnding | None, layer: int, rows: str) -> str:
+        """What the layer makes of its own inputs and x [1, N, hidden]; declares them."""
+        graph, layers, spec = self.graph, self.layers, self.network.spec
+        assert packed is not None and packed.gate is not None and packed.output is not None
+        size = spec.layer_inputs
+        graph.add_input(LAYER_INPUTS, DTYPE, 1, rows, spec.layers * size)
+        places = [graph.integers(number) for number in (layer * size, (layer + 1) * size, -1)]
+        given = graph.op("Slice", [LAYER_INPUTS, *places])
+        gate = layers.activated(linear(graph, x, packed.gate))
+        return layers.normed(linear(graph, graph.op("Mul", [gate, given]), packed.output), packed.norm)
 
     def add_layer_inputs(self, x: str, packed: PackedLayerInputs) -> None:
         """x [1, N, hidden], embedded -> what every layer takes of the rows: of their tokens, and of x."""
@@ -152,7 +170,11 @@ class LinearWriter:
         size, width = spec.layer_inputs, spec.layers * spec.layer_inputs
         apart = graph.reshape(linear(graph, x, packed.projection), 1, f"{ROWS}*{spec.layers}", size)
         normed = graph.reshape(self.layers.norm(apart, graph.parameter(packed.norm)), 1, ROWS, width)
-        of_tokens = graph.op("Mul", [embed(graph, IDS, packed.table), graph.real(packed.table_scale)])
+        ids = IDS
+        if packed.vocab < spec.vocab:
+            has_row = graph.op("Less", [IDS, graph.constant(np.array(packed.vocab, np.int32))])
+            ids = graph.op("Where", [has_row, IDS, graph.constant(np.array(0, np.int32))])
+        of_tokens = graph.op("Mul", [embed(graph, ids, packed.table), graph.real(packed.table_scale)])
         graph.op("Add", [normed, of_tokens], name=LAYER_INPUTS)
         graph.add_output(LAYER_INPUTS, DTYPE, 1, ROWS, width)
 
@@ -168,9 +190,9 @@ class LinearWriter:
         return graph.op("Mul", [ATTENDED, graph.op("Sigmoid", [GATE_IN])])
 
     def start_layer(self, x: str, packed: PackedLayer, layer: int) -> None:
-        """x [1, N, hidden] -> what the layer's mixers take."""
+        """x [1, N, stream] -> what the layer's mixers take."""
         network = self.network
-        normed = self.layers.normed(x, packed.attention_norm)
+        normed = self.layers.normed(first_stream(self.layers, x), packed.attention_norm)
         own = stacked = self.layers.project(normed, packed.qkv, QKV)
         recurrent = network.spec.recurrence_of(layer)
         if recurrent is not None and recurrent.is_beside:
@@ -272,16 +294,20 @@ def linear_graph(packed: PackedPart, network: Network, part: int, modules: tuple
             graph.add_input(EMBEDS, DTYPE, 1, ROWS, spec.hidden)
             graph.add_input(EMBEDDED, DTYPE, 1, ROWS, 1)
             rows = graph.op("Where", [graph.op("Greater", [EMBEDDED, graph.real(0.5)]), EMBEDS, rows])
-        x = graph.op("Identity", [rows], name=HIDDEN_OUT)
+        x = rows if packed.spreading else graph.op("Identity", [rows], name=HIDDEN_OUT)
         if packed.layer_inputs is not None:
             writer.add_layer_inputs(x, packed.layer_inputs)
+        if packed.spreading is not None:
+            x = spread(writer.layers, x, packed.spreading)
     else:
         is_deep = part - 2 < network.deepstack
         x = writer.finish_layer(ROWS, packed.layers[part - 2], part - 2, "" if is_deep else HIDDEN_OUT)
         if is_deep:
             added = graph.add_input(deepstack_name(part - 2), DTYPE, 1, ROWS, spec.hidden)
             x = graph.op("Add", [x, added], name=HIDDEN_OUT)
-    graph.add_output(HIDDEN_OUT, DTYPE, 1, ROWS, spec.hidden)
+    if (streams := packed.layers[part - 1].streams) is not None:
+        x = predicted(writer.layers, x, streams, HIDDEN_OUT)
+    graph.add_output(HIDDEN_OUT, DTYPE, 1, ROWS, spec.stream_width)
     writer.start_layer(x, packed.layers[part - 1], part - 1)
     return graph
 
@@ -290,6 +316,7 @@ def _add_head(writer: LinearWriter, packed: PackedPart) -> None:
     graph = writer.graph
     assert packed.final_norm is not None
     x = writer.finish_layer(LOGIT_ROWS, packed.layers[-1], writer.network.spec.layers - 1)
+    x = merged(writer.layers, x, packed.merging) if packed.merging else x
     x = writer.layers.norm(x, graph.parameter(packed.final_norm))
     width = writer.network.spec.hidden
     if packed.head is not None:

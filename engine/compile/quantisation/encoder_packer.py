@@ -5,8 +5,9 @@ from pathlib import Path
 
 import numpy as np
 
+from engine.compile.quantisation.linear_packer import LinearSource
 from engine.compile.quantisation.packed import PackedEncoder, PackedEncoderLayer, PackedNorm
-from engine.compile.quantisation.packer import LinearSource, WeightPacker
+from engine.compile.quantisation.packer import WeightPacker
 from engine.compile.quantisation.weight_file import StoredTensor, WeightFile
 from engine.compile.sources.checkpoint import Checkpoint, Float32
 from engine.models.network import Activation, EncoderDetails, Network

@@ -99,10 +99,10 @@ class PackedLatents:
 
 @dataclass(frozen=True, slots=True)
 class PackedEnding:
-    """Behind the feed-forward. scale [1]: of the whole stream. gate [inputs of a layer, hidden], output [hidden, inputs
-    of a layer] and norm: what makes something of the layer's own inputs, None = it has none."""
+    """Behind the feed-forward. scale [1]: of the whole stream, None = 1. gate [inputs of a layer, hidden], output
+    [hidden, inputs of a layer] and norm: what makes something of the layer's own inputs, None = it has none."""
 
-    scale: StoredTensor
+    scale: StoredTensor | None
     gate: PackedLinear | None = None
     output: PackedLinear | None = None
     norm: StoredTensor | None = None
@@ -110,12 +110,30 @@ class PackedEnding:
 
 @dataclass(frozen=True, slots=True)
 class PackedLayerInputs:
-    """Of all layers side by side. projection and norm hold the factor of the sum; table_scale: of the table's rows."""
+    """Of all layers side by side. projection and norm hold the factor of the sum; table_scale: of the table's rows,
+    of which there are `vocab`."""
 
     table: PackedTable
+    vocab: int
     table_scale: float
     projection: PackedLinear
     norm: StoredTensor
+
+
+@dataclass(frozen=True, slots=True)
+class PackedStreams:
+    """Of a layer with S streams. router_norm [hidden] holds 1 / hidden, the bias of prediction [S * S, S] the identity,
+    that of correction [S, S] ones. scale [hidden]: of the first stream where inputs of the layer are added. left [rank,
+    hidden], right [hidden, rank] and path_norm [hidden]: of the path beside attention."""
+
+    router_norm: StoredTensor
+    router: PackedLinear
+    prediction: PackedLinear
+    correction: PackedLinear
+    scale: StoredTensor
+    left: PackedLinear
+    right: PackedLinear
+    path_norm: StoredTensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +143,7 @@ class PackedLayer:
     In a recurrent layer qkv holds queries, keys, values and the gate of the output, behind those of attention where
     there is both. A norm that the family lacks is None. output and down hold the multiplier of what is added to the
     stream. gate_up and down: of what every row goes through, None where experts alone take its place, or nothing does.
-    sinks [heads]. v_norm: of each head of values.
+    sinks [heads]. v_norm: of each head of values. gate_cutoff: as `Network.gate_cutoff`.
     """
 
     attention_norm: StoredTensor | None
@@ -144,12 +162,14 @@ class PackedLayer:
     v_norm: StoredTensor | None = None
     ending: PackedEnding | None = None
     latents: PackedLatents | None = None
+    gate_cutoff: float | None = None
+    streams: PackedStreams | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class PackedPart:
     """What one part's data file holds. The last part of an embedder has a final norm and no head. embedding_norm: of
-    the table's rows, None = there is none."""
+    the table's rows, None = there is none. spreading, merging: of several streams."""
 
     table: PackedTable | None
     layers: tuple[PackedLayer, ...]
@@ -157,6 +177,8 @@ class PackedPart:
     head: PackedLinear | None
     embedding_norm: StoredTensor | None = None
     layer_inputs: PackedLayerInputs | None = None
+    spreading: PackedLinear | None = None
+    merging: tuple[PackedLinear, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,53 +1,32 @@
 """From checkpoint tensors to packed parts: one matrix in memory at a time, tables in slices."""
 
 import math
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import TypeVar
 
 import numpy as np
 
 from engine.bundle.specs import ModelTask, RecurrentKind
-from engine.compile.arguments import CompileArguments
 from engine.compile.graphs.embedding import store_integer_table, store_table
 from engine.compile.graphs.pool import PartPlan
 from engine.compile.quantisation.expert_packer import ExpertPacker
-from engine.compile.quantisation.methods.blocks import Blocks
-from engine.compile.quantisation.methods.method import Activations, FloatMatrix, Method
-from engine.compile.quantisation.methods.table import UNROUNDED, embedding_bits, head_method, method_of, wide_method
+from engine.compile.quantisation.linear_packer import LinearSource
+from engine.compile.quantisation.methods.method import Activations
+from engine.compile.quantisation.methods.table import UNROUNDED, embedding_bits, head_method, method_of
 from engine.compile.quantisation.packed import (
     PackedBeside,
     PackedDelta,
-    PackedEnding,
     PackedExperts,
     PackedLatents,
     PackedLayer,
-    PackedLayerInputs,
     PackedLinear,
-    PackedNorm,
     PackedPart,
     PackedRecurrence,
     PackedTable,
 )
+from engine.compile.quantisation.stream_packer import StreamPacker
 from engine.compile.quantisation.weight_file import StoredTensor, WeightFile
-from engine.compile.sources.checkpoint import Checkpoint, Float32
 from engine.models.experts import BesideNames
-from engine.models.network import Network, QkNorm
-
-Run = TypeVar("Run")
-_SLICE_ITEMS = 1 << 21  # numbers worked on at once: small enough for the caches, large enough for numpy
-
-
-@dataclass(frozen=True, slots=True)
-class LinearSource:
-    """Matrices [outputs, inputs] stacked along outputs. The first `scaled_rows` outputs are multiplied by `scale`."""
-
-    names: tuple[str, ...]
-    outputs: tuple[int, ...]
-    inputs: int
-    has_bias: bool = False
-    scaled_rows: int = 0
-    scale: float = 1.0
+from engine.models.network import QkNorm
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,40 +42,24 @@ class _Mixer:
     v_norm: StoredTensor | None = None
 
 
-class WeightPacker:
-    """Writes the weights of parts. `on_read` is told the stored bytes of every tensor read.
-
-    wide: tensors of the layers that get 8 bits where others have 4.
-    """
-
-    def __init__(
-        self,
-        checkpoint: Checkpoint,
-        network: Network,
-        arguments: CompileArguments,
-        on_read: Callable[[int], None],
-        wide: frozenset[str] = frozenset(),
-    ) -> None:
-        self._wide = wide
-        self._checkpoint = checkpoint
-        self._network = network
-        self._arguments = arguments
-        self._on_read = on_read
+class WeightPacker(StreamPacker):
+    """Writes the weights of parts."""
 
     def pack(self, part: PartPlan, file: WeightFile, small: WeightFile) -> PackedPart:
         """Write the matrices of a part into its file; its table, norms and biases into `small`, perhaps the same."""
         names, spec = self._network.details.names, self._network.spec
         table = self.table(small) if part.has_table else None
-        inputs = self._layer_inputs(file, small) if part.has_table and spec.layer_inputs else None
+        inputs = self.layer_inputs(file, small) if part.has_table and spec.layer_inputs else None
+        spreading = self.spreading(file) if part.has_table and spec.streams > 1 else None
         layers = tuple(self._layer(file, small, layer) for layer in part.layers)
         if not part.has_head:
-            return PackedPart(table, layers, None, None, layer_inputs=inputs)
+            return PackedPart(table, layers, None, None, layer_inputs=inputs, spreading=spreading)
         # The multiplier of the logits, and what they are capped at, are in the last norm: it costs nothing there.
         gain = 1.0 if self._arguments.task is ModelTask.EMBED else self._network.logit_gain
-        final_norm = small.add("final_norm", self._norm(names.final_norm, spec.hidden) * np.float32(gain))
+        final_norm = small.add("final_norm", self.norm(names.final_norm, spec.hidden) * np.float32(gain))
         head = None if self._arguments.task is ModelTask.EMBED else self._head(file)
-        first = small.add("embedding_norm", self._norm(name, spec.hidden)) if (name := names.embedding_norm) else None
-        return PackedPart(table, layers, final_norm, head, first, inputs)
+        first = small.add("embedding_norm", self.norm(name, spec.hidden)) if (name := names.embedding_norm) else None
+        return PackedPart(table, layers, final_norm, head, first, inputs, spreading, self.merging(file))
 
     def _layer(self, file: WeightFile, small: WeightFile, layer: int) -> PackedLayer:
         details, spec = self._network.details, self._network.spec
@@ -107,7 +70,7 @@ class WeightPacker:
         found = {"attention_norm": self._network.attention_norm(layer), "ffn_norm": self._network.ffn_norm(layer)}
         found |= {place: getattr(names, place) for place in places}
         norms = {
-            place: small.add(f"{at}_{place}", self._norm(name.format(layer=layer), spec.hidden)) if name else None
+            place: small.add(f"{at}_{place}", self.norm(name.format(layer=layer), spec.hidden)) if name else None
             for place, name in found.items()
         }
         return PackedLayer(
@@ -125,8 +88,10 @@ class WeightPacker:
             mixer.sinks,
             self._experts(file, small, layer) if layer in self._network.expert_layers else None,
             mixer.v_norm,
-            self._ending(file, small, layer) if names.layer_scale else None,
+            self.ending(file, small, layer) if names.layer_scale or details.layer_inputs else None,
             self._latents(file, small, layer) if details.latent else None,
+            self._network.gate_cutoff(layer),
+            self.streams(file, small, layer) if details.altup else None,
         )
 
     def _mixer(self, file: WeightFile, small: WeightFile, layer: int) -> _Mixer:
@@ -155,41 +120,17 @@ class WeightPacker:
         query_norm = query_up = None
         if latent.query_rank:
             query_norm = small.add(
-                f"{at}_query_norm", self._norm(latent.query_norm.format(layer=layer), latent.query_rank)
+                f"{at}_query_norm", self.norm(latent.query_norm.format(layer=layer), latent.query_rank)
             )
             width, scale = self._network.query_width, self._network.attention_scale
             source = LinearSource(
                 (latent.query_up.format(layer=layer),), (width,), latent.query_rank, False, width, scale
             )
             query_up = self.linear(file, small, f"{at}_query_up", source)
-        kv_norm = small.add(f"{at}_kv_norm", self._norm(latent.kv_norm.format(layer=layer), latent.kv_rank))
+        kv_norm = small.add(f"{at}_kv_norm", self.norm(latent.kv_norm.format(layer=layer), latent.kv_rank))
         outputs = spec.heads * (latent.kept + latent.value_dim)
         source = LinearSource((latent.kv_up.format(layer=layer),), (outputs,), latent.kv_rank)
         return PackedLatents(query_norm, query_up, kv_norm, self.linear(file, small, f"{at}_kv_up", source))
-
-    def _ending(self, file: WeightFile, small: WeightFile, layer: int) -> PackedEnding:
-        details, hidden, at = self._network.details, self._network.spec.hidden, f"layer_{layer}"
-        scale = small.add(f"{at}_scale", self.vector(details.names.layer_scale.format(layer=layer), 1))
-        names = details.layer_inputs
-        if names is None:
-            return PackedEnding(scale)
-        gate = LinearSource((names.gate.format(layer=layer),), (names.size,), hidden)
-        output = LinearSource((names.output.format(layer=layer),), (hidden,), names.size)
-        norm = small.add(f"{at}_inputs_norm", self._norm(names.post_norm.format(layer=layer), hidden))
-        stored = self.linear(file, small, f"{at}_inputs_gate", gate)
-        return PackedEnding(scale, stored, self.linear(file, small, f"{at}_inputs_output", output), norm)
-
-    def _layer_inputs(self, file: WeightFile, small: WeightFile) -> PackedLayerInputs:
-        names, spec = self._network.details.layer_inputs, self._network.spec
-        assert names is not None
-        width, half = spec.layers * names.size, math.sqrt(0.5)
-        table = LinearSource((names.table,), (names.vocab,), width)
-        bits = embedding_bits(self._arguments)
-        stored = store_table(small, self._slices(table), (names.vocab, width), bits, "layer_table")
-        source = LinearSource((names.projection,), (width,), spec.hidden, False, width, spec.hidden**-0.5)
-        norm = small.add("layer_inputs_norm", self._norm(names.norm, names.size) * np.float32(half))
-        projection = self.linear(file, small, "layer_inputs_projection", source)
-        return PackedLayerInputs(stored, half * math.sqrt(names.size), projection, norm)
 
     def _feed_forward(self, layer: int) -> tuple[LinearSource, LinearSource] | None:
         """What every token goes through in a layer; None where there are only experts, or nothing."""
@@ -225,9 +166,9 @@ class WeightPacker:
             bias = small.add(f"{at}_choice_bias", values)
         if names.shared_gate:
             source = LinearSource((names.shared_gate.format(layer=layer),), (1,), hidden)
-            gate = self._store(small, f"{at}_shared_gate", source, UNROUNDED, None)
+            gate = self.store(small, f"{at}_shared_gate", source, UNROUNDED, None)
         router_bias = small.add(f"{at}_router_bias", self._bias(router)) if router.has_bias else None
-        stored = self._store(small, f"{at}_router", router, UNROUNDED, router_bias)
+        stored = self.store(small, f"{at}_router", router, UNROUNDED, router_bias)
         beside = self._beside(small, layer, experts.beside) if experts.beside else None
         return PackedExperts(stored, *stacks, bias, gate, beside)
 
@@ -236,7 +177,7 @@ class WeightPacker:
         scale = self.vector(names.router_scale.format(layer=layer), hidden) / np.float32(math.sqrt(hidden))
         norms = {place: getattr(names, place) for place in ("norm", "post_norm", "dense_post_norm")}
         stored = {
-            place: small.add(f"{at}_experts_{place}", self._norm(module.format(layer=layer), hidden))
+            place: small.add(f"{at}_experts_{place}", self.norm(module.format(layer=layer), hidden))
             for place, module in norms.items()
         }
         return PackedBeside(small.add(f"{at}_router_norm", scale), **stored)
@@ -250,10 +191,10 @@ class WeightPacker:
         if details.has_qk_norm:
             is_whole = details.qk_norm is QkNorm.ALL
             widths = (heads.query_width, heads.key_width) if is_whole else (heads.head_dim, heads.head_dim)
-            scaled = self._norm(names.q_norm.format(layer=layer), widths[0]) * np.float32(scale)
+            scaled = self.norm(names.q_norm.format(layer=layer), widths[0]) * np.float32(scale)
             q_norm = small.add(f"{at}_q_norm", scaled)
         if details.has_qk_norm and has_keys:
-            k_norm = small.add(f"{at}_k_norm", self._norm(names.k_norm.format(layer=layer), widths[1]))
+            k_norm = small.add(f"{at}_k_norm", self.norm(names.k_norm.format(layer=layer), widths[1]))
         outputs = self._network.qkv_outputs(layer)
         if details.latent is not None:
             outputs = (outputs[0], sum(outputs[1:]))
@@ -292,7 +233,7 @@ class WeightPacker:
             modules = (names.beta.format(layer=layer), names.decay.format(layer=layer))
             steps = LinearSource(modules, (heads, heads), spec.hidden)
             # A decay is an exponential, and these are few: they are never rounded.
-            stored = self._store(small, f"{at}_steps", steps, UNROUNDED, None)
+            stored = self.store(small, f"{at}_steps", steps, UNROUNDED, None)
         rate = -np.exp(self.vector(names.a_log.format(layer=layer), heads))
         dt_bias = self.vector(names.dt_bias.format(layer=layer), heads)
         width = recurrent.value_width if is_mamba2 else recurrent.value_dim
@@ -301,39 +242,10 @@ class WeightPacker:
             norm = small.add(f"{at}_recurrent_norm", self.vector(f"{names.norm.format(layer=layer)}.weight", width))
         return PackedDelta(stored, small.add(f"{at}_rate", rate), small.add(f"{at}_dt_bias", dt_bias), norm)
 
-    def _norm(self, module: str, size: int) -> Float32:
-        return self.vector(f"{module}.weight", size) + np.float32(self._network.details.norm_offset)
-
-    def vector(self, name: str, size: int) -> Float32:
-        """A tensor of one axis."""
-        self._on_read(self._checkpoint.stored_bytes(name))
-        return self._checkpoint.tensor(name, (size,))
-
-    def layer_norm(self, file: WeightFile, name: str, module: str, size: int) -> PackedNorm:
-        """Write the weight and the bias of a norm."""
-        weight, bias = (self.vector(f"{module}.{part}", size) for part in ("weight", "bias"))
-        return PackedNorm(file.add(f"{name}_weight", weight), file.add(f"{name}_bias", bias))
-
-    def linear(self, file: WeightFile, small: WeightFile, name: str, source: LinearSource) -> PackedLinear:
-        """Write the matrix of a linear layer into `file`, its bias into `small`."""
-        bias = small.add(f"{name}_bias", self._bias(source)) if source.has_bias else None
-        is_wide = all(f"{each}.weight" in self._wide for each in source.names)
-        method = (wide_method if is_wide else method_of)(self._arguments)
-        return self._store(file, name, source, method, bias)
-
     def _head(self, file: WeightFile) -> PackedLinear:
         names, spec = self._network.details.names, self._network.spec
         source = LinearSource((names.embedding if spec.tied_head else names.head,), (spec.vocab,), spec.hidden)
-        return self._store(file, "head", source, head_method(self._arguments), None)
-
-    def _store(
-        self, file: WeightFile, name: str, source: LinearSource, method: Method, bias: StoredTensor | None
-    ) -> PackedLinear:
-        forms = {self._checkpoint.form(f"{each}.weight") for each in source.names}
-        form = forms.pop() if len(forms) == 1 else None
-        kept = self._runs(source, self._kept if form else self._kept_in_order)
-        matrix = FloatMatrix(name, sum(source.outputs), source.inputs, self._slices(source), kept, form)
-        return PackedLinear(method.quant, method.store(file, matrix, self._arguments), bias)
+        return self.store(file, "head", source, head_method(self._arguments), None)
 
     def table(self, file: WeightFile) -> PackedTable:
         """Write the embedding table."""
@@ -341,55 +253,5 @@ class WeightPacker:
         source = LinearSource((self._network.details.names.embedding,), (spec.vocab,), spec.hidden)
         dims = (spec.vocab, spec.hidden)
         if method_of(self._arguments).activations is Activations.INTEGER:
-            return store_integer_table(file, lambda: self._slices(source), dims)
-        return store_table(file, self._slices(source), dims, embedding_bits(self._arguments))
-
-    def _bias(self, source: LinearSource) -> Float32:
-        shapes = _stored_outputs(source)
-        bias = np.concatenate(
-            [self.vector(f"{name}.bias", size) for name, size in zip(source.names, shapes, strict=True)]
-        )
-        bias[: source.scaled_rows] *= np.float32(source.scale)
-        return bias
-
-    def _slices(self, source: LinearSource) -> Iterator[Float32]:
-        """The stacked matrix in runs of rows, scaled; nothing is kept."""
-        return self._runs(source, self._floats)
-
-    def _runs(self, source: LinearSource, read: Callable[[str, int, int, Float32], Run]) -> Iterator[Run]:
-        """What `read` makes of each run of rows and the factor of each row [rows, 1]."""
-        step = max(1, _SLICE_ITEMS // source.inputs)
-        row = 0
-        for name, size in zip(source.names, _stored_outputs(source), strict=True):
-            tensor = f"{name}.weight"
-            self._checkpoint.require(tensor, (size, source.inputs))
-            row_bytes = self._checkpoint.stored_bytes(tensor) // size
-            for start in range(0, size, step):
-                stop = min(start + step, size)
-                scaled = np.arange(row, row + stop - start)[:, None] < source.scaled_rows
-                piece = read(tensor, start, stop, np.where(scaled, np.float32(source.scale), np.float32(1.0)))
-                row += stop - start
-                self._on_read(row_bytes * (stop - start))
-                yield piece
-
-    def _floats(self, tensor: str, start: int, stop: int, factors: Float32) -> Float32:
-        rows = self._checkpoint.rows(tensor, start, stop)
-        return rows if np.all(factors == 1) else rows * factors
-
-    def _kept(self, tensor: str, start: int, stop: int, factors: Float32) -> Float32 | Blocks:
-        """Blocks keep their codes: only scales and offsets are multiplied."""
-        blocks = self._checkpoint.blocks(tensor, start, stop)
-        if blocks is None:
-            return self._floats(tensor, start, stop, factors)
-        return blocks.scaled(factors)
-
-    def _kept_in_order(self, tensor: str, start: int, stop: int, factors: Float32) -> Float32 | Blocks:
-        """The same for a stack of several forms: blocks whose inputs stand in another order come as floats."""
-        form = self._checkpoint.form(tensor)
-        read = self._floats if form is None or form.order else self._kept
-        return read(tensor, start, stop, factors)
-
-
-def _stored_outputs(source: LinearSource) -> tuple[int, ...]:
-    """Outputs of each stored matrix: as listed, or their sum when the checkpoint stacks them already."""
-    return source.outputs if len(source.names) == len(source.outputs) else (sum(source.outputs),)
+            return store_integer_table(file, lambda: self.slices(source), dims)
+        return store_table(file, self.slices(source), dims, embedding_bits(self._arguments))

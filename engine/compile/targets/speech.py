@@ -24,9 +24,10 @@ from engine.compile.graphs.speech_npu import DTYPE as HALF
 from engine.compile.graphs.speech_npu import write_npu_decoder, write_npu_encoder
 from engine.compile.plan import check_numbers
 from engine.compile.progress import ProgressSink
+from engine.compile.quantisation.linear_packer import LinearSource
 from engine.compile.quantisation.methods.table import FOR_SPEECH
 from engine.compile.quantisation.packed import PackedLinear, PackedNorm
-from engine.compile.quantisation.packer import LinearSource, WeightPacker
+from engine.compile.quantisation.packer import WeightPacker
 from engine.compile.quantisation.weight_file import HalfWeightFile, StoredTensor, WeightFile
 from engine.compile.sources.checkpoint import Checkpoint
 from engine.compile.sources.speech.source import NEEDLESS, SpeechSource, open_speech

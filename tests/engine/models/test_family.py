@@ -70,6 +70,7 @@ MORE: dict[str, dict[str, Any]] = {
     "Qwen3VLForConditionalGeneration": {"text_config": GOOD | {"head_dim": 128}},
     "InternVLForConditionalGeneration": {"text_config": GOOD | {"model_type": "qwen3"}},
     "Mistral3ForConditionalGeneration": {"text_config": GOOD | {"head_dim": 16, "model_type": "ministral3"}},
+    **{f"Gemma3nFor{name}": {"num_kv_shared_layers": 0} for name in ("CausalLM", "ConditionalGeneration")},
     "Qwen3_5ForCausalLM": LAYERS,
     "Qwen3_5MoeForCausalLM": EXPERTS | LAYERS,
     "Qwen3_5MoeForConditionalGeneration": {"text_config": GOOD | EXPERTS | LAYERS},

@@ -41,6 +41,11 @@ SPELLINGS = {
 }
 # Scales of Gemma 4's experts, which that table lacks: endings of names.
 ROUTER_SCALES = {"router.scale": "ffn_gate_inp.scale", "router.per_expert_scale": "ffn_down_exps.scale"}
+# Tensors of files that hold several matrices of checkpoints, and the names of these.
+STACKS = {
+    "altup_proj.weight": "model.altup_projections.{index}.weight",
+    "altup_unembd_proj.weight": "model.altup_unembed_projections.{index}.weight",
+}
 # Those that multiply with 1 + w; the norm of recurrent outputs multiplies with w itself.
 NORMS = (
     *("model.norm", f"{LAYER}.input_layernorm", FFN_NORM),
@@ -200,6 +205,7 @@ ARCHITECTURES = {
         GgufArchitecture("gemma", "GemmaForCausalLM", has_more_norms=True),
         GgufArchitecture("gemma2", "Gemma2ForCausalLM", has_more_norms=True, keys=CAPS),
         GgufArchitecture("gemma3", "Gemma3ForCausalLM", has_more_norms=True, keys=CAPS),
+        GgufArchitecture("gemma3n", "Gemma3nForCausalLM", keys=CAPS),
         GgufArchitecture("gemma4", "Gemma4ForCausalLM", keys=CAPS | GEMMA4_SIZES),
         GgufArchitecture("gemma-embedding", "Gemma3TextModel", has_more_norms=True, facts=BOTH_WAYS, is_encoder=True),
         GgufArchitecture("lfm2", "Lfm2ForCausalLM", keys={"conv_L_cache": "shortconv.l_cache"}, facts=SIZE_AS_TOLD),

@@ -31,7 +31,7 @@ from engine.compile.sources.gguf.latents import latent_facts
 from engine.compile.sources.gguf.projector import CLIP
 from engine.compile.sources.gguf.tensors import gguf_tensors
 from engine.compile.sources.gguf.tokenizers import end_ids, write_gguf_text
-from engine.compile.sources.gguf.two_heads import two_heads
+from engine.compile.sources.gguf.two_heads import STREAMS, several_streams, two_heads
 from engine.compile.sources.gguf.vocabulary import TokenizerFields
 from engine.compile.sources.gguf.with_images import Beside, projector_beside, tensors_with_images
 from engine.compile.sources.task import BARE
@@ -53,7 +53,7 @@ WITH_EXPERTS = {"llama": "MixtralForCausalLM"}
 WITH_WINDOW = {"llama": "MistralForCausalLM", "olmo2": "Olmo3ForCausalLM"}
 GEMMA_LARGEST = {"gemma2": 46, "gemma3": 62, "gemma-embedding": 0}  # layers of the 27B models
 # The base of layers with a window, where the file does not say.
-TWO_ROTATIONS = dict.fromkeys(("gemma3", "gemma4", "gemma-embedding", "modern-bert"), 10_000.0)
+TWO_ROTATIONS = dict.fromkeys(("gemma3", "gemma3n", "gemma4", "gemma-embedding", "modern-bert"), 10_000.0)
 WITHOUT_TRUNCATION = ("gpt-oss",)  # whose ramp of YaRN begins and ends between frequencies
 NO_POOLING, LAST_TOKEN = 0, 3  # of `pooling_type`; files of chat models have none
 POOLINGS = {NO_POOLING: "mean", 1: "mean", 2: "cls", LAST_TOKEN: "lasttoken"}  # of encoders
@@ -109,6 +109,7 @@ def network_config(
         **_recurrent(geometry),
         **(latent_facts(fields, geometry, _full_rope(fields, tensors, turned)) if architecture.has_latents else {}),
         **(two_heads(fields, geometry, tensors) if fields.has(KEY_LENGTH_OF_WINDOWS) else {}),
+        **(several_streams(fields, geometry, tensors) if fields.has(STREAMS) else {}),
         **(_encoder(fields, tensors, window, epsilon) if architecture.is_encoder else {}),
     }
 

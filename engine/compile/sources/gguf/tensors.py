@@ -22,6 +22,7 @@ from engine.compile.sources.gguf.architectures import (
     ROPE_FACTORS,
     ROUTER_SCALES,
     SPELLINGS,
+    STACKS,
     GgufArchitecture,
 )
 from engine.compile.sources.gguf.arrangement import (
@@ -42,6 +43,7 @@ from engine.processes import install_command
 
 Bytes = NDArray[np.uint8]
 HEAD, OUTPUT = "lm_head.weight", "output.weight"
+MOST_STACKED = 16
 
 
 @contextmanager
@@ -78,7 +80,7 @@ class GgufTensors(Checkpoint):
         self._title = header.path.name
         self._arranged = arrangements(architecture, geometry)
         self._names = TensorNames(header.tensors, architecture, geometry)
-        self._stored = header.tensors
+        self._stored = _unstacked(header.tensors)
         self._used = {ROPE_FACTORS, *LONG_FACTORS.values()}
 
     def __contains__(self, name: str) -> bool:
@@ -203,6 +205,21 @@ class GgufTensors(Checkpoint):
         except NotImplementedError:
             raise UnsupportedModel(f"{self._title}: tensor type {kind.name} is not supported") from None
         return finite(name, values)
+
+
+def _unstacked(tensors: Mapping[str, StoredRows]) -> dict[str, StoredRows]:
+    """Tensors by their names in the file; of those that hold several matrices each of these, by its own."""
+    found = dict(tensors)
+    for name, ours in STACKS.items():
+        stack = found.get(name)
+        if stack is None or len(stack.shape) != 3 or stack.shape[0] > MOST_STACKED:
+            continue
+        size = stack.bytes // stack.shape[0]
+        for index in range(stack.shape[0]):
+            each = ours.format(index=index)
+            found[each] = replace(stack, name=each, shape=stack.shape[1:], offset=stack.offset + index * size)
+        del found[name]
+    return found
 
 
 class TensorNames:

@@ -1,12 +1,16 @@
-"""Of files whose layers with a window have heads of their own: what config.json of Gemma 4 would say."""
+"""What config.json of Gemma 3n would say, and, where layers with a window have heads of their own, that of Gemma 4."""
+
+import math
+from statistics import NormalDist
 
 from engine.compile.sources.checkpoint import Checkpoint
 from engine.compile.sources.gguf.fields import ArchitectureFields
 from engine.compile.sources.gguf.geometry import GgufGeometry
 from engine.errors import UnsupportedModel
 
-TABLE = "model.embed_tokens_per_layer.weight"
+TABLE, PATH = "model.embed_tokens_per_layer.weight", "model.layers.0.laurel.linear_left.weight"
 PATTERN, SHARED = "attention.sliding_window_pattern", "attention.shared_kv_layers"
+STREAMS, CUTOFFS = "altup.num_inputs", "activation_sparsity_scale"
 
 
 def two_heads(fields: ArchitectureFields, geometry: GgufGeometry, tensors: Checkpoint) -> dict[str, object]:
@@ -30,7 +34,26 @@ def two_heads(fields: ArchitectureFields, geometry: GgufGeometry, tensors: Check
         "attention_k_eq_v": has_keys_alone,
         "num_kv_shared_layers": shared,
         "use_double_wide_mlp": len(set(ffn)) > 1,
+        **_layer_inputs(fields, tensors),
+        "partial_rotary_factor": 1.0,
+    }
+
+
+def several_streams(fields: ArchitectureFields, geometry: GgufGeometry, tensors: Checkpoint) -> dict[str, object]:
+    """Files tell cutoffs of gates in deviations, and the rank of the path beside attention by its tensor."""
+    cutoffs = fields.numbers(CUTOFFS, geometry.layers, -math.inf, 3.0)
+    return {
+        "altup_num_inputs": fields.integer(STREAMS, 2, 16),
+        "altup_active_idx": fields.integer("altup.active_idx", 0, 16, 0),
+        "laurel_rank": tensors.shape(PATH)[0] if PATH in tensors else None,
+        "num_kv_shared_layers": fields.integer(SHARED, 0, geometry.layers - 1, 0),
+        "activation_sparsity_pattern": [NormalDist().cdf(cutoff) for cutoff in cutoffs],
+        **_layer_inputs(fields, tensors),
+    }
+
+
+def _layer_inputs(fields: ArchitectureFields, tensors: Checkpoint) -> dict[str, object]:
+    return {
         "hidden_size_per_layer_input": fields.integer("embedding_length_per_layer_input", 0, 1 << 16, 0),
         "vocab_size_per_layer_input": tensors.shape(TABLE)[0] if TABLE in tensors else None,
-        "partial_rotary_factor": 1.0,
     }

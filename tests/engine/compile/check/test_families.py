@@ -121,6 +121,26 @@ GEMMA4_EXPERTS = GEMMA4_LARGE | {
     "top_k_experts": 2,
     "moe_intermediate_size": 32,
 }
+GEMMA3N = {
+    "head_dim": 16,
+    "sliding_window": 16,
+    "num_hidden_layers": 10,
+    "layer_types": (["sliding_attention"] * 4 + ["full_attention"]) * 2,
+    "num_kv_shared_layers": 5,
+    "activation_sparsity_pattern": [0.9] * 4 + [0.0] * 6,
+    "hidden_size_per_layer_input": 32,
+    "vocab_size_per_layer_input": 192,
+    "laurel_rank": 8,
+    "pad_token_id": 0,
+}
+GEMMA3N_ALONE = GEMMA3N | {
+    "num_hidden_layers": 11,
+    "layer_types": None,
+    "num_kv_shared_layers": 0,
+    "activation_sparsity_pattern": None,
+    "altup_num_inputs": 3,
+    "intermediate_size": [96, 112] * 5 + [96],
+}
 LOCAL = {"num_local_experts": 8, "num_experts_per_tok": 2, "intermediate_size": 32, "pad_token_id": 0}
 GLM = {
     "n_routed_experts": 8,
@@ -202,6 +222,8 @@ CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "glm4-moe-groups": ("Glm4Moe", "glm4_moe", GLM | {"n_group": 4, "topk_group": 2, "first_k_dense_replace": 0}),
     "ernie-moe": ("Ernie4_5_Moe", "ernie4_5_moe", {"moe_num_experts": 8, "moe_k": 2, "moe_intermediate_size": 32}),
     "gpt-oss": ("GptOss", "gpt_oss", GPT_OSS),
+    "gemma3n": ("Gemma3n", "gemma3n", GEMMA3N),
+    "gemma3n-caches-alone": ("Gemma3n", "gemma3n", GEMMA3N_ALONE),
     "gemma4-small": ("Gemma4", "gemma4", GEMMA4_SMALL),
     "gemma4-large": ("Gemma4", "gemma4", GEMMA4_LARGE),
     "gemma4-experts": ("Gemma4", "gemma4", GEMMA4_EXPERTS),

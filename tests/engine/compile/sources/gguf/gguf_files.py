@@ -5,6 +5,7 @@ import math
 import re
 from collections.abc import Callable
 from pathlib import Path
+from statistics import NormalDist
 from typing import Any
 
 import gguf
@@ -55,6 +56,7 @@ MODEL_ARCHS = {
     "gemma": gguf.MODEL_ARCH.GEMMA,
     "gemma2": gguf.MODEL_ARCH.GEMMA2,
     "gemma3": gguf.MODEL_ARCH.GEMMA3,
+    "gemma3n": gguf.MODEL_ARCH.GEMMA3N,
     "gemma4": gguf.MODEL_ARCH.GEMMA4,
     "deepseek2": gguf.MODEL_ARCH.DEEPSEEK2,
     "gpt-oss": gguf.MODEL_ARCH.GPT_OSS,
@@ -121,7 +123,7 @@ def write_gguf(
         add_mamba2_facts(writer, config)
     add_text(writer, source, config["vocab_size"], pre)
     names = gguf.get_tensor_name_map(MODEL_ARCHS[architecture], layers_of(config))
-    tensors = with_stacks(tensors_of(source))
+    tensors = with_stacked_streams(with_stacks(tensors_of(source)))
     if architecture == "deepseek2":
         tensors = with_halves(tensors, config)
     if architecture in MAMBA2:
@@ -131,7 +133,7 @@ def write_gguf(
     for name, value in tensors:
         # A model without a head leaves out the first part of its names.
         whole = name if name.startswith(("model.", "lm_head.", "backbone.")) else f"model.{name}"
-        whole += ".weight" if name.endswith("layer_scalar") else ""
+        whole += ".weight" if name.endswith(("layer_scalar", "correct_output_scale")) else ""
         whole = whole.replace("e_score_correction_bias", "e_score_correction.bias")
         whole = whole.replace("expert_bias", "expert_bias.bias")
         whole = re.sub(r"backbone(\.layers\.\d+)\.mixer\.experts", r"model\1.mlp.experts", whole)
@@ -184,6 +186,17 @@ def with_stacks(tensors: list[tuple[str, Floats]]) -> list[tuple[str, Floats]]:
             continue
         stacks.setdefault(f"{expert[1]}.{expert[3]}", {})[int(expert[2])] = value
     return [*found.items(), *((name, np.stack([by[n] for n in sorted(by)])) for name, by in stacks.items())]
+
+
+def with_stacked_streams(tensors: list[tuple[str, Floats]]) -> list[tuple[str, Floats]]:
+    """What makes streams of one, and one of streams, in two tensors, where there is such."""
+    found = [(name, value) for name, value in tensors if "model.altup_" not in name]
+    if len(found) == len(tensors):
+        return tensors
+    for kind in ("altup_projections", "altup_unembed_projections"):
+        stack = [value for name, value in sorted(tensors) if name.startswith(f"model.{kind}.")]
+        found.append((f"model.{kind}.weight", np.stack(stack)))
+    return found
 
 
 def of_router(name: str) -> str:
@@ -274,6 +287,8 @@ def add_head_sizes(writer: gguf.GGUFWriter, config: dict[str, Any]) -> None:
     elif config["model_type"] == "gemma4_text":
         add_two_heads(writer, config)
     elif config.get("head_dim"):
+        if config["model_type"] == "gemma3n_text":
+            add_streams(writer, config)
         writer.add_key_length(config["head_dim"])
         writer.add_value_length(config["head_dim"])
 
@@ -325,6 +340,17 @@ def add_two_heads(writer: gguf.GGUFWriter, config: dict[str, Any]) -> None:
     turned = int(half * config["rope_parameters"]["full_attention"]["partial_rotary_factor"])
     factors = np.where(np.arange(half) < turned, np.float32(1), np.float32(1e30))
     writer.add_tensor("rope_freqs.weight", factors.astype(np.float32))
+
+
+def add_streams(writer: gguf.GGUFWriter, config: dict[str, Any]) -> None:
+    """Gemma 3n's, and its gates: -inf where nothing is cut."""
+    writer.add_altup_active_idx(0)
+    writer.add_altup_num_inputs(config["altup_num_inputs"])
+    writer.add_embedding_length_per_layer_input(config["hidden_size_per_layer_input"])
+    writer.add_shared_kv_layers(config["num_kv_shared_layers"])
+    shares = config["activation_sparsity_pattern"]
+    writer.add_activation_sparsity_scale([NormalDist().inv_cdf(share) if share else -math.inf for share in shares])
+    writer.add_sliding_window_pattern([kind == "sliding_attention" for kind in config["layer_types"]])
 
 
 def add_widths(writer: gguf.GGUFWriter, config: dict[str, Any]) -> None:

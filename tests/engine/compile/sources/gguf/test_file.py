@@ -21,6 +21,7 @@ from engine.models.family import read_network
 from tests.engine.compile.check.test_families import (
     DEEPSEEK,
     FALCON_H1,
+    GEMMA3N,
     GEMMA4_EXPERTS,
     GEMMA4_LARGE,
     GEMMA4_SMALL,
@@ -125,6 +126,7 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "gemma3": ("Gemma3", GEMMA | {"num_hidden_layers": 7}),
     "deepseek-v2": ("DeepseekV2", DEEPSEEK),
     "glm4-flash": ("Glm4MoeLite", LATENT | {"q_lora_rank": 24}),
+    "gemma3n": ("Gemma3n", GEMMA3N),
     "gemma4-small": ("Gemma4", GEMMA4_SMALL),
     "gemma4-large": ("Gemma4", GEMMA4_LARGE),
     "gemma4-experts": ("Gemma4", GEMMA4_EXPERTS),

@@ -12,6 +12,7 @@ from engine.compile.arguments import KvType, Layout, Quant
 from engine.config import EngineConfig
 from engine.runtime.segmented import SegmentRuntime
 from engine.worker.assembly import assemble
+from tests.engine.compile.check.test_families import GEMMA3N
 from tests.engine.compile.check.test_windows_served import TOKENS, WINDOW, answer
 from tests.engine.runtime.held import homes
 
@@ -21,8 +22,8 @@ SHARED |= {"num_hidden_layers": 6, "hidden_size_per_layer_input": 16, "vocab_siz
 
 @pytest.mark.parametrize(
     "family,changes",
-    [("Mistral", {}), ("Gemma3", {"num_hidden_layers": 6}), ("Gemma4", SHARED)],
-    ids=["mistral", "gemma3", "gemma4"],
+    [("Mistral", {}), ("Gemma3", {"num_hidden_layers": 6}), ("Gemma4", SHARED), ("Gemma3n", GEMMA3N)],
+    ids=["mistral", "gemma3", "gemma4", "gemma3n"],
 )
 def test_a_long_answer_holds_a_bounded_number_of_columns(
     family: str,
@@ -32,8 +33,8 @@ def test_a_long_answer_holds_a_bounded_number_of_columns(
     prompt: list[int],
 ) -> None:
     """200 tokens under windows of 16: of all layers (Mistral), of five out of six (Gemma 3), or of every second one,
-    the last of which read what others have (Gemma 4)."""
-    model, source = make_oracle(family, sliding_window=WINDOW, head_dim=16, pad_token_id=0, **changes)
+    the last of which read what others have (Gemma 4 and 3n)."""
+    model, source = make_oracle(family, **({"sliding_window": WINDOW, "head_dim": 16, "pad_token_id": 0} | changes))
     folder, _ = build(source, quant=Quant.FP32, layout=Layout.SEGMENTS, kv=KvType.FLOAT32)
     served = assemble(EngineConfig(str(folder), threads=1, max_rows=24, spin="off", lookup_rows=2))
     runtime, windows = served.runtime, served.loop.scheduler._pool.windows  # type: ignore[attr-defined]
