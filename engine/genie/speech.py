@@ -17,7 +17,7 @@ from engine.bundle.specs import ModelTask, SpeechSpec
 from engine.bundle.speech import FEATURES, check_speech, cross_name, self_name
 from engine.bundle.tensors import INTEGERS, LOGITS
 from engine.errors import BundleError, CompileError
-from engine.files import TOKENIZER_BYTES, is_regular, one_line, read_bytes
+from engine.files import TOKENIZER_BYTES, is_regular, one_line, read_bytes, reading
 from engine.genie.config import Fields
 from engine.genie.read import TARGETS, USUAL_CHIP, GenieBundle, Wrapper
 from engine.genie.text import TOKENIZER_FILE, GenieText, read_metadata
@@ -150,18 +150,26 @@ def _window(encoder: Mapping[str, TensorSpec], decoder: Mapping[str, TensorSpec]
 def _tokenizer(folder: Path, vocab: int, positions: int) -> Tokenizer:
     """Of the words in vocab.bin, else the folder's own."""
     path = folder / WORDS_FILE
+    if not is_regular(path):
+        return _own_tokenizer(folder)
+    with reading(path):
+        words = words_of(read_bytes(path, TOKENIZER_BYTES))
     try:
-        if is_regular(path):
-            return tokenizer_of(WordList(words_of(read_bytes(path, TOKENIZER_BYTES)), vocab, positions, WORDS_FILE))
-        return Tokenizer.from_str(read_bytes(folder / TOKENIZER_FILE, TOKENIZER_BYTES).decode())
-    except FileNotFoundError:
-        raise BundleError(
-            f"{folder} has the binaries of a Whisper and no words: put its {TOKENIZER_FILE} or {WORDS_FILE} there"
-        ) from None
+        return tokenizer_of(WordList(words, vocab, positions, WORDS_FILE))
     except CompileError as error:
         raise BundleError(str(error)) from error
+
+
+def _own_tokenizer(folder: Path) -> Tokenizer:
+    path = folder / TOKENIZER_FILE
+    if not is_regular(path):
+        raise BundleError(
+            f"{folder} has the binaries of a Whisper and no words: put its {TOKENIZER_FILE} or {WORDS_FILE} there"
+        )
+    try:
+        return Tokenizer.from_str(read_bytes(path, TOKENIZER_BYTES).decode())
     except Exception as error:  # the library raises exactly this class for every parse error
-        raise BundleError(f"{folder / TOKENIZER_FILE} is not a tokenizer: {one_line(error)}") from error
+        raise BundleError(f"{path} is not a tokenizer: {one_line(error)}") from error
 
 
 def words_of(content: bytes) -> list[bytes]:

@@ -106,3 +106,10 @@ def test_words_of_another_model_are_refused(tmp_path: Path) -> None:
     (folder / "vocab.bin").write_bytes(b"a\0a\0")
     with pytest.raises(BundleError, match=r"vocab\.bin is damaged: it has a word twice"):
         read_hub_speech(folder, describing(graphs()))
+
+
+def test_a_damaged_tokenizer_is_named(tmp_path: Path) -> None:
+    folder = write(tmp_path, words="tokenizer.json")
+    (folder / "tokenizer.json").write_text("{}")
+    with pytest.raises(BundleError, match=r"tokenizer\.json is not a tokenizer"):
+        read_hub_speech(folder, describing(graphs()))
