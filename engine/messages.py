@@ -217,7 +217,6 @@ _report_decoder: msgspec.msgpack.Decoder[Report] = msgspec.msgpack.Decoder(Repor
 
 
 def frame(message: Command | Report) -> bytes:
-    """Encode one message with its length in front."""
     return framed(_encoder.encode(message))
 
 

@@ -237,7 +237,6 @@ class GuessCounts:
     predicted_accepted: int = 0
 
     def plus(self, other: "GuessCounts") -> "GuessCounts":
-        """Both together."""
         return GuessCounts(
             self.drafted + other.drafted,
             self.accepted + other.accepted,

@@ -94,7 +94,6 @@ def input_order(shape: FusedShape, layers: int) -> Iterator[str]:
 
 
 def fused_forms(manifest: Manifest, shape: FusedShape) -> tuple[dict[str, Form], dict[str, Form]]:
-    """Inputs and outputs of a graph."""
     model, spec = manifest.model, manifest.fused
     assert spec is not None
     rows, past = shape.rows, spec.past

@@ -86,12 +86,10 @@ class HeadForm(msgspec.Struct, frozen=True):
 
     @property
     def query_width(self) -> int:
-        """Of all query heads."""
         return self.heads * self.head_dim
 
     @property
     def key_width(self) -> int:
-        """Of all key heads."""
         return self.kv_heads * self.head_dim
 
 
@@ -148,7 +146,6 @@ class ModelSpec(msgspec.Struct, frozen=True, omit_defaults=True):
         return self.hidden * self.streams
 
     def attention_of(self, layer: int) -> LayerAttention:
-        """How one layer attends."""
         return self.attention[layer] if self.attention else PLAIN_ATTENTION
 
     def heads_of(self, attention: LayerAttention) -> HeadForm:
@@ -166,7 +163,6 @@ class ModelSpec(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def ropes(self) -> dict[RotationKind, RopeSpec]:
-        """Every rotation there is."""
         local = {RotationKind.LOCAL: self.local_rope} if self.local_rope else {}
         return {RotationKind.MODEL: self.rope, **local}
 

@@ -93,7 +93,6 @@ Forms = dict[str, Form]
 
 
 def linear_forms(manifest: Manifest, part: int) -> tuple[Forms, Forms]:
-    """Inputs and outputs of a linear part."""
     model, last = manifest.model, manifest.model.layers + 1
     rows = FREE_LOGIT_ROWS if part == last else FREE_ROWS
     inputs: Forms = {IDS: (INTEGER, (1, rows))}

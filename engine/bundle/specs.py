@@ -191,7 +191,6 @@ class LoraModule(msgspec.Struct, frozen=True, omit_defaults=True):
         return self.linear == STARTING
 
     def in_layer(self, layer: int) -> str:
-        """The path in one layer."""
         return self.path.replace(LAYER, str(layer))
 
 

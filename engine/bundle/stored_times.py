@@ -33,7 +33,6 @@ class StoredTimes(msgspec.Struct, frozen=True):
 
 
 def rows_of(times: Mapping[StepShape, float]) -> tuple[tuple[int, int, float], ...]:
-    """As they are stored."""
     return tuple((shape.rows, shape.past, milliseconds) for shape, milliseconds in times.items())
 
 

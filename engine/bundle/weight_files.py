@@ -227,7 +227,6 @@ class ForecastPrefix:
 
     @property
     def columns(self) -> int:
-        """How many columns they take."""
         return int(self.keys.shape[-1])
 
 

@@ -105,7 +105,6 @@ class DeviceGroup:
 
     @property
     def state(self) -> EngineState:
-        """Where the group is in its life."""
         states = {device.supervisor.state for device in self._devices}
         if EngineState.LOADING in states and any(device.ready is None for device in self._devices):
             return EngineState.LOADING
@@ -113,7 +112,6 @@ class DeviceGroup:
 
     @property
     def pid(self) -> int | None:
-        """Process id of the first worker there is."""
         return next((pid for device in self._devices if (pid := device.supervisor.pid) is not None), None)
 
     @property
@@ -134,12 +132,10 @@ class DeviceGroup:
 
     @property
     def restarts(self) -> int:
-        """How often a worker that had been ready was replaced."""
         return sum(device.supervisor.restarts for device in self._devices)
 
     @property
     def death_reason(self) -> str:
-        """Of the last worker that died."""
         return "; ".join(filter(None, (device.supervisor.death_reason for device in self._devices)))
 
     async def start(self) -> Ready:
@@ -171,18 +167,15 @@ class DeviceGroup:
         self._devices[index].supervisor.submit(request, emitted)
 
     def abort(self, request_id: str) -> None:
-        """Forget a request; unknown ids are ignored."""
         placed = self._forget(request_id)
         if placed is not None:
             self._devices[placed.at].supervisor.abort(request_id)
 
     def drain(self) -> None:
-        """Take nothing new from now on; what runs goes on."""
         for device in self._devices:
             device.supervisor.drain()
 
     async def close(self) -> None:
-        """End all workers and fail what is unfinished. May be repeated."""
         await asyncio.gather(*(device.supervisor.close() for device in self._devices))
         self.steps.close()
         shutil.rmtree(self._folder, ignore_errors=True)

@@ -170,7 +170,6 @@ class Engine:
 
     @property
     def restarts(self) -> int:
-        """How often a worker that had been ready was replaced."""
         return self._supervisor.restarts
 
     @property

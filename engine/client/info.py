@@ -101,19 +101,3 @@ LEGAL_MOVES: dict[EngineState, frozenset[EngineState]] = {
     EngineState.DEAD: frozenset({EngineState.STOPPED}),
     EngineState.STOPPED: frozenset(),
 }
-
-
-class Lifecycle:
-    """Holds the current state; the supervisor is the only one that moves it."""
-
-    def __init__(self) -> None:
-        self.state = EngineState.LOADING
-
-    def move(self, target: EngineState) -> None:
-        """Go to `target`. A move that the table does not have is a bug of ours."""
-        assert target in LEGAL_MOVES[self.state], f"illegal move from {self.state} to {target}"
-        self.state = target
-
-    def may(self, target: EngineState) -> bool:
-        """True when the table has the move from the current state."""
-        return target in LEGAL_MOVES[self.state]

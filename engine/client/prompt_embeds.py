@@ -2,21 +2,18 @@
 
 import base64
 import binascii
-import re
+from io import BytesIO
 
 import numpy as np
+from numpy.lib import format as npy
 
 from engine.bundle.manifest import Manifest
 from engine.bundle.tensors import embedding_width
 from engine.errors import ContextLengthExceeded, InvalidRequest
 from engine.request import PromptEmbeds, Request
 
-MAGIC = b"\x93NUMPY"
-LENGTH_BYTES = {1: 2, 2: 4, 3: 4}  # of the head's length, by version
 MOST_HEAD_BYTES = 1024
-HEAD = re.compile(
-    rb"\{\s*'descr':\s*'(<f[24])',\s*'fortran_order':\s*(False|True),\s*'shape':\s*\((\d{1,9}),\s*(\d{1,9}),?\),?\s*\}\s*"
-)
+READ_HEAD = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
 
 
 def decode_embeds(encoded: str, width: int, limit: int, param: str) -> PromptEmbeds:
@@ -48,17 +45,19 @@ def decode_embeds(encoded: str, width: int, limit: int, param: str) -> PromptEmb
 
 def _head(content: bytes, param: str) -> tuple["np.dtype[np.floating]", int, int, int]:
     """Type, rows, numbers of a row, and where they begin."""
-    size = LENGTH_BYTES.get(content[6], 0) if content[:6] == MAGIC and len(content) > 8 else 0
-    start = 8 + size
-    length = int.from_bytes(content[8:start], "little")
-    match = HEAD.fullmatch(content[start : start + length]) if size and length <= MOST_HEAD_BYTES else None
-    if match is None or match[2] != b"False" or len(content) < start + length:
+    stream = BytesIO(content)
+    try:
+        shape, is_turned, dtype = READ_HEAD[npy.read_magic(stream)](stream, max_header_size=MOST_HEAD_BYTES)
+        rows, width = shape
+    except (ValueError, KeyError, TypeError, SyntaxError, RecursionError, MemoryError):
+        dtype = None
+    if dtype is None or dtype.str not in ("<f2", "<f4") or is_turned or min(rows, width) < 0:
         raise InvalidRequest(
             f"'{param}' must be a .npy file of float16 or float32 numbers [tokens, hidden], rows one after the other, "
             "as numpy.save writes it.",
             param,
         )
-    return np.dtype(match[1].decode()), int(match[3]), int(match[4]), start + length
+    return dtype, rows, width, stream.tell()
 
 
 FLOAT_BYTES = 4

@@ -33,7 +33,6 @@ class StepWatch:
         return records, dropped
 
     def give(self, record: StepRecord) -> None:
-        """One more step; called by the feed."""
         if len(self._records) >= self._kept:
             self._records.popleft()
             self._dropped += 1
@@ -58,7 +57,6 @@ class StepFeed:
 
     @property
     def is_watched(self) -> bool:
-        """Whether anybody watches."""
         return bool(self._watches)
 
     def open(self) -> StepWatch:
@@ -74,7 +72,6 @@ class StepFeed:
         return watch
 
     def give(self, record: StepRecord) -> None:
-        """Hand a record to all."""
         for watch in self._watches:
             watch.give(record)
 

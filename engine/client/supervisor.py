@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from engine.client.info import EngineState, Lifecycle
+from engine.client.info import LEGAL_MOVES, EngineState
 from engine.client.recovery import MOST_DEATHS, PendingRequest, charge_death, next_to_send
 from engine.client.step_feed import StepFeed
 from engine.client.worker_process import USUAL_BOUNDS, HangBounds, Watchdog, WorkerProcess
@@ -95,7 +95,7 @@ class Supervisor:
         self._clock, self._sleep = clock, sleep  # of the watch over the worker
         self._watchdog: Watchdog | None = None  # of the current worker
         self._slowest_load_s: float | None = None
-        self._lifecycle = Lifecycle()
+        self.state = EngineState.LOADING
         self._pending: dict[str, PendingRequest] = {}  # insertion order is submission order
         self._worker: WorkerProcess | None = None
         self._ready: Ready | None = None  # of the current worker
@@ -107,11 +107,6 @@ class Supervisor:
         self.steps = StepFeed(self.tell_watched)
         self.restarts = 0
         self.death_reason = ""
-
-    @property
-    def state(self) -> EngineState:
-        """Where the engine is in its life."""
-        return self._lifecycle.state
 
     @property
     def pid(self) -> int | None:
@@ -174,13 +169,11 @@ class Supervisor:
 
     def drain(self) -> None:
         """Take nothing new from now on; what runs goes on."""
-        if self._lifecycle.may(EngineState.DRAINING):
-            self._lifecycle.move(EngineState.DRAINING)
+        self._move(EngineState.DRAINING)
 
     async def close(self) -> None:
         """End the worker and fail what is unfinished. May be repeated, and called at any time."""
-        if self._lifecycle.may(EngineState.STOPPED):
-            self._lifecycle.move(EngineState.STOPPED)
+        self._move(EngineState.STOPPED)
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])
@@ -227,9 +220,13 @@ class Supervisor:
             if watchdog.take_ping():
                 worker.send(Ping())
             await self._sleep(self._hang_bounds.period_s)
-        if self._lifecycle.may(EngineState.RESTARTING):
-            self._lifecycle.move(EngineState.RESTARTING)
+        self._move(EngineState.RESTARTING)
         worker.kill_hung(hang)
+
+    def _move(self, target: EngineState) -> None:
+        """Where the table has no such move the state stays: what is stopped does not restart."""
+        if target in LEGAL_MOVES[self.state]:
+            self.state = target
 
     def _load_bound_s(self) -> float:
         slowest_s = self._slowest_load_s
@@ -264,8 +261,7 @@ class Supervisor:
             )
         if self._ready is not None:
             self.restarts += 1
-        if self._lifecycle.may(EngineState.RESTARTING):
-            self._lifecycle.move(EngineState.RESTARTING)
+        self._move(EngineState.RESTARTING)
         self._on_loss(list(self._pending.values()))
 
     def _on_task_end(self, task: "asyncio.Task[None]") -> None:
@@ -280,8 +276,7 @@ class Supervisor:
     def _die(self, reason: str, unusable: BundleError | None = None) -> None:
         """Give up: a `start` that still waits raises the reason, later it is logged."""
         self.death_reason = reason
-        if self._lifecycle.may(EngineState.DEAD):
-            self._lifecycle.move(EngineState.DEAD)
+        self._move(EngineState.DEAD)
         failure = EngineFailure(f"The engine is not running: {reason}")
         self._fail_all(failure)
         if self._first_ready is not None and not self._first_ready.done():
@@ -324,8 +319,7 @@ class Supervisor:
         if self._watchdog is not None:
             self._watchdog.ready()
             self._slowest_load_s = max(self._slowest_load_s or 0.0, self._watchdog.load_s)
-        if self._lifecycle.may(EngineState.READY):
-            self._lifecycle.move(EngineState.READY)
+        self._move(EngineState.READY)
         self._log.info("worker ready: %s on %s", ready.bundle, ready.device)
         if self._first_ready is not None and not self._first_ready.done():
             self._first_ready.set_result(ready)

@@ -51,7 +51,6 @@ class TimingsRecord:
         self._finished: deque[RequestTimings] = deque(maxlen=kept)
 
     def add(self, timings: RequestTimings) -> None:
-        """Record one finished request."""
         self._finished.append(timings)
 
     def summary(self) -> TimingsSummary:

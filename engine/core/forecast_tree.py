@@ -121,7 +121,6 @@ class ForecastShape:
 
 
 def _nodes(branches: Sequence[int]) -> int:
-    """Of a tree, its root included."""
     count = level = 1
     for width in branches:
         level *= width

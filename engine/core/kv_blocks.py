@@ -187,7 +187,6 @@ class BlockPool:
         return [(block, self._key_of[block]) for block in (*self._cached, *used)]
 
     def key(self, block: int) -> BlockKey | None:
-        """What a block is known to contain."""
         return self._key_of.get(block)
 
     def cached_above(self, columns: int) -> tuple[int, ...]:
@@ -213,7 +212,6 @@ class BlockPool:
         return emptied
 
     def snapshot(self) -> PoolSnapshot:
-        """Copy the state for a check."""
         return PoolSnapshot(tuple(self._references), frozenset(self._free), frozenset(self._cached), dict(self._key_of))
 
     def __repr__(self) -> str:
@@ -244,7 +242,6 @@ class RecentKeys:
         return len(self._keys)
 
     def touch(self, key: BlockKey) -> None:
-        """Mark a key as just used."""
         self._keys.move_to_end(key)
 
 

@@ -46,11 +46,9 @@ class PoolQueues:
 
     @property
     def population(self) -> int:
-        """How many sequences hold blocks of this pool."""
         return len(self.prefill_queue) + len(self.decode_queue)
 
     def running(self) -> Iterator[Sequence]:
-        """The sequences that hold blocks of this pool."""
         yield from self.prefill_queue.values()
         yield from self.decode_queue.values()
 
@@ -304,7 +302,6 @@ class PooledTurns:
 
     @property
     def is_due(self) -> bool:
-        """Whether texts have a turn."""
         return self._pool.pooled_waits >= PATIENCE
 
     def newcomers(self, sequence: Sequence) -> int:

@@ -1,6 +1,6 @@
 """What one step will run, decided before anything runs, and what it came to."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -84,7 +84,6 @@ class Segment:
 
     @property
     def logit_indices(self) -> Iterable[int]:
-        """Which of its rows need logits."""
         return self.masked or range(len(self.tokens) - self.logit_rows, len(self.tokens))
 
     @property
@@ -171,7 +170,6 @@ class SequenceUpdate:
 
     @property
     def sequence(self) -> Sequence:
-        """Whose update it is."""
         return self.segment.sequence
 
     @property
@@ -184,13 +182,18 @@ class SequenceUpdate:
 class StepResult:
     """What was read of the logits of a step, by sequence id.
 
-    tokens: one for each sampled row; of a tree those behind the accepted nodes. deferred: ids of sequences that were
-    not sampled; their logit rows are computed again in a later step. predicted: what is said of each masked token of a
-    block. trees: what came of them. prompt_logprobs: of the prompt tokens whose log-probabilities the step gave.
+    tokens: one for each sampled row; of a tree those behind the accepted nodes; of a vector any, which max_tokens 0
+    leaves out. logprobs: of these, where they were asked for. lost: why a sequence cannot go on. deferred: ids of
+    sequences that were not sampled; their logit rows are computed again in a later step. predicted: what is said of
+    each masked token of a block. trees: what came of them. vectors: of sequences that want one instead of a token.
+    prompt_logprobs: of the prompt tokens whose log-probabilities the step gave.
     """
 
-    tokens: Mapping[str, tuple[int, ...]]
-    deferred: Collection[str] = ()
-    predicted: Mapping[str, tuple[Prediction, ...]] = field(default_factory=dict)
-    trees: Mapping[str, TreeOutcome] = field(default_factory=dict)
-    prompt_logprobs: Mapping[str, list[TokenLogprob]] = field(default_factory=dict)
+    tokens: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    logprobs: dict[str, tuple[TokenLogprob, ...]] = field(default_factory=dict)
+    lost: dict[str, str] = field(default_factory=dict)
+    deferred: set[str] = field(default_factory=set)
+    predicted: dict[str, tuple[Prediction, ...]] = field(default_factory=dict)
+    trees: dict[str, TreeOutcome] = field(default_factory=dict)
+    vectors: dict[str, bytes] = field(default_factory=dict)
+    prompt_logprobs: dict[str, list[TokenLogprob]] = field(default_factory=dict)

@@ -33,7 +33,6 @@ class CostTable:
         return bool(self._by_past)
 
     def milliseconds(self, shape: StepShape) -> float:
-        """Expected time of one step."""
         return self._measured(shape) * self._drift
 
     def observe(self, shape: StepShape, milliseconds: float) -> None:
@@ -335,7 +334,6 @@ class Growth:
         return StepShape(rows, -(-read // step) * step)
 
     def milliseconds(self, guesses: int) -> float:
-        """What the step takes with so many guesses."""
         return self.costs.milliseconds(self.shape(guesses))
 
     def _same_past(self) -> list[StepShape]:

@@ -39,7 +39,6 @@ class Guesses:
 
     @property
     def rows(self) -> int:
-        """Rows beside those of the newest tokens."""
         return sum(map(len, self.drafts.values())) + sum(len(tree.tokens) - 1 for tree in self.trees.values())
 
 

@@ -102,12 +102,10 @@ class Scheduler(Planner):
 
     @property
     def waiting(self) -> int:
-        """Sequences without columns."""
         return len(self._waiting)
 
     @property
     def running(self) -> int:
-        """Sequences with columns."""
         return self._pool.population
 
     @property

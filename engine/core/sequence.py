@@ -118,7 +118,6 @@ class Sequence:
 
     @property
     def prompt_tokens(self) -> int:
-        """Length of the prompt."""
         return len(self.request.prompt_ids)
 
     @property
@@ -281,7 +280,6 @@ class OutputLengthEstimate:
         self._block_size = block_size
 
     def observe(self, tokens: int) -> None:
-        """An answer has ended."""
         if self.tokens and tokens:
             self.tokens += OBSERVED_SHARE * (tokens - self.tokens)
 
@@ -298,6 +296,5 @@ class OutputLengthEstimate:
 
 
 def room(sequence: Sequence, capacity: Capacity) -> int:
-    """Tokens a sequence may still get."""
     left = sequence.request.params.max_tokens - sequence.generated
     return min(left, capacity.tokens_per_sequence - len(sequence.tokens))

@@ -65,7 +65,6 @@ class Retries:
 
     @property
     def is_due(self) -> bool:
-        """Whether the pause is over."""
         return self.waited >= self.pause
 
     def step_over(self) -> None:

@@ -32,7 +32,6 @@ class SpeechSlots:
 
     @property
     def has_room(self) -> bool:
-        """Whether one is free."""
         return bool(self._free)
 
     def take(self, name: str, audio: bytes) -> int:
@@ -45,7 +44,6 @@ class SpeechSlots:
         return slot
 
     def release(self, name: str, has_heard: bool = True) -> None:
-        """Give back the slot of a text, if it has one."""
         if name in self._taken:
             slot, audio = self._taken.pop(name)
             self._free[slot] = audio if has_heard else b""

@@ -95,7 +95,6 @@ class TextQueue:
         self._home[name] = (priority, request)
 
     def remove(self, name: str) -> None:
-        """Forget a text; unknown ones are ignored."""
         if name in self._home:
             self._pop(name)
 
@@ -119,7 +118,6 @@ class TextQueue:
         return min(variant for variant in self._variants if variant >= rows)
 
     def _pop(self, name: str) -> int:
-        """Remove a text; its rows."""
         priority, request = self._home.pop(name)
         ring = self._rings[priority]
         rows = ring[request].texts.pop(name)

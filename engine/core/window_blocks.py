@@ -45,7 +45,6 @@ class WindowBlocks:
 
     @property
     def kept(self) -> int:
-        """Blocks that no sequence holds."""
         return len(self._kept)
 
     def first_seen(self, columns: int) -> int:

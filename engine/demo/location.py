@@ -21,12 +21,10 @@ def demo_folder() -> Path:
 
 
 def diffusion_folder() -> Path:
-    """Return the folder of the same model continued as a block-diffusion model."""
     return Path(__file__).resolve().parent / "diffusion_model"
 
 
 def vision_folder() -> Path:
-    """Return the folder of the same model beside an encoder of images."""
     return Path(__file__).resolve().parent / "vision_model"
 
 

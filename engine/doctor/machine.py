@@ -86,7 +86,6 @@ def environment() -> dict[str, str]:
 
 
 def machine_facts() -> MachineFacts:
-    """All that the checks want to know of this machine."""
     machine = platform.machine()
     try:
         folder: Path | None = library_folder()

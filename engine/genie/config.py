@@ -117,7 +117,6 @@ class GenieConfig:
 
 
 def is_genie_folder(folder: Path) -> bool:
-    """Whether a folder is laid out for Genie."""
     return is_regular(folder / CONFIG_FILE)
 
 

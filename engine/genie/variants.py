@@ -29,17 +29,14 @@ class Variant:
 
     @property
     def is_serial(self) -> bool:
-        """Whether its graphs hold one sequence."""
         return any(part.is_serial for part in self.body)
 
     @property
     def reads_whole_context(self) -> bool:
-        """Whether its graphs keep nothing."""
         return not any(part.layers for part in self.body)
 
     @property
     def is_scatter(self) -> bool:
-        """Whether its graphs write fresh columns into the past ones."""
         return any(part.is_scatter for part in self.body)
 
     def __str__(self) -> str:
@@ -169,7 +166,6 @@ def _check_heads(variant: Variant, name: str) -> None:
 
 
 def _only(outputs: Sequence[Slot], graph: str) -> Slot:
-    """The one output that is not a cache."""
     found = [slot for slot in outputs if slot.meaning.layer < 0]
     if len(found) != 1:
         names = ", ".join(slot.name for slot in found) or "none"

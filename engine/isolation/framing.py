@@ -37,7 +37,6 @@ class FrameSplitter:
 
 
 def framed(body: bytes) -> bytes:
-    """The body with its length in front."""
     return _LENGTH.pack(len(body)) + body
 
 

@@ -42,7 +42,6 @@ class HelperProcess:
 
     @property
     def pid(self) -> int:
-        """Process id; also after its end."""
         return self._process.pid
 
     @property
@@ -151,7 +150,6 @@ class HelperPool:
 
     @property
     def pids(self) -> tuple[int, ...]:
-        """Process ids of all helpers."""
         return tuple(helper.pid for helper in self._alive)
 
     async def start(self) -> None:

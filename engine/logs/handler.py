@@ -17,7 +17,6 @@ def labelled(logger: str, model: str) -> str:
 
 
 def server_log(model: str) -> logging.Logger:
-    """Of the server process."""
     return logging.getLogger(labelled(SERVER, model))
 
 

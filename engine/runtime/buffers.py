@@ -13,10 +13,23 @@ from numpy.typing import NDArray
 
 from engine.bundle.manifest import GraphKind, GraphSpec, Manifest, TensorSpec
 from engine.bundle.model_spec import RopeSpec
-from engine.bundle.tensors import EMBEDS, IDS, IMAGES, MASK, ROTARY, Array, Encoding, encoding_of, place_of
+from engine.bundle.tensors import (
+    EMBEDS,
+    IDS,
+    IMAGES,
+    MASK,
+    ROTARY,
+    WINDOW_MASK,
+    WINDOW_ROTARY,
+    Array,
+    Encoding,
+    encoding_of,
+    place_of,
+)
 from engine.bundle.variant import StepShape, shape_of
 from engine.errors import BundleError
-from engine.runtime.interface import PackedBatch
+from engine.runtime.carried import token_of_column
+from engine.runtime.interface import PackedBatch, PackedSegment
 from engine.runtime.mask import paint
 from engine.runtime.tables import Tables
 
@@ -130,7 +143,6 @@ class Pool:
 
     @property
     def width(self) -> int:
-        """Columns of the buffers."""
         return int(self.values.shape[-2])
 
     def relaid(self, width: int) -> "Pool":
@@ -171,7 +183,6 @@ class Arena:
         return flat[:size].view(dtype).reshape(shape)
 
     def clear(self) -> None:
-        """Let go of the memory."""
         self._flat.clear()
 
 
@@ -202,9 +213,9 @@ class Fresh:
 
 
 class RowInputs:
-    """Inputs that are written anew for every step: ids, mask, cos, sin, cache index; one buffer per encoding.
+    """Inputs that are written anew for every step: ids, masks, cos, sin, cache index; one buffer per encoding.
 
-    padding_sees: whether a padding row sees itself.
+    Where layers see a window, mask and rotation of theirs as well. padding_sees: whether a padding row sees itself.
     """
 
     def __init__(
@@ -214,11 +225,13 @@ class RowInputs:
         self._arena = arena
         self._tables = tables
         self._looked_up: dict[tuple[str, Encoding], Array] = {}
-        self._rope = manifest.model.rope
         self._shape = shape
+        self._window = manifest.window
         self._ids: list[Array] = []
         self._masks: dict[Encoding, tuple[Array, Array]] = {}
         self._rotary: dict[tuple[bool, Encoding], Array] = {}
+        self._window_masks: list[tuple[Array, Array]] = []
+        self._window_rotary: dict[tuple[bool, Encoding], Array] = {}
 
     def buffer(self, tensor: TensorSpec) -> Array | None:
         """The array to bind to a row input, None when the tensor is something else.
@@ -242,8 +255,17 @@ class RowInputs:
             array = self._arena.array(f"mask {encoding}", (rows, context), np.dtype(tensor.dtype))
             self._masks[encoding] = (encoding.mask_codes(), array)
             return array.reshape((1,) * (len(tensor.shape) - 2) + (rows, context))
-        if tensor.name in ROTARY:
-            return self._rotary_buffer(tensor)
+        if tensor.name == WINDOW_MASK:
+            array = self._arena.array(tensor.name, (rows, int(tensor.shape[-1])), np.dtype(tensor.dtype))
+            self._window_masks.append((encoding_of(tensor).mask_codes(), array))
+            return array.reshape((1,) * (len(tensor.shape) - 2) + array.shape)
+        for names, buffers in ((ROTARY, self._rotary), (WINDOW_ROTARY, self._window_rotary)):
+            if tensor.name in names:
+                encoding = encoding_of(tensor)
+                half = (rows, int(tensor.shape[-1]))
+                array = self._arena.array(f"{tensor.name} {encoding}", half, np.dtype(tensor.dtype))
+                buffers[names[tensor.name], encoding] = array
+                return array.reshape((1,) * (len(tensor.shape) - 2) + array.shape)
         return self._constant(tensor)
 
     def _constant(self, tensor: TensorSpec) -> Array | None:
@@ -257,14 +279,9 @@ class RowInputs:
             return np.arange(first, first + length, dtype=tensor.dtype).reshape([int(dim) for dim in tensor.shape])
         return None
 
-    def _rotary_buffer(self, tensor: TensorSpec) -> Array:
-        encoding, half = encoding_of(tensor), self._rope.rotary_dim // 2
-        array = self._arena.array(f"{tensor.name} {encoding}", (self._shape.rows, half), np.dtype(tensor.dtype))
-        self._rotary[ROTARY[tensor.name], encoding] = array
-        return array.reshape((1,) * (len(tensor.shape) - 2) + array.shape)
-
-    def fill(self, batch: PackedBatch, rotary: RotationTables) -> None:
-        """Write a batch of N rows into every buffer. `rotary` is the caller's, for all its shapes."""
+    def fill(self, batch: PackedBatch, rotary: RotationTables, local: RotationTables | None = None) -> None:
+        """Write a batch of N rows into every buffer. Rotations are the caller's, for all its shapes; local: of layers
+        that see a window, whose graphs take rows of one sequence."""
         for ids in self._ids:
             ids[0] = batch.input_ids
         for (name, encoding), looked_up in self._looked_up.items():
@@ -273,5 +290,19 @@ class RowInputs:
                 batch.embedded.write(looked_up[None], encoding)
         for codes, mask in self._masks.values():
             paint(batch, mask, codes, self._padding_sees)
-        for (is_cos, encoding), out in self._rotary.items():
-            rotary.fill(is_cos, encoding, batch.positions, out)
+        for codes, mask in self._window_masks:
+            (segment,) = batch.segments
+            mask[...] = codes[self._in_window(segment, mask.shape[1] - len(mask)).view(np.int8)]
+        for tables, buffers in ((rotary, self._rotary), (local, self._window_rotary)):
+            for (is_cos, encoding), out in buffers.items():
+                assert tables is not None, "the bundle was checked"
+                tables.fill(is_cos, encoding, batch.positions, out)
+
+    def _in_window(self, segment: PackedSegment, columns: int) -> NDArray[np.bool_]:
+        """bool [N, columns + N]: each row sees the last `window` tokens up to its own."""
+        own = segment.past + np.arange(self._shape.rows) - segment.start
+        tokens = np.concatenate([token_of_column(columns, segment.past), own])
+        tokens[columns : columns + segment.start] = -1  # padding
+        near = (tokens <= own[:, None]) & (tokens > own[:, None] - self._window) & (tokens >= 0)
+        near[: segment.start] = False
+        return np.ascontiguousarray(near)

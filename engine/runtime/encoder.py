@@ -137,7 +137,6 @@ class EncoderRuntime(Runtime):
         """Nothing: there is no cache."""
 
     def close(self) -> None:
-        """Drop bindings, then sessions: a binding must not outlive what it points to."""
         self._variants.clear()
         self._sessions.clear()
 

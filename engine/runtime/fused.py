@@ -4,26 +4,23 @@ Legend: N = rows, R = those that need logits, M = some of its rows, V = vocabula
 """
 
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass
 from enum import Enum
-from itertools import count
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from engine.bundle.manifest import Manifest
-from engine.bundle.variant import ShapeTable, StepShape
-from engine.errors import StepFailed
+from engine.bundle.variant import ShapeTable
 from engine.runtime.buffers import RotationTables
 from engine.runtime.fused_graphs import BoundGraph, FusedCache, FusedCaches, Placement, place
-from engine.runtime.interface import Logits, PackedBatch, PackedSegment, RowLayout, Runtime
+from engine.runtime.interface import Logits, PackedBatch, PackedSegment, Runtime
+from engine.runtime.qnn.provider import NPU
 from engine.runtime.sessions import Provider, load_sessions
 
 log = logging.getLogger("hexserve.worker")
-
-TRIAL_PAST = 2  # tokens that the trial's caches are said to hold
 
 
 class CacheUpdate(Enum):
@@ -32,56 +29,6 @@ class CacheUpdate(Enum):
     HOST = "the host"  # kept rows are copied from the graph's fresh keys and values
     IN_PLACE = "the graph, in place"  # its updated caches lie in the memory of its inputs
     COPIED = "the graph, as a copy"  # they are whole caches elsewhere, which take the place of the old ones
-
-
-def choose_update(manifest: Manifest, graphs: Sequence[BoundGraph], rotary: RotationTables) -> CacheUpdate:
-    """In place where every graph, tried once, then gives the bytes of a copy. StepFailed when one cannot run."""
-    assert manifest.fused is not None
-    if not manifest.fused.kv_update_on_device:
-        return CacheUpdate.HOST
-    serials = count(-1, -1)
-    is_same = all(_updates_in_place(manifest, graph, rotary, serials.__next__) for graph in graphs)
-    for graph in graphs:
-        graph.clear()
-    return CacheUpdate.IN_PLACE if is_same else CacheUpdate.COPIED
-
-
-def _updates_in_place(manifest: Manifest, graph: BoundGraph, rotary: RotationTables, serial: Callable[[], int]) -> bool:
-    """Run a graph over caches of the same contents with a copy and in place: same caches, same logits?"""
-    assert manifest.fused is not None
-    columns = manifest.fused.columns
-    batch = _trial_batch(graph, columns)
-    placement = place(batch, graph.shape, columns)
-    graph.inputs.fill(batch, placement, rotary)
-    count_of_caches = len(graph.shape.caches)
-    before, copies, mine = ([FusedCache(manifest, serial()) for _ in range(count_of_caches)] for _ in range(3))
-    for number, caches in enumerate(zip(before, copies, mine, strict=True), 1):
-        for cache in (caches[0], caches[2]):
-            cache.keys[..., :TRIAL_PAST] = number
-            cache.values[..., :TRIAL_PAST, :] = number
-    graph.run(before, copies)
-    expected = graph.logits.copy()
-    try:
-        graph.run(mine, mine)
-    except StepFailed as error:
-        log.info("caches cannot be written in place: %s", error)
-        return False
-    return np.array_equal(expected, graph.logits) and all(
-        np.array_equal(copy.keys, own.keys) and np.array_equal(copy.values, own.values)
-        for copy, own in zip(copies, mine, strict=True)
-    )
-
-
-def _trial_batch(graph: BoundGraph, columns: int) -> PackedBatch:
-    """A prompt and decodes that leave some rows unused and every slot used."""
-    shape = graph.shape
-    past, prompt = min(TRIAL_PAST, columns - 2), min(2, shape.prefill_rows)
-    counts = ([prompt] if prompt else []) + [1] * shape.slots
-    layout, row = RowLayout(StepShape(shape.rows, columns), sum(counts)), shape.rows - sum(counts)
-    for index, size in enumerate(counts):
-        layout.add(range(row, row + size), row, (index,), past)
-        row += size
-    return layout.batch(block_size=columns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +45,7 @@ class _LastStep:
 class FusedRuntime(Runtime):
     """For any provider. A block of the pool is a whole cache, and stays where it is.
 
-    update: how new keys and values get into the caches; None = as the graphs and the provider allow.
+    update: how new keys and values get into the caches; None = as the graphs and the device allow.
     Raises BundleError when a graph cannot be loaded.
     """
 
@@ -120,7 +67,9 @@ class FusedRuntime(Runtime):
         self._caches = FusedCaches(manifest)
         self._rotary = RotationTables(manifest.model.rope)
         self._last: _LastStep | None = None
-        self.update = update or choose_update(manifest, graphs, self._rotary)
+        # In place on the CPU and in the emulator, which are known to allow it.
+        by_graph = CacheUpdate.COPIED if provider.device == NPU else CacheUpdate.IN_PLACE
+        self.update = update or (by_graph if manifest.fused.kv_update_on_device else CacheUpdate.HOST)
         log.info("fused caches are updated by %s", self.update.value)
 
     def run(self, batch: PackedBatch) -> Logits:
@@ -132,7 +81,7 @@ class FusedRuntime(Runtime):
         segments = tuple(placement.segments_by_cache())
         caches = tuple(self._caches.begin(segments))
         self._last = _LastStep(graph, placement, segments, caches, self._targets(caches))
-        graph.inputs.fill(batch, placement, self._rotary)
+        graph.fill(batch, placement, self._rotary)
         self._parts.mark("inputs")
         graph.run(caches, self._last.updated)
         self._parts.mark("graph")
@@ -144,13 +93,9 @@ class FusedRuntime(Runtime):
         Their caches are cleaned before they serve another sequence.
         """
         last = self._run_before()
-        if last.graph.keys.dtype.kind != "f":
-            return rows[:0]
         at = last.placement.row_of[rows]
         with np.errstate(invalid="ignore", over="ignore"):
-            sums = last.graph.keys[..., at].sum(axis=(0, 1, 2, 3), dtype=np.float64)
-            sums += last.graph.values[..., at, :].sum(axis=(0, 1, 2, 4), dtype=np.float64)
-        spoiled: NDArray[np.int64] = rows[~np.isfinite(sums)]
+            spoiled: NDArray[np.int64] = rows[np.isin(at, last.graph.fresh.non_finite(at))]
         for index, segment in enumerate(last.segments):
             if segment is not None and ((spoiled >= segment.start) & (spoiled < segment.end)).any():
                 for cache in (last.caches[index], *last.updated[index : index + 1]):
@@ -174,16 +119,14 @@ class FusedRuntime(Runtime):
         cache = last.caches[index]
         if self.update is CacheUpdate.HOST:
             fresh = last.placement.row_of[rows]
-            cache.keys[..., at] = last.graph.keys[..., fresh]
-            cache.values[..., at, :] = last.graph.values[..., fresh, :]
+            cache.keys[..., at] = last.graph.fresh.keys[..., fresh]
+            cache.values[..., at, :] = last.graph.fresh.values[..., fresh, :]
         self._caches.name(block, cache if self.update is not CacheUpdate.COPIED else last.updated[index])
 
     def free(self, blocks: Collection[int]) -> None:
-        """Caches that nobody wants serve other sequences."""
         self._caches.free(blocks)
 
     def close(self) -> None:
-        """Drop bindings, then buffers, then sessions: a binding must not outlive what it points to."""
         for graph in self._graphs.values():
             graph.clear()
         self._last = None

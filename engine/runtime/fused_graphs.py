@@ -1,15 +1,9 @@
-"""One fused graph with its buffers, bound to whatever caches a step has.
+"""Fused graphs: where the rows of a step go, the caches of sequences, and a graph bound to those of a step.
 
-Legend: N = rows, L = layers, K = KV heads, H = head size, D = decode slots, V = vocabulary.
+Each sequence has a cache of its own, all are of one size, and none is ever copied or re-laid. A block of the
+scheduler's pool is a whole cache here: a cache gets its block's name when the first rows in it are kept.
 
-Caches of fused graphs: each sequence has one of its own, all are of one size, and none is ever copied or re-laid.
-
-A block of the scheduler's pool is a whole cache here. A cache gets its block's name when the first rows in it are kept.
-Legend: L = layers, K = KV heads, H = head size, P = columns.
-
-The row inputs of one fused graph: ids, mask, rotary rows, control. Numpy only; graphs bind to the arrays.
-
-Legend: N = rows, P = past columns.
+Legend: N = rows, L = layers, K = KV heads, H = head size, D = decode slots, V = vocabulary, P = past columns.
 """
 
 from collections.abc import Collection, Sequence
@@ -24,7 +18,7 @@ from engine.bundle.manifest import GraphSpec, Manifest
 from engine.bundle.tensors import LOGITS, Array, Encoding, encoding_of
 from engine.bundle.variant import StepShape
 from engine.errors import StepFailed
-from engine.runtime.buffers import Arena, Pool, RotationTables, RowInputs
+from engine.runtime.buffers import Arena, Fresh, Pool, RotationTables, RowInputs
 from engine.runtime.interface import PackedBatch, PackedSegment
 from engine.runtime.onnx_library import ort
 from engine.runtime.sessions import Binding, bind_all
@@ -175,14 +169,12 @@ class FusedCaches:
         self._named[block] = cache
 
     def free(self, blocks: Collection[int]) -> None:
-        """Nobody wants what lies in these blocks."""
         for block in blocks:
             cache = self._named.pop(block, None)
             if cache is not None and all(other is not cache for other in self._handed_out):
                 self._spares.append(cache)
 
     def clear(self) -> None:
-        """Let go of everything."""
         self._named.clear()
         self._spares.clear()
         self._handed_out.clear()
@@ -208,46 +200,39 @@ def _zero_codes(manifest: Manifest) -> NDArray[np.int64]:
     return np.array(codes, np.int64)
 
 
-class FusedInputs:
-    """Buffers by tensor name, written anew for every step. A row that holds nothing has id and position 0."""
+KEPT_BINDINGS = 64
 
-    def __init__(self, manifest: Manifest, graph: GraphSpec) -> None:
+
+class BoundGraph:
+    """fresh: keys and values of a step's rows. logits: [1, D + 1, V], or [1, D, V].
+
+    inputs: buffers by tensor name, written anew for every step. A row that holds nothing has id and position 0.
+    """
+
+    def __init__(self, manifest: Manifest, graph: GraphSpec, session: ort.InferenceSession) -> None:
         assert manifest.fused is not None
-        self._shape = StepShape(fused_shape(graph.name).rows, manifest.fused.past)
-        self._rows = RowInputs(Arena(), manifest, self._shape, {}, padding_sees=False)
-        self.arrays: dict[str, Array] = {}
+        self.shape: FusedShape = fused_shape(graph.name)
+        self._step_shape = StepShape(self.shape.rows, manifest.fused.past)
+        self._rows = RowInputs(Arena(), manifest, self._step_shape, {}, padding_sees=False)
+        self.inputs: dict[str, Array] = {}
         for tensor in graph.inputs:
             array = self._rows.buffer(tensor)
             if tensor.name == CONTROL:
                 array = np.zeros([int(size) for size in tensor.shape], tensor.dtype)
             if array is not None:
-                self.arrays[tensor.name] = array
-
-    def fill(self, batch: PackedBatch, placement: Placement, rotary: RotationTables) -> None:
-        """Write a step into every buffer. `rotary` is the caller's, for all its graphs."""
-        self._rows.fill(placement.moved(batch, self._shape), rotary)
-        if CONTROL in self.arrays:
-            self.arrays[CONTROL][...] = placement.control()
-
-
-KEPT_BINDINGS = 64
-
-
-class BoundGraph:
-    """keys [L, K, 1, H, N] and values [L, K, 1, N, H] of a step's rows; logits [1, D + 1, V], or [1, D, V]."""
-
-    def __init__(self, manifest: Manifest, graph: GraphSpec, session: ort.InferenceSession) -> None:
-        model, dtype = manifest.model, np.dtype(manifest.kv_dtype)
-        self.shape: FusedShape = fused_shape(graph.name)
-        self.inputs = FusedInputs(manifest, graph)
-        lead = (model.layers, model.kv_heads, 1)
-        self.keys: Array = np.empty((*lead, model.head_dim, self.shape.rows), dtype)
-        self.values: Array = np.empty((*lead, self.shape.rows, model.head_dim), dtype)
+                self.inputs[tensor.name] = array
+        self.fresh = Fresh(Arena(), manifest, (), self.shape.rows)
         (logits,) = (tensor for tensor in graph.outputs if tensor.name == LOGITS)
         self.logits: Array = np.empty([int(size) for size in logits.shape], logits.dtype)
         self.encoding: Encoding = encoding_of(logits)
         self._session = session
         self._bindings: dict[tuple[int, ...], Binding] = {}
+
+    def fill(self, batch: PackedBatch, placement: Placement, rotary: RotationTables) -> None:
+        """Write a step into every input. `rotary` is the caller's, for all its graphs."""
+        self._rows.fill(placement.moved(batch, self._step_shape), rotary)
+        if CONTROL in self.inputs:
+            self.inputs[CONTROL][...] = placement.control()
 
     def run(self, caches: Sequence[FusedCache], updated: Sequence[FusedCache]) -> None:
         """Run over caches in the order of `FusedShape.caches`, and write the updated ones to `updated`, () = nowhere.
@@ -262,14 +247,13 @@ class BoundGraph:
         found.run()
 
     def clear(self) -> None:
-        """Drop the bindings: none may outlive what it points to."""
         self._bindings.clear()
 
     def _bind(self, caches: Sequence[FusedCache], updated: Sequence[FusedCache]) -> Binding:
         outputs: dict[str, Array] = {LOGITS: self.logits}
-        for layer in range(len(self.keys)):
-            outputs |= zip(fresh_tensors(layer), (self.keys[layer], self.values[layer]), strict=True)
-        inputs = self.inputs.arrays | self._tensors("past", caches)
+        for layer, pair in enumerate(zip(self.fresh.keys, self.fresh.values, strict=True)):
+            outputs |= zip(fresh_tensors(layer), pair, strict=True)
+        inputs = self.inputs | self._tensors("past", caches)
         outputs |= self._tensors("updated_past", updated)
         return bind_all(self.shape.name, self._session, inputs, outputs)
 

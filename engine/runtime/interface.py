@@ -57,7 +57,6 @@ class PackedSegment:
 
     @property
     def end(self) -> int:
-        """The row after the last."""
         return self.start + self.count
 
     def visible_rows(self) -> NDArray[np.bool_]:
@@ -90,7 +89,6 @@ class PackedBatch:
 
     @property
     def starts(self) -> tuple[int, ...]:
-        """First row of each segment."""
         return tuple(segment.start for segment in self.segments)
 
     def early_rows(self) -> tuple[Indices, Indices]:
@@ -117,7 +115,6 @@ class RowLayout:
 
     @property
     def row(self) -> int:
-        """The next one."""
         return self._row
 
     def add(
@@ -170,7 +167,6 @@ class RowLayout:
 
 
 def pack(plan: StepPlan, block_size: int) -> PackedBatch:
-    """Lay the segments of a plan into rows."""
     layout = RowLayout(plan.shape, plan.rows_used)
     embedded: list[tuple[int, NDArray[np.float32]]] = []
     for segment in plan.segments:
@@ -255,7 +251,6 @@ class StageClock:
 
 
 def block_slots(block: int) -> slice:
-    """The KV slots of a block."""
     return slice(block * BLOCK_SIZE, (block + 1) * BLOCK_SIZE)
 
 
@@ -360,4 +355,4 @@ class Runtime(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Release buffers, then graphs, then the session environment."""
+        """Release bindings, then buffers, then graphs: a binding must not outlive what it points to."""

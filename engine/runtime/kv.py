@@ -71,7 +71,6 @@ class SequenceCaches(Generic[Bound]):
 
     @property
     def last(self) -> list[tuple[PackedSegment, SequenceCache[Bound]]]:
-        """The segments of the last step, each with its cache."""
         return list(zip(self._segments, self._taken, strict=True))
 
     def keep(self, rows: Sequence[int], columns: Sequence[int]) -> None:
@@ -107,7 +106,6 @@ class SequenceCaches(Generic[Bound]):
         self._offloaded[key] = copy
 
     def load(self, columns: slice, key: bytes) -> None:
-        """Let a block be what was offloaded as `key`."""
         size = columns.stop - columns.start
         copy: SequenceCache[Bound] = SequenceCache(self._form, size)
         copy.take_columns(self._offloaded[key], slice(size), slice(size))
@@ -129,11 +127,9 @@ class SequenceCaches(Generic[Bound]):
         self._offloaded[key] = copy
 
     def evict(self, key: bytes) -> None:
-        """Forget a copy."""
         self._offloaded.pop(key, None)
 
     def clear(self) -> None:
-        """Let go of everything."""
         self._segments, self._taken, self._before = (), [], []
         self._homes.clear()
         self._offloaded.clear()

@@ -21,7 +21,6 @@ Bound = TypeVar("Bound")
 
 
 def in_steps(columns: int) -> int:
-    """Memory is taken in units of so many columns."""
     return -(-columns // COLUMN_STEP) * COLUMN_STEP
 
 
@@ -39,7 +38,6 @@ class GroupColumns:
         self.values[..., mine, :] = other.values[..., theirs, :]
 
     def clear(self, columns: slice) -> None:
-        """Make columns zeros."""
         self.keys[..., columns, :] = 0
         self.values[..., columns, :] = 0
 
@@ -61,7 +59,6 @@ class CacheForm:
         return sum(group.numbers for group in self.full)
 
     def memory(self, groups: tuple[CacheGroup, ...], columns: int) -> tuple[GroupColumns, ...]:
-        """Of so many columns for each group."""
         return tuple(GroupColumns(group, self.dtype, columns) for group in groups)
 
     def first_seen(self, past: int, unit: int) -> int:
@@ -180,7 +177,6 @@ class SequenceCache(Generic[Bound]):
         return max(self.homes, default=-1) < index
 
     def put(self, index: int, block: BlockName | None) -> None:
-        """Note which block lies at `index`."""
         self.blocks.extend([None] * (index + 1 - len(self.blocks)))
         self.blocks[index] = block
 
@@ -210,6 +206,5 @@ class SequenceCache(Generic[Bound]):
         self.behind, self.start, self.behind_columns = memory, start, columns
 
     def _unbind(self) -> None:
-        """The memory moves."""
         self.bound.clear()
         self._of_layer.clear()

@@ -260,7 +260,6 @@ def _deepstack_names(manifest: Manifest) -> tuple[str, ...]:
 
 
 def rotary_tables(model: ModelSpec) -> dict[str, RotaryTable]:
-    """Of every rotation of the model, by the names of its rows."""
     plain = Encoding("float32")
     return {
         f"{side} {kind}": RotaryTable(rope, side == "cos", plain)
@@ -320,7 +319,6 @@ class LinearChain:
         return arrays[LOGITS][0, : len(chosen)]
 
     def clear(self) -> None:
-        """Drop the bindings."""
         self._layers.clear()
         self._heads.clear()
 

@@ -83,7 +83,6 @@ class OnnxRuntime(Runtime):
 
     @property
     def relayouts(self) -> int:
-        """How often the pool was re-laid for another width."""
         return self._pool.relayouts
 
     def lay_out(self, shape: StepShape) -> None:
@@ -159,7 +158,6 @@ class OnnxRuntime(Runtime):
         self._writes.move(partial(self._pool.evict, key))
 
     def close(self) -> None:
-        """Drop bindings, then buffers, then sessions: a binding must not outlive what it points to."""
         self._writes.close()
         self._steps.clear()
         self._last = None
@@ -169,7 +167,6 @@ class OnnxRuntime(Runtime):
         self._sessions.clear()
 
     def _width(self, shape: StepShape) -> int:
-        """Columns of the past buffers a shape binds: a scatter graph writes its fresh ones into them."""
         return shape.context if self._scatter else shape.past
 
     def _widen(self, columns: int) -> None:

@@ -43,18 +43,15 @@ class PastPool:
 
     @property
     def width(self) -> int:
-        """Columns that there are."""
         return self.columns.width
 
     def set_width(self, width: int) -> None:
-        """Lay the columns out anew in that width, unless they have it."""
         if self.width != width:
             self.columns = self.columns.relaid(width)
             self._restore_first()
             self.relayouts += 1
 
     def widen(self, columns: int) -> None:
-        """Span so many columns at least."""
         if columns > self.width:
             self.set_width(self._shapes.round_past(columns))
 
@@ -101,11 +98,9 @@ class PastPool:
         self._restore_first()
 
     def evict(self, key: bytes) -> None:
-        """Forget the copy in host memory; unknown keys are ignored."""
         self._host_cache.pop(key, None)
 
     def clear(self) -> None:
-        """Let go of the memory."""
         self._helper.shutdown()
         del self.columns
         self._host_cache.clear()
@@ -221,7 +216,6 @@ class KvWrites:
         _wait([*moves, *(future for _, future in begun)])
 
     def close(self) -> None:
-        """Let the thread end."""
         self._thread.shutdown()
 
     def _begin_due(self) -> None:

@@ -289,7 +289,6 @@ class SegmentRuntime(Runtime):
             self._recurrent.states.forget(sequences, snapshots)
 
     def close(self) -> None:
-        """Drop bindings, then buffers: a binding must not outlive what it points to."""
         self._caches.clear()
         self._chain.clear()
 

@@ -14,71 +14,17 @@ from numpy.typing import NDArray
 
 from engine.bundle.manifest import GraphKind, GraphSpec, Manifest, TensorSpec
 from engine.bundle.serial import OUT, carried_inputs
-from engine.bundle.tensors import (
-    WINDOW_MASK,
-    WINDOW_ROTARY,
-    Array,
-    Carry,
-    Encoding,
-    carry_of,
-    encoding_of,
-)
+from engine.bundle.tensors import Array, Carry, carry_of, encoding_of
 from engine.bundle.variant import ShapeTable, StepShape, shape_of
 from engine.bundle.weight_files import read_head_weight
 from engine.errors import BundleError, StepFailed
 from engine.runtime.buffers import Arena, RotationTables, RowInputs, layer_graphs
-from engine.runtime.carried import CarriedState, token_of_column
+from engine.runtime.carried import CarriedState
 from engine.runtime.embedded import EmbeddedRows
 from engine.runtime.head import LmHead
 from engine.runtime.interface import Logits, PackedBatch, PackedSegment, RowLayout, Runtime
 from engine.runtime.sessions import Binding, Provider, bind_all, load_sessions
-from engine.runtime.tables import Tables, open_tables
-
-
-class SerialInputs:
-    """Row inputs of one shape: those of any graph, and mask and rotation of layers that see a window."""
-
-    def __init__(self, arena: Arena, manifest: Manifest, shape: StepShape, tables: Tables) -> None:
-        self._plain = RowInputs(arena, manifest, shape, tables, padding_sees=False)  # states pass it by
-        self._arena = arena
-        self._shape = shape
-        self._window = manifest.window
-        self._window_masks: list[tuple[Array, Array]] = []
-        self._rotary: dict[tuple[bool, Encoding], Array] = {}
-
-    def buffer(self, tensor: TensorSpec) -> Array | None:
-        """The array to bind to a row input, None when the tensor is something else."""
-        shape = [int(dim) for dim in tensor.shape]
-        if tensor.name == WINDOW_MASK:
-            mask = self._arena.array(tensor.name, (shape[-2], shape[-1]), np.dtype(tensor.dtype))
-            self._window_masks.append((encoding_of(tensor).mask_codes(), mask))
-            return mask.reshape(shape)
-        if tensor.name in WINDOW_ROTARY:
-            encoding = encoding_of(tensor)
-            turned = self._arena.array(f"{tensor.name} {encoding}", (shape[-2], shape[-1]), np.dtype(tensor.dtype))
-            self._rotary[WINDOW_ROTARY[tensor.name], encoding] = turned
-            return turned.reshape(shape)
-        return self._plain.buffer(tensor)
-
-    def fill(self, batch: PackedBatch, rotary: RotationTables, local: RotationTables | None) -> None:
-        """Write the rows of one sequence, at the right end. local: of layers that see a window."""
-        self._plain.fill(batch, rotary)
-        (segment,) = batch.segments
-        for codes, mask in self._window_masks:
-            mask[...] = codes[self._visible(segment, mask.shape[1] - len(mask)).view(np.int8)]
-        for (is_cos, encoding), out in self._rotary.items():
-            assert local is not None, "the bundle was checked"
-            local.fill(is_cos, encoding, batch.positions, out)
-
-    def _visible(self, segment: PackedSegment, columns: int) -> NDArray[np.bool_]:
-        """bool [N, W + N]: each row sees the last `window` tokens up to its own."""
-        rows = self._shape.rows
-        own = segment.past + np.arange(rows) - segment.start
-        tokens = np.concatenate([token_of_column(columns, segment.past), own])
-        tokens[columns : columns + segment.start] = -1  # padding
-        near = (tokens <= own[:, None]) & (tokens > own[:, None] - self._window) & (tokens >= 0)
-        near[: segment.start] = False
-        return np.ascontiguousarray(near)
+from engine.runtime.tables import open_tables
 
 
 @dataclass(slots=True)
@@ -86,7 +32,7 @@ class _Shape:
     """The graphs of one shape in running order, what they share between runs, and what they carry."""
 
     graphs: list[GraphSpec]
-    inputs: SerialInputs
+    inputs: RowInputs
     rows: dict[str, Array]  # row inputs by name
     fresh: dict[str, Array]  # outputs by name
     carried: dict[str, TensorSpec]
@@ -140,12 +86,10 @@ class SerialRuntime(Runtime):
         """Nothing: what a run gives is carried on at once, as all rows of a sequence count or none."""
 
     def forget_states(self, sequences: Collection[str], snapshots: Collection[bytes]) -> None:
-        """Let go of what sequences have carried that ended."""
         for owner in sequences:
             self._states.pop(owner, None)
 
     def close(self) -> None:
-        """Drop bindings, then buffers, then sessions: a binding must not outlive what it points to."""
         self._states.clear()
         self._head.clear()
         self._shapes.clear()
@@ -247,7 +191,8 @@ class SerialRuntime(Runtime):
 
     def _open(self, shape: StepShape) -> _Shape:
         graphs = layer_graphs(self._manifest, shape)
-        inputs = SerialInputs(self._arena, self._manifest, shape, self._tables)
+        # States pass padding by.
+        inputs = RowInputs(self._arena, self._manifest, shape, self._tables, padding_sees=False)
         rows = {
             tensor.name: array
             for tensor in {tensor.name: tensor for graph in graphs for tensor in graph.inputs}.values()

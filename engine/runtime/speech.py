@@ -96,7 +96,6 @@ class SpeechRuntime(HearingRuntime):
                 self._past[self_name("v", layer, "in")][slot, :, column] = value[sequence, :, token]
 
     def close(self) -> None:
-        """Drop bindings, then sessions: a binding must not outlive what it points to."""
         self._decode = self._last = None
         self._sessions.clear()
 

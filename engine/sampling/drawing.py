@@ -105,7 +105,6 @@ class CodedRow:
     encoding: Encoding
 
     def scaled(self, ids: Ids, temperature: float) -> Rounded:
-        """Logits over temperature of some ids."""
         return np.asarray(self.encoding.decode(self.values[ids]) * np.float32(1.0 / temperature))
 
     def relative(self, values: Codes, peak: float, temperature: float) -> Rounded:

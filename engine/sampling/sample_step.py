@@ -9,7 +9,6 @@ Reported log-probabilities are those of the model without its mask token, before
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -117,7 +116,7 @@ def token_logprobs(logits: Logits, tokens: Sequence[int], alternatives: int) -> 
     return found
 
 
-def split_prompt_logprobs(plan: StepPlan, logits: Logits, samples: "StepSamples") -> Logits:
+def split_prompt_logprobs(plan: StepPlan, logits: Logits, result: StepResult) -> Logits:
     """Note the log-probabilities of a step's prompt tokens. `logits` [R, V]: all logit rows.
 
     Returns the logits [S, V] of the rows that are sampled.
@@ -134,9 +133,9 @@ def split_prompt_logprobs(plan: StepPlan, logits: Logits, samples: "StepSamples"
                 logits.rows(place, middle), segment.logprob_tokens, sequence.request.params.prompt_logprobs or 0
             )
             if isinstance(found, BadLogits):
-                samples.lost[sequence.id] = str(found)
+                result.lost[sequence.id] = str(found)
             else:
-                samples.prompt_logprobs[sequence.id] = found
+                result.prompt_logprobs[sequence.id] = found
         left.append(logits.codes[middle:end])
         place = end
     return Logits(np.concatenate(left), logits.encoding)
@@ -158,37 +157,13 @@ def take_tree(
 LONE_WAIT_S = 0.05
 
 
-@dataclass(slots=True)
-class StepSamples:
-    """By sequence id: the tokens sampled, and why a sequence is lost. deferred: ids of those whose mask was not there.
-
-    predicted: what is said of the masked tokens of the block that a sequence denoises, in the place of sampled tokens.
-    A deferred sequence is sampled in a later step. trees: what came of those that were trees. vectors: of sequences
-    that want one instead of a token.
-    """
-
-    tokens: dict[str, tuple[SampledToken, ...]] = field(default_factory=dict)
-    lost: dict[str, str] = field(default_factory=dict)
-    deferred: set[str] = field(default_factory=set)
-    predicted: dict[str, tuple[Prediction, ...]] = field(default_factory=dict)
-    trees: dict[str, TreeOutcome] = field(default_factory=dict)
-    vectors: dict[str, bytes] = field(default_factory=dict)
-    prompt_logprobs: dict[str, list[TokenLogprob]] = field(default_factory=dict)
-
-    def result(self) -> StepResult:
-        """What the scheduler takes in; in place of a vector any token, which max_tokens 0 leaves out."""
-        tokens = {sequence_id: tuple(token.token_id for token in found) for sequence_id, found in self.tokens.items()}
-        tokens |= dict.fromkeys(self.vectors, (0,))
-        return StepResult(tokens, self.deferred, self.predicted, self.trees, self.prompt_logprobs)
-
-
-def sample_step(plan: StepPlan, logits: Logits, masks: GrammarMasks) -> StepSamples:
+def sample_step(plan: StepPlan, logits: Logits, masks: GrammarMasks) -> StepResult:
     """Note the log-probabilities of prompt tokens and sample a token from each of the other logit rows [R, V].
 
     Whatever is wrong with one sequence leaves its neighbours alone.
     """
-    samples = StepSamples()
-    logits = split_prompt_logprobs(plan, logits, samples)
+    result = StepResult()
+    logits = split_prompt_logprobs(plan, logits, result)
     rows: list[RowContext] = []
     places: list[int] = []  # of these rows in the logits
     sampled: list[tuple[Segment, int]] = []
@@ -198,26 +173,25 @@ def sample_step(plan: StepPlan, logits: Logits, masks: GrammarMasks) -> StepSamp
         if not segment.sampled_rows:
             continue
         if segment.masked:
-            _predict(segment, logits, place, samples)
+            _predict(segment, logits, place, result)
             continue
         if segment.sequence.request.pooling is not None:
-            _pool(segment.sequence.id, segment.sequence.request.pooling, logits, place, samples)
+            _pool(segment.sequence.id, segment.sequence.request.pooling, logits, place, result)
             continue
-        forbidden = _masks_of(segment, masks, samples)
-        if forbidden is not None and segment.sequence.id not in samples.lost:
+        forbidden = _masks_of(segment, masks, result)
+        if forbidden is not None and segment.sequence.id not in result.lost:
             rows += _contexts(segment, forbidden)
             places += range(place, place + segment.sampled_rows)
             sampled.append((segment, place))
     if not rows:
-        return samples
+        return result
     tokens = sample(logits, rows, places)
     start = 0
     for segment, place in sampled:
         end = start + segment.sampled_rows
-        _collect(segment.sequence.id, tokens[start:end], samples)
-        _prune(segment, logits, place, samples)
+        _collect(segment, tokens[start:end], logits, place, result)
         start = end
-    return samples
+    return result
 
 
 def prepare(plan: StepPlan, masks: GrammarMasks) -> None:
@@ -236,23 +210,23 @@ def wait_alone(plan: StepPlan, masks: GrammarMasks) -> None:
         masks.wait(LONE_WAIT_S)
 
 
-def _predict(segment: Segment, logits: Logits, start: int, samples: StepSamples) -> None:
+def _predict(segment: Segment, logits: Logits, start: int, result: StepResult) -> None:
     predicted = predict(segment, logits, start)
     if isinstance(predicted, BadLogits):
-        samples.lost[segment.sequence.id] = str(predicted)
+        result.lost[segment.sequence.id] = str(predicted)
     else:
-        samples.predicted[segment.sequence.id] = predicted
+        result.predicted[segment.sequence.id] = predicted
 
 
-def _pool(sequence_id: str, pooling: Pooling, logits: Logits, place: int, samples: StepSamples) -> None:
+def _pool(sequence_id: str, pooling: Pooling, logits: Logits, place: int, result: StepResult) -> None:
     vector = pooled(logits, place, pooling)
     if isinstance(vector, BadLogits):
-        samples.lost[sequence_id] = str(vector)
+        result.lost[sequence_id] = str(vector)
     else:
-        samples.vectors[sequence_id] = vector
+        result.vectors[sequence_id], result.tokens[sequence_id] = vector, (0,)
 
 
-def _masks_of(segment: Segment, masks: GrammarMasks, samples: StepSamples) -> tuple[Forbidden | None, ...] | None:
+def _masks_of(segment: Segment, masks: GrammarMasks, result: StepResult) -> tuple[Forbidden | None, ...] | None:
     """One mask or None per sampled row; None altogether when the segment is not sampled now."""
     sequence_id = segment.sequence.id
     if sequence_id not in masks:
@@ -260,10 +234,10 @@ def _masks_of(segment: Segment, masks: GrammarMasks, samples: StepSamples) -> tu
     try:
         found = masks.take(sequence_id)
     except GrammarFailed as error:
-        samples.lost[sequence_id] = f"the grammar of this request failed: {error}"
+        result.lost[sequence_id] = f"the grammar of this request failed: {error}"
         return None
     if found is None:
-        samples.deferred.add(sequence_id)
+        result.deferred.add(sequence_id)
         return None
     return found[: segment.sampled_rows]
 
@@ -286,18 +260,19 @@ def _contexts(segment: Segment, forbidden: tuple[Forbidden | None, ...]) -> list
     ]
 
 
-def _prune(segment: Segment, logits: Logits, place: int, samples: StepSamples) -> None:
-    """Of a tree, which begins at row `place` of the logits, only the tokens behind accepted nodes count."""
-    tokens = samples.tokens.get(segment.sequence.id)
-    if segment.tree is not None and tokens is not None:
-        taken, samples.trees[segment.sequence.id] = take_tree(segment.tree, tokens, logits, place)
-        samples.tokens[segment.sequence.id] = taken
+def _collect(
+    segment: Segment, tokens: Sequence[SampledToken | BadLogits], logits: Logits, place: int, result: StepResult
+) -> None:
+    """Note the tokens of a sequence, whose rows of the logits begin at `place`: of a tree those behind accepted nodes.
 
-
-def _collect(sequence_id: str, tokens: list[SampledToken | BadLogits], samples: StepSamples) -> None:
-    """Note the tokens of a sequence; a single row without numbers loses all of it."""
+    A single row without numbers loses all of it.
+    """
+    sequence_id, found = segment.sequence.id, tuple(token for token in tokens if isinstance(token, SampledToken))
     bad = next((token for token in tokens if isinstance(token, BadLogits)), None)
     if bad is not None:
-        samples.lost[sequence_id] = str(bad)
-    else:
-        samples.tokens[sequence_id] = tuple(token for token in tokens if isinstance(token, SampledToken))
+        result.lost[sequence_id] = str(bad)
+        return
+    if segment.tree is not None:
+        found, result.trees[sequence_id] = take_tree(segment.tree, found, logits, place)
+    result.tokens[sequence_id] = tuple(token.token_id for token in found)
+    result.logprobs[sequence_id] = tuple(token.logprob for token in found if token.logprob is not None)

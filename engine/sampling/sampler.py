@@ -173,7 +173,6 @@ def sample(
 
 
 def is_greedy(params: SamplingParams) -> bool:
-    """Whether the largest logit is taken."""
     return params.temperature < NEARLY_GREEDY or params.top_k == 1
 
 

@@ -1,11 +1,9 @@
-"""Ready bundles of Qualcomm AI Hub, and the speeds published of them, asked of its own package `qai_hub_models_cli`."""
+"""Ready bundles of Qualcomm AI Hub, asked of its own package `qai_hub_models_cli`."""
 
 import importlib
 import importlib.util
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from itertools import product
-from types import ModuleType
 from typing import Any
 
 from engine.isolation.processor import processor_name
@@ -43,7 +41,7 @@ def find_bundle(name: str, chipset: str = X_ELITE, precisions: Sequence[str] = P
 
     Raises FetchFailed when the package is missing or too old, the network is down, or there is no such bundle.
     """
-    fetch, expected = _module("fetch"), _user_error()
+    fetch, expected = hub_module("fetch"), user_error()
     reason: Exception | None = None
     for precision, runtime in product(precisions, RUNTIMES):
         try:
@@ -53,52 +51,12 @@ def find_bundle(name: str, chipset: str = X_ELITE, precisions: Sequence[str] = P
         except expected as error:  # a wrong name, or nothing published: OSErrors of the network are not among these
             reason = reason or error
         except OSError as error:
-            raise _unreachable(error) from error
+            raise unreachable(error) from error
     kinds = f"{' or '.join(precisions)}, for {' or '.join(RUNTIMES)}"
-    raise FetchFailed(f"{name} has no bundle for {chipset} in {kinds}: {_first_line(reason)}")
+    raise FetchFailed(f"{name} has no bundle for {chipset} in {kinds}: {first_line(reason)}")
 
 
-@dataclass(frozen=True, slots=True)
-class PublishedSpeed:
-    """What AI Hub has measured: the least milliseconds to a first token, and tokens a second, at a context."""
-
-    runtime: str
-    precision: str
-    device: str
-    context: int
-    first_token_ms: float
-    tokens_per_second: float
-
-
-def published_speeds(name: str, chipset: str = X_ELITE) -> tuple[PublishedSpeed, ...]:
-    """Of a model on the NPU of all devices with this chip, every runtime and precision. FetchFailed."""
-    perf, platform, enums = (_module(f"proto_helpers.{part}") for part in ("perf", "platform", "platform_enums"))
-    expected = _user_error()
-    try:
-        records = perf.filter_perf(perf.get_model_perf(name), platform.get_platform(), chipset=chipset)
-    except expected as error:
-        raise FetchFailed(f"AI Hub has published no speeds of {name}: {_first_line(error)}") from error
-    except OSError as error:
-        raise _unreachable(error) from error
-    return tuple(_speeds(records.performance_metrics, enums))
-
-
-def _speeds(records: Iterable[Any], enums: ModuleType) -> Iterable[PublishedSpeed]:
-    for record in records:
-        for speed in record.llm_metrics:
-            if (speed.desired_compute_unit or "npu").lower() != "npu":
-                continue
-            yield PublishedSpeed(
-                enums.runtime_proto_to_str(record.runtime),
-                enums.precision_proto_to_str(record.precision),
-                record.device,
-                speed.context_length,
-                speed.time_to_first_token_range_milliseconds.min,
-                speed.tokens_per_second,
-            )
-
-
-def _module(name: str) -> Any:
+def hub_module(name: str) -> Any:
     """A module of the package. FetchFailed where it is missing, too old, or lacks packages of its own."""
     if importlib.util.find_spec(PACKAGE) is None:
         raise FetchFailed(f"fetching bundles needs Qualcomm's catalogue: {install_command('hub')}")
@@ -106,28 +64,28 @@ def _module(name: str) -> Any:
         return importlib.import_module(f"{PACKAGE}.{name}")
     except ImportError as error:
         raise FetchFailed(
-            f"the installed {PACKAGE} cannot be used ({_first_line(error)}): {install_command('hub', '--upgrade')}"
+            f"the installed {PACKAGE} cannot be used ({first_line(error)}): {install_command('hub', '--upgrade')}"
         ) from error
 
 
-def _user_error() -> type[Exception]:
+def user_error() -> type[Exception]:
     """What the package raises for what its user can mend."""
-    found: type[Exception] = _module("errors").CLIUserError
+    found: type[Exception] = hub_module("errors").CLIUserError
     return found
 
 
-def _unreachable(error: OSError) -> FetchFailed:
+def unreachable(error: OSError) -> FetchFailed:
     """The innermost error tells the reason, without the addresses and objects of those round it."""
     inner: BaseException = error
     while inner.__cause__ or inner.__context__:
         inner = inner.__cause__ or inner.__context__ or inner
     return FetchFailed(
-        f"the catalogue of Qualcomm AI Hub cannot be reached ({_first_line(inner)}); run the same command again with a "
+        f"the catalogue of Qualcomm AI Hub cannot be reached ({first_line(inner)}); run the same command again with a "
         "connection"
     )
 
 
-def _first_line(error: BaseException | None) -> str:
+def first_line(error: BaseException | None) -> str:
     """A KeyError quotes its message; the rest of a long one is a traceback in words."""
     is_quoted = isinstance(error, KeyError) and bool(error.args)
     text = str(error.args[0] if is_quoted and error is not None else error)

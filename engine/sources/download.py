@@ -56,12 +56,10 @@ def is_offline() -> bool:
 
 
 def megabytes(size: int) -> str:
-    """For people."""
     return f"{size / 1e6:,.1f} MB"
 
 
 def counted(files: int) -> str:
-    """For people."""
     return f"{files} file{'s' * (files != 1)}"
 
 
@@ -86,7 +84,6 @@ def check_status(url: str, status: int, advice: str = "") -> None:
 
 
 def unreachable(place: str, error: BaseException) -> ServerSilent:
-    """For an error of the connection."""
     reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
     return ServerSilent(f"{place} cannot be reached ({reason}); run the same command again with a connection")
 

@@ -38,7 +38,6 @@ class LaterCompilations:
         return True
 
     def wait(self) -> list[int]:
-        """Exit codes of all, once they have ended."""
         return [process.wait() for process in self._processes]
 
     def __enter__(self) -> "LaterCompilations":

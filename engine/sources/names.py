@@ -55,7 +55,6 @@ class AiHubName:
 
     @property
     def text(self) -> str:
-        """As the user writes it."""
         return (
             f"hub:{self.model}" + f":{self.precision}" * bool(self.precision) + f"@{self.chipset}" * bool(self.chipset)
         )

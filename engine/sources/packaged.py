@@ -38,7 +38,6 @@ def unpack(form: Form, member: str, archives: Sequence[Path], output: Path) -> N
 
 
 def remove(output: Path) -> None:
-    """Remove an unpacked model, if it is there."""
     if output.is_dir() and not output.is_symlink():
         shutil.rmtree(output)
     else:
@@ -117,7 +116,6 @@ class PackagedModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def bytes(self) -> int:
-        """Of all packages together."""
         return sum(package.bytes for package in self.packages)
 
 
@@ -249,7 +247,6 @@ class CatalogueEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def bytes(self) -> int:
-        """Of the download."""
         return self.package.bytes if self.package else self.repository_bytes
 
 

@@ -46,7 +46,6 @@ class Shelf:
         return sorted((receipt for receipt in found if receipt is not None), key=lambda receipt: receipt.name)
 
     def receipt(self, name: str) -> Receipt | None:
-        """What was begun under a name."""
         return self._read(self._note(name))
 
     def write(self, receipt: Receipt) -> None:

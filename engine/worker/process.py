@@ -11,9 +11,8 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
@@ -33,8 +32,6 @@ from engine.messages import (
     Ping,
     Report,
     Shutdown,
-    Stats,
-    StepRecord,
     Submit,
     Tokens,
     Watch,
@@ -44,7 +41,7 @@ from engine.messages import (
 from engine.runtime.qnn.environment import as_variables, explain
 from engine.worker.assembly import OpenRuntime, assemble, open_onnx
 from engine.worker.hand_over import SequenceMover
-from engine.worker.step import EngineLoop, StepReport
+from engine.worker.step import EngineLoop
 
 
 class ReportPipe:
@@ -65,21 +62,18 @@ class ReportPipe:
             os._exit(0)
 
 
-Reports = Callable[[], list[Report]]
-
-
 class Outbox:
     """Sends in a thread of its own, in order. Who has nothing to run next flushes, so that nothing waits for long."""
 
     def __init__(self, pipe: ReportPipe) -> None:
         self._pipe = pipe
-        self._queued: list[Reports] = []
+        self._queued: list[Report] = []
         self._sending: Future[None] | None = None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="reports")
 
-    def hold(self, reports: Reports) -> None:
-        """Keep reports until they are released; they are made when they are sent."""
-        self._queued.append(reports)
+    def hold(self, *reports: Report) -> None:
+        """Keep reports until they are released."""
+        self._queued += reports
 
     def release(self) -> None:
         """A step begins: send what is queued meanwhile."""
@@ -98,10 +92,9 @@ class Outbox:
         self.flush()
         self._thread.shutdown()
 
-    def _send(self, queued: list[Reports]) -> None:
-        for reports in queued:
-            for report in reports():
-                self._pipe.send(report)
+    def _send(self, queued: list[Report]) -> None:
+        for report in queued:
+            self._pipe.send(report)
 
 
 class Progress:
@@ -192,23 +185,15 @@ def serve(
                 continue
             report = loop.step(progress.begin, outbox.release)
             if report.events or report.failures:
-                outbox.hold(partial(_told, report, loop.stats()))
+                outbox.hold(*report.failures, Tokens(report.events, loop.stats()))
                 loop.stages.mark("send")
             if report.record is not None:
-                outbox.hold(partial(_recorded, report.record))
+                outbox.hold(report.record)
             if not loop.has_work:
                 outbox.flush()
                 _check(loop)
     finally:
         outbox.close()
-
-
-def _told(report: StepReport, stats: Stats) -> list[Report]:
-    return [*report.failures, Tokens(report.events, stats)]
-
-
-def _recorded(record: StepRecord) -> list[Report]:
-    return [record]
 
 
 def _obey(loop: EngineLoop, command: Command, reports: ReportPipe, mover: SequenceMover | None) -> None:

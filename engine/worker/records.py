@@ -1,16 +1,14 @@
 """What steps came to: counters, the events of each sequence, a record for those who watch, lines for the debug log."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 
 from engine.bundle.variant import StepShape
-from engine.core.plan import SequenceUpdate, StepPlan
+from engine.core.plan import SequenceUpdate, StepPlan, StepResult
 from engine.core.planner import Gauges, Planner
 from engine.core.sequence import Sequence
 from engine.core.speculation import GuessKind
 from engine.messages import Counters, StepRecord, StepSegment
 from engine.request import FinishReason, GuessCounts, RequestTimings, TokenEvent
-from engine.sampling.sample_step import StepSamples
 
 
 class StepBook:
@@ -41,10 +39,10 @@ class StepBook:
         self.longest_ms = max(self.longest_ms, 1000.0 * run_s)
         self._last_shape = plan.shape
 
-    def events(self, updates: list[SequenceUpdate], samples: StepSamples, now_s: float) -> tuple[TokenEvent, ...]:
+    def events(self, updates: list[SequenceUpdate], result: StepResult, now_s: float) -> tuple[TokenEvent, ...]:
         """One for each sequence with new tokens or an end."""
         return tuple(
-            self._event(update, samples, now_s)
+            self._event(update, result, now_s)
             for update in updates
             if update.new_tokens or update.sequence.finish is not None
         )
@@ -69,7 +67,7 @@ class StepBook:
             kv_slots_total=gauges.slots_total,
         )
 
-    def _event(self, update: SequenceUpdate, samples: StepSamples, now_s: float) -> TokenEvent:
+    def _event(self, update: SequenceUpdate, result: StepResult, now_s: float) -> TokenEvent:
         sequence = update.sequence
         is_first = sequence.first_token_s is None
         if is_first:
@@ -77,12 +75,11 @@ class StepBook:
             self.counters.prompt_tokens += 0 if sequence.resumed else sequence.prompt_tokens
         self.counters.generated_tokens += len(update.new_tokens)
         self.counters.finished += sequence.finish is not None
-        tokens = samples.tokens.get(sequence.id, ())[: len(update.new_tokens)]
         timings = _timings(sequence, now_s) if is_first or sequence.finish is not None else None
-        event = TokenEvent(
+        return TokenEvent(
             sequence.id,
             update.new_tokens,
-            update.logprobs or tuple(token.logprob for token in tokens if token.logprob is not None),
+            update.logprobs or result.logprobs.get(sequence.id, ())[: len(update.new_tokens)],
             sequence.finish,
             stopped_by=update.new_tokens[-1] if sequence.finish is FinishReason.STOP else None,
             timings=timings if sequence.finish is not None else None,
@@ -91,9 +88,8 @@ class StepBook:
             queue_ms=timings.queue_ms if timings is not None and is_first else 0.0,
             prompt_logprobs=tuple(sequence.prompt_logprobs) if is_first else (),
             guesses=_guesses(update) if update.drafted else None,
+            vector=result.vectors.get(sequence.id, b""),
         )
-        vector = samples.vectors.get(sequence.id)
-        return event if vector is None else replace(event, vector=vector)
 
 
 def _ms(seconds: float) -> float:

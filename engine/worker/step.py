@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 
 from engine.adapters.named import AdapterSalts
-from engine.core.plan import SequenceUpdate, StepPlan
+from engine.core.plan import SequenceUpdate, StepPlan, StepResult
 from engine.core.planner import Planner
 from engine.core.speculation import NO_PROPOSALS, Drafter
 from engine.errors import StepFailed
@@ -16,7 +16,7 @@ from engine.grammar.masks import GrammarMasks
 from engine.messages import Counters, Failed, Stats, StepRecord, summed
 from engine.request import Request, TokenEvent
 from engine.runtime.interface import Indices, Logits, PackedBatch, Runtime, StageClock, pack
-from engine.sampling.sample_step import StepSamples, prepare, sample_step, wait_alone
+from engine.sampling.sample_step import prepare, sample_step, wait_alone
 from engine.worker.images import ImageQueue
 from engine.worker.records import StepBook, mark_started, trace
 
@@ -127,9 +127,9 @@ class EngineLoop:
             logits, entered, left = self._run(plan, batch)
         except StepFailed as error:
             return self._lost(plan, str(error), unread)
-        failures, samples = self._accept(plan, batch, logits)
-        updates = self._commit(plan, batch, samples)
-        return self._report(plan, updates, samples, (*unread, *failures), (began, entered, left))
+        failures, result = self._accept(plan, batch, logits)
+        updates = self._commit(plan, batch, result)
+        return self._report(plan, updates, result, (*unread, *failures), (began, entered, left))
 
     # -- the parts of a step ------------------------------------------------------------------------------------
 
@@ -178,26 +178,26 @@ class EngineLoop:
         self.scheduler.costs.observe(plan.shape, 1000.0 * (left - entered))
         return logits, entered, left
 
-    def _accept(self, plan: StepPlan, batch: PackedBatch, logits: Logits) -> tuple[tuple[Failed, ...], StepSamples]:
+    def _accept(self, plan: StepPlan, batch: PackedBatch, logits: Logits) -> tuple[tuple[Failed, ...], StepResult]:
         """Sample, and end the sequences of which something is not finite: none of theirs may reach the pool."""
         first = batch.shape.rows - plan.rows_used
         spoiled = frozenset(self.runtime.non_finite_rows(np.arange(first, batch.shape.rows)).tolist())
         wait_alone(plan, self._masks)
-        samples = sample_step(plan, logits, self._masks)
+        result = sample_step(plan, logits, self._masks)
         self.stages.mark("sample")
         failures = []
         for segment, packed in zip(plan.segments, batch.segments, strict=True):
-            reason = samples.lost.get(segment.sequence.id)
+            reason = result.lost.get(segment.sequence.id)
             if reason is None and not spoiled.isdisjoint(range(packed.start, packed.end)):
                 reason = "the graph returned keys or values that are not finite"
             if reason is not None:
                 self.scheduler.drop(segment.sequence)
                 failures.append(Failed(segment.sequence.id, reason))
-        return tuple(failures), samples
+        return tuple(failures), result
 
-    def _commit(self, plan: StepPlan, batch: PackedBatch, samples: StepSamples) -> list[SequenceUpdate]:
+    def _commit(self, plan: StepPlan, batch: PackedBatch, result: StepResult) -> list[SequenceUpdate]:
         """Have the tokens taken in and the keys and values of accepted rows written; begin the next masks."""
-        updates = self.scheduler.commit(plan, samples.result())
+        updates = self.scheduler.commit(plan, result)
         self._advance_masks(plan, updates)
         self.stages.mark("commit")
         rows, slots = _kept(plan, batch, updates)
@@ -211,7 +211,7 @@ class EngineLoop:
         self,
         plan: StepPlan,
         updates: list[SequenceUpdate],
-        samples: StepSamples,
+        result: StepResult,
         failures: tuple[Failed, ...],
         times_s: tuple[float, float, float],
     ) -> StepReport:
@@ -221,7 +221,7 @@ class EngineLoop:
         if log.isEnabledFor(logging.DEBUG):
             for line in trace(plan, updates, book.counters.steps, self.scheduler):
                 log.debug("%s", line)
-        events = book.events(updates, samples, left)
+        events = book.events(updates, result, left)
         record = book.record(plan, updates, self.scheduler.gauges(), began, left - entered)
         book.counters.step_s += self._clock() - began
         self.stages.mark("events")

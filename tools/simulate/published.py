@@ -8,11 +8,13 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import msgspec
 
 from engine.bundle.variant import StepShape
-from engine.sources.ai_hub import RUNTIMES, PublishedSpeed, published_speeds
+from engine.sources.ai_hub import RUNTIMES, first_line, hub_module, unreachable, user_error
 from engine.sources.names import FetchFailed
 
 DATA = Path(__file__).parent / "ai_hub.json"
@@ -76,6 +78,46 @@ class Published:
 def hub_figures() -> HubFigures:
     """Those of ai_hub.json."""
     return msgspec.json.decode(DATA.read_bytes(), type=HubFigures)
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedSpeed:
+    """What AI Hub has measured: the least milliseconds to a first token, and tokens a second, at a context."""
+
+    runtime: str
+    precision: str
+    device: str
+    context: int
+    first_token_ms: float
+    tokens_per_second: float
+
+
+def published_speeds(name: str, chipset: str) -> tuple[PublishedSpeed, ...]:
+    """Of a model on the NPU of all devices with this chip, every runtime and precision. FetchFailed."""
+    perf, platform, enums = (hub_module(f"proto_helpers.{part}") for part in ("perf", "platform", "platform_enums"))
+    expected = user_error()
+    try:
+        records = perf.filter_perf(perf.get_model_perf(name), platform.get_platform(), chipset=chipset)
+    except expected as error:
+        raise FetchFailed(f"AI Hub has published no speeds of {name}: {first_line(error)}") from error
+    except OSError as error:
+        raise unreachable(error) from error
+    return tuple(_speeds(records.performance_metrics, enums))
+
+
+def _speeds(records: Iterable[Any], enums: ModuleType) -> Iterable[PublishedSpeed]:
+    for record in records:
+        for speed in record.llm_metrics:
+            if (speed.desired_compute_unit or "npu").lower() != "npu":
+                continue
+            yield PublishedSpeed(
+                enums.runtime_proto_to_str(record.runtime),
+                enums.precision_proto_to_str(record.precision),
+                record.device,
+                speed.context_length,
+                speed.time_to_first_token_range_milliseconds.min,
+                speed.tokens_per_second,
+            )
 
 
 def ask_hub(

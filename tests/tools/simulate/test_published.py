@@ -3,10 +3,9 @@
 import pytest
 
 from engine.bundle.variant import StepShape
-from engine.sources.ai_hub import PublishedSpeed
 from engine.sources.names import FetchFailed
 from tools.simulate.prices import Prices, fixed_table, lay_out
-from tools.simulate.published import HUB_CHIPS, ask_hub, find, price
+from tools.simulate.published import HUB_CHIPS, PublishedSpeed, ask_hub, find, price
 
 MODEL = "llama_v3_2_1b_instruct"
 

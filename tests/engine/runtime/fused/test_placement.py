@@ -8,7 +8,7 @@ from engine.bundle.manifest import load_manifest
 from engine.bundle.variant import StepShape
 from engine.errors import StepFailed
 from engine.runtime.buffers import RotationTables
-from engine.runtime.fused_graphs import FusedInputs, Placement, place
+from engine.runtime.fused_graphs import BoundGraph, Placement, place
 from engine.runtime.interface import PackedBatch, PackedSegment
 from tests.bundles import Bundles
 
@@ -29,13 +29,13 @@ def batch_of(rows: int, *parts: tuple[int, int]) -> PackedBatch:
     return PackedBatch(StepShape(rows, PAST), ids, positions, last, tuple(segments), COLUMNS)
 
 
-def filled(bundles: Bundles, layout: str, batch: PackedBatch) -> tuple[Placement, FusedInputs]:
+def filled(bundles: Bundles, layout: str, batch: PackedBatch) -> tuple[Placement, BoundGraph]:
     manifest = load_manifest(bundles(layout))
     assert manifest.fused is not None
     graph = next(graph for graph in manifest.graphs if graph.rows == batch.shape.rows)
     placed = place(batch, shape_for(batch.shape.rows, manifest.fused.decode_slots), COLUMNS)
-    inputs = FusedInputs(manifest, graph)
-    inputs.arrays["attention_mask"][...] = 7  # what an earlier step left must not stay
+    inputs = BoundGraph(manifest, graph, None)
+    inputs.inputs["attention_mask"][...] = 7  # what an earlier step left must not stay
     inputs.fill(batch, placed, RotationTables(manifest.model.rope))
     return placed, inputs
 
@@ -51,38 +51,38 @@ def golden(rows: int, *seen: tuple[int, int, range]) -> np.ndarray:
 
 def test_golden_control_and_mask_of_a_tick_with_a_prompt_only(bundles: Bundles) -> None:
     placed, inputs = filled(bundles, "fused", batch_of(8, (3, 5)))
-    assert inputs.arrays["fusion_ctrl"].tolist() == [1, 0, 3, 0, 5, 0]
-    assert inputs.arrays["fusion_ctrl"].dtype == np.int32
+    assert inputs.inputs["fusion_ctrl"].tolist() == [1, 0, 3, 0, 5, 0]
+    assert inputs.inputs["fusion_ctrl"].dtype == np.int32
     expected = golden(8, (4, 5, range(4, 5)), (5, 5, range(4, 6)), (6, 5, range(4, 7)))
-    np.testing.assert_array_equal(inputs.arrays["attention_mask"][0, 0], expected)
-    assert inputs.arrays["input_ids"].tolist() == [[0, 0, 0, 0, 105, 106, 107, 0]]
+    np.testing.assert_array_equal(inputs.inputs["attention_mask"][0, 0], expected)
+    assert inputs.inputs["input_ids"].tolist() == [[0, 0, 0, 0, 105, 106, 107, 0]]
     assert placed.base == 4
 
 
 def test_golden_control_and_mask_of_a_tick_with_a_decode_only(bundles: Bundles) -> None:
     _, inputs = filled(bundles, "fused", batch_of(1, (1, 9)))
-    assert inputs.arrays["fusion_ctrl"].tolist() == [0, 1, 0, 0, 0, 9]
-    np.testing.assert_array_equal(inputs.arrays["attention_mask"][0, 0], golden(1, (0, 9, range(1))))
+    assert inputs.inputs["fusion_ctrl"].tolist() == [0, 1, 0, 0, 0, 9]
+    np.testing.assert_array_equal(inputs.inputs["attention_mask"][0, 0], golden(1, (0, 9, range(1))))
     _, wide = filled(bundles, "fused", batch_of(8, (1, 9)))  # in a graph that would have room for a prompt
-    assert wide.arrays["fusion_ctrl"].tolist() == [0, 1, 0, 0, 0, 9]
-    np.testing.assert_array_equal(wide.arrays["attention_mask"][0, 0], golden(8, (7, 9, range(7, 8))))
+    assert wide.inputs["fusion_ctrl"].tolist() == [0, 1, 0, 0, 0, 9]
+    np.testing.assert_array_equal(wide.inputs["attention_mask"][0, 0], golden(8, (7, 9, range(7, 8))))
 
 
 def test_golden_control_and_mask_of_a_tick_with_both(bundles: Bundles) -> None:
     _, inputs = filled(bundles, "fused", batch_of(8, (2, 4), (1, 9)))
-    assert inputs.arrays["fusion_ctrl"].tolist() == [1, 1, 2, 0, 4, 9]
+    assert inputs.inputs["fusion_ctrl"].tolist() == [1, 1, 2, 0, 4, 9]
     expected = golden(8, (5, 4, range(5, 6)), (6, 4, range(5, 7)), (7, 9, range(7, 8)))
-    np.testing.assert_array_equal(inputs.arrays["attention_mask"][0, 0], expected)
-    assert inputs.arrays["input_ids"].tolist() == [[0, 0, 0, 0, 0, 105, 106, 107]]
+    np.testing.assert_array_equal(inputs.inputs["attention_mask"][0, 0], expected)
+    assert inputs.inputs["input_ids"].tolist() == [[0, 0, 0, 0, 0, 105, 106, 107]]
 
 
 def test_golden_control_and_mask_with_three_slots(bundles: Bundles) -> None:
     """Decodes take the last slots; one slot holds nothing."""
     placed, inputs = filled(bundles, "fused 3", batch_of(8, (4, 2), (1, 6), (1, 1)))
-    assert inputs.arrays["fusion_ctrl"].tolist() == [1, 2, 4, 0, 2, 0, 6, 1]
+    assert inputs.inputs["fusion_ctrl"].tolist() == [1, 2, 4, 0, 2, 0, 6, 1]
     prompt = [(row, 2, range(1, row + 1)) for row in range(1, 5)]
     expected = golden(8, *prompt, (6, 6, range(6, 7)), (7, 1, range(7, 8)))
-    np.testing.assert_array_equal(inputs.arrays["attention_mask"][0, 0], expected)
+    np.testing.assert_array_equal(inputs.inputs["attention_mask"][0, 0], expected)
     assert [segment is None for segment in placed.segments_by_cache()] == [False, True, False, False]
 
 
@@ -90,8 +90,8 @@ def test_positions_are_the_rotary_rows(bundles: Bundles) -> None:
     manifest = load_manifest(bundles("fused"))
     _, inputs = filled(bundles, "fused", batch_of(8, (2, 4), (1, 9)))
     angles = np.array([0, 0, 0, 0, 0, 4, 5, 9])[:, None] * np.array(manifest.model.rope.inverse_frequencies)
-    np.testing.assert_allclose(inputs.arrays["position_ids_cos"][0, 0], np.cos(angles), atol=1e-6)
-    np.testing.assert_allclose(inputs.arrays["position_ids_sin"][0, 0], np.sin(angles), atol=1e-6)
+    np.testing.assert_allclose(inputs.inputs["position_ids_cos"][0, 0], np.cos(angles), atol=1e-6)
+    np.testing.assert_allclose(inputs.inputs["position_ids_sin"][0, 0], np.sin(angles), atol=1e-6)
 
 
 @pytest.mark.parametrize("count", range(1, 8))

@@ -116,6 +116,7 @@ def main(questions: list[list[str]]) -> None:
     assert Path(os.environ["XDG_CACHE_HOME"]) in CACHE_DIR.parents
     from engine.sources import ai_hub
     from engine.sources.names import AiHubName, FetchFailed
+    from tools.simulate.published import published_speeds
 
     store, served = serve()
     served.update(release(store))
@@ -126,7 +127,7 @@ def main(questions: list[list[str]]) -> None:
             if question == "address":
                 answers.append(ai_hub.bundle_address(AiHubName(model, precision, chip)).removeprefix(store))
             else:
-                found = ai_hub.published_speeds(model, chip or X)
+                found = published_speeds(model, chip or X)
                 answers.append(
                     [[each.runtime, each.context, each.first_token_ms, each.tokens_per_second] for each in found]
                 )
