@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from engine.errors import EngineFailure, HexserveError
-from engine.request import Delivered, Delta, GuessCounts, Request, RequestTimings, TokenEvent, TokenLogprob
+from engine.request import Delivered, Delta, GuessCounts, Request, RequestTimings, TokenEvent, TokenLogprob, rate
 from engine.text.assembler import StopRules, TextAssembler
 from engine.text.tokenizer import Tokenizer
 
@@ -59,17 +59,13 @@ class TimingsRecord:
         return TimingsSummary(
             prompt_ms=_measure([one.prompt_ms for one in kept]),
             generate_ms=_measure([one.generate_ms for one in kept]),
-            prompt_tps=_measure([_rate(one.computed_tokens, one.prompt_ms) for one in kept]),
-            generate_tps=_measure([_rate(one.generated_tokens - 1, one.generate_ms) for one in kept]),
+            prompt_tps=_measure([rate(one.computed_tokens, one.prompt_ms) or None for one in kept]),
+            generate_tps=_measure([rate(one.generated_tokens - 1, one.generate_ms) or None for one in kept]),
             rows_per_step=_measure([one.step_rows / one.steps if one.steps else None for one in kept]),
             acceptance=_measure(
                 [one.accepted_tokens / one.drafted_tokens if one.drafted_tokens else None for one in kept]
             ),
         )
-
-
-def _rate(tokens: int, milliseconds: float) -> float | None:
-    return 1000.0 * tokens / milliseconds if tokens > 0 and milliseconds > 0 else None
 
 
 def _measure(values: Sequence[float | None]) -> Measure:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from engine.bundle.specs import ModelTask
 from engine.files import GGUF_SUFFIX
-from engine.isolation.memory import usable_memory
+from engine.isolation.machine import usable_memory
 from engine.models.config_fields import generator_quant, quant_by_size
 from engine.models.stored_codes import float_bytes, stored_codes_of
 

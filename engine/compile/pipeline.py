@@ -48,7 +48,7 @@ from engine.compile.targets.encoder import compile_encoder
 from engine.compile.targets.measure import baseline_warning, measure_logits, parity_stage, quality_stage
 from engine.compile.targets.npu import SOURCES, binaries_stage, genie_stage, plan_binaries
 from engine.compile.targets.speech import compile_speech
-from engine.isolation.memory import usable_memory
+from engine.isolation.machine import usable_memory
 from engine.models.encoders import architecture_of, is_encoder_folder
 from engine.models.family import read_network
 from engine.models.network import Network

@@ -78,7 +78,8 @@ class Planner(ABC):
     ) -> StepPlan | None:
         """Decide the next step; None when no sequence can run.
 
-        late: ids of sequences whose next token cannot be sampled now. proposals: a draft model's guesses, by id.
+        late: ids of sequences whose next token cannot be sampled now; of a prompt all but the last token is computed.
+        proposals: a draft model's guesses, by id.
         """
 
     @abstractmethod

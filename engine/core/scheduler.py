@@ -146,11 +146,6 @@ class Scheduler(Planner):
     def plan(
         self, late: Collection[str] = (), proposals: Mapping[str, tuple[int, ...]] = NO_PROPOSALS
     ) -> StepPlan | None:
-        """Decide the next step; None when no sequence can run.
-
-        late: ids of sequences whose next token cannot be sampled now; of a prompt all but the last token is computed.
-        proposals: guesses of a draft model, by sequence id.
-        """
         self._admit()
         pool = self._pool
         if not pool.prefill_queue and not without(pool.decode_queue, late):
@@ -183,10 +178,6 @@ class Scheduler(Planner):
         return moves
 
     def commit(self, plan: StepPlan, result: StepResult) -> list[SequenceUpdate]:
-        """Take in what a step came to. Ends what is finished.
-
-        Sequences that were dropped since the plan was made (aborted, or lost in the step) get no update.
-        """
         self._steps += 1
         updates = []
         rows_used = plan.rows_used

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from engine.errors import BundleError
-from engine.isolation.processor import processor_name, registry_text
+from engine.isolation.machine import processor_name, registry_text
 from engine.runtime.qnn.environment import LIBRARIES, OPTIONS_VARIABLE, configured_folder, library_folder
 
 

@@ -1,17 +1,25 @@
-"""hexserve.json of a Genie folder: what hexserve is told beside genie_config.json, whose keys are Genie's own."""
+"""What a Genie folder has beside its graphs: hexserve.json, the forecast prefix, rotations, windows, embeddings.
 
+Keys of tables: what qai-hub-models 0.65 writes into genie_config.json (`dialog.embedding`); without `lut-path` its
+usual name.
+"""
+
+import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
 
 from engine.bundle.model_spec import ModelSpec, RopeSpec
-from engine.bundle.specs import ForecastSpec
-from engine.bundle.weight_files import read_forecast_prefix
+from engine.bundle.specs import ForecastSpec, TableSpec
+from engine.bundle.weight_files import EMBEDDING_FILE, read_forecast_prefix
 from engine.errors import BundleError, CompileError
 from engine.files import brief, confined, is_regular, shown
-from engine.genie.config import CONFIG_FILE, SELF_SPECULATION, Fields, GenieConfig, load_optional
+from engine.genie.config import CONFIG_FILE, MAX_TOKENS, SELF_SPECULATION, Fields, GenieConfig, load_optional
+from engine.genie.roles import Role
+from engine.genie.text import read_metadata
+from engine.genie.variants import Variant
 from engine.models.config_fields import ConfigFields
 from engine.models.rotary import MAX_POSITIONS, RopeReading, read_rope
 
@@ -191,3 +199,69 @@ def _check_stretch(scaling: Mapping[str, object]) -> None:
             f"{CONFIG_FILE}: rope-scaling of type longrope has no factor, and {MODEL_FILE} has no "
             "max_position_embeddings to tell it from"
         )
+
+
+USUAL_LAYER_FILE = "embed_token_int16_lut.bin"
+DATATYPES = {"float32": "float32", "ufixed8": "uint8", "ufixed16": "uint16"}
+MOST_WIDTH = 1 << 24
+
+
+def read_table(folder: Path, section: Fields, where: str, usual: str = EMBEDDING_FILE) -> TableSpec:
+    """A table whose section says its file, width and type. BundleError names what is missing or wrong."""
+    kind = section.text("type", "lut")
+    if kind != "lut":
+        raise BundleError(f"{CONFIG_FILE}: {where}.type must be 'lut', not {brief(kind)}: a callback cannot be called")
+    name = section.text("lut-path", usual)
+    try:
+        path = confined(folder, Path(name.replace("\\", "/")).name)
+        if not is_regular(path):
+            raise BundleError(f"{folder} has no {path.name}, the table of what its graphs take in place of token ids")
+    except OSError as error:
+        raise BundleError(f"{CONFIG_FILE}: {where}.lut-path: {shown(error)}") from error
+    width = section.integer("size", 1, MOST_WIDTH, 0)
+    if not width:
+        raise BundleError(f"{CONFIG_FILE}: {where}.size must say how many numbers a token has in {path.name}")
+    told = section.text("datatype", "float32")
+    if told not in DATATYPES:
+        raise BundleError(f"{CONFIG_FILE}: {where}.datatype must be {' or '.join(DATATYPES)}, not {brief(told)}")
+    if told == "float32":
+        return TableSpec(path.name, told, width)
+    scale, offset = _encoding(section.group("quant-param"), where)
+    return TableSpec(path.name, DATATYPES[told], width, scale, -offset)
+
+
+def _encoding(told: Fields, where: str) -> tuple[float, int]:
+    scale, offset = told.values.get("scale"), told.values.get("offset")
+    if isinstance(scale, int | float) and 0 < scale <= 1e30 and isinstance(offset, int) and abs(offset) <= 65536:
+        return float(scale), int(offset)
+    raise BundleError(
+        f"{CONFIG_FILE}: {where}.quant-param must have a scale above 0 and an integer offset, they are "
+        f"{brief(scale)} and {brief(offset)}"
+    )
+
+
+log = logging.getLogger("hexserve.genie")
+
+
+def read_window(config: GenieConfig, model: Fields, variant: Variant) -> tuple[int, RopeSpec | None]:
+    """How far back rows of window caches see, and the rotation of their layers; (0, None) where there are none.
+
+    The window is what cache-groups or config.json tells. BundleError where neither does, or no rotation is told.
+    """
+    cos = next((slot for part in variant.body if (slot := part.input_of(Role.WINDOW_COS)) is not None), None)
+    if cos is None:
+        return 0, None
+    window = config.window or model.integer("sliding_window", 1, MAX_TOKENS, 0)
+    if not window:
+        raise BundleError(f"{CONFIG_FILE}: cache-groups tells no window-size for tensor {cos.name}'s layers")
+    if not config.local_position.has("rope-theta"):
+        raise BundleError(f"{CONFIG_FILE}: no positional encoding of the layers that see a window (prefix swa_)")
+    own = replace(config, position=config.local_position)
+    return window, genie_rope(own, Fields({}, "config.json: "), int(cos.spec.shape[-1]) * 2, variant.context)
+
+
+def tell_images(folder: Path) -> None:
+    """Say in the log that images are not read, where the folder has an encoder of them."""
+    sees = read_metadata(folder).group("genie").values.get("supports_vision") is True
+    if sees or any(folder.glob("vision_encoder*.bin")):
+        log.warning("%s has an encoder of images, which is not served: the model answers text only", folder.name)

@@ -17,14 +17,21 @@ from engine.bundle.model_spec import ModelSpec
 from engine.errors import BundleError
 from engine.files import confined, is_regular, shown
 from engine.genie.config import CONFIG_FILE, Fields, GenieConfig, load_optional, read_config
-from engine.genie.extras import EXTRAS_FILE, GenieExtras, genie_rope, read_extras, read_forecast
+from engine.genie.extras import (
+    EXTRAS_FILE,
+    USUAL_LAYER_FILE,
+    GenieExtras,
+    genie_rope,
+    read_extras,
+    read_forecast,
+    read_table,
+    read_window,
+    tell_images,
+)
 from engine.genie.parts import Part, Slot, read_part
 from engine.genie.roles import Role
-from engine.genie.tables import read_embedding, read_layer_embedding
-from engine.genie.text import GenieText, read_genie_text, read_metadata
-from engine.genie.told import sample_of
+from engine.genie.text import GenieText, read_genie_text, read_metadata, sample_of
 from engine.genie.variants import Variant, cache_inputs, find_variants
-from engine.genie.windows import read_window, tell_images
 from engine.runtime.qnn.binary import BinaryInfo
 from engine.runtime.qnn.ep_context import ContextNode
 from engine.runtime.qnn.reader import check_age
@@ -85,8 +92,11 @@ def read_genie(folder: Path, describe: Callable[[Path], BinaryInfo], runtime: st
     window, local_rope = read_window(config, model, first)
     shape = msgspec.structs.replace(shape, local_rope=local_rope)
     tell_images(folder)
-    embedding = read_embedding(folder, config.embedding) if _takes(parts, Role.EMBEDS) else None
-    layers = read_layer_embedding(folder, config.layer_embedding) if _takes(parts, Role.LAYER_EMBEDS) else None
+    embedding = layers = None
+    if _takes(parts, Role.EMBEDS):
+        embedding = read_table(folder, config.embedding, "dialog.embedding")
+    if _takes(parts, Role.LAYER_EMBEDS):
+        layers = read_table(folder, config.layer_embedding, "dialog.perlayer-embedding", USUAL_LAYER_FILE)
     manifest = Manifest(
         format_version=FORMAT_VERSION,
         name=folder.resolve().name,

@@ -4,18 +4,20 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from engine.bundle.model_spec import RopeSpec
+from engine.bundle.specs import EncoderSpec
 from engine.errors import UnsupportedModel
 from engine.files import brief
 from engine.models.config_fields import ConfigFields
-from engine.models.network import Activation, ScoreHeadNames, WeightNames
+from engine.models.network import Activation, EncoderDetails, ScoreHeadNames, WeightNames
 from engine.models.rotary import RopeReading, read_rope
 
 NO_ROTATION = RopeSpec("none", 1.0, 2, (0.0,))  # the smallest that a manifest can say; no graph reads it
+OPEN = EncoderSpec(token_types=1)  # until the config is read
 
 
 @dataclass(frozen=True, slots=True)
 class EncoderConfig:
-    """One config, read. Biases as in `FamilyDetails`; max_position: most tokens of one text. rope: None = a table."""
+    """One config, read. has_biases: of every matrix. max_position: most tokens of one text. rope: None = a table."""
 
     hidden: int
     layers: int
@@ -26,9 +28,7 @@ class EncoderConfig:
     max_position: int
     epsilon: float
     activation: Activation
-    qkv_bias: bool
-    output_bias: bool
-    ffn_bias: bool
+    has_biases: bool
     rope: RopeSpec | None = None
     table_rows: int = 0
     position_offset: int = 0
@@ -38,7 +38,7 @@ class EncoderConfig:
 class EncoderFamily:
     """One architecture. prefix: of its modules' names inside the checkpoint; where none begins so, they have none.
 
-    score_head: modules outside the prefix. prompts: of its tasks, where the checkpoint's files name none.
+    modules: those beside `names`, what the config says left open; a score head lies outside the prefix.
     """
 
     name: str
@@ -46,11 +46,7 @@ class EncoderFamily:
     prefix: str
     read: Callable[[ConfigFields], EncoderConfig]
     names: WeightNames
-    embedding_norm: str
-    token_types: str
-    positions: str | None
-    score_head: ScoreHeadNames | None = None
-    prompts: tuple[tuple[str, str], ...] = ()
+    modules: EncoderDetails
 
 
 # BERT and what is saved as it (MiniLM, BGE, E5, GTE); RoBERTa's kind counts positions from the padding token's on.
@@ -93,9 +89,7 @@ def _read(config: ConfigFields) -> EncoderConfig:
         max_position=rows,
         epsilon=config.number("layer_norm_eps", 1e-14, 1.0, 1e-12),
         activation=_ACTIVATIONS[activation],
-        qkv_bias=True,
-        output_bias=True,
-        ffn_bias=True,
+        has_biases=True,
         table_rows=rows,
     )
 
@@ -115,20 +109,23 @@ BERT = EncoderFamily(
     prefix="bert.",
     read=_read,
     names=_NAMES,
-    embedding_norm="embeddings.LayerNorm",
-    token_types="embeddings.token_type_embeddings",
-    positions="embeddings.position_embeddings",
+    modules=EncoderDetails(
+        OPEN,
+        embedding_norm="embeddings.LayerNorm",
+        token_types="embeddings.token_type_embeddings",
+        positions="embeddings.position_embeddings",
+    ),
 )
 BERT_SCORES = replace(
     BERT,
     architecture="BertForSequenceClassification",
-    score_head=ScoreHeadNames("bert.pooler.dense", "classifier"),
+    modules=replace(BERT.modules, score_head=ScoreHeadNames("bert.pooler.dense", "classifier")),
 )
 ROBERTA = replace(BERT, name="roberta", architecture="RobertaModel", prefix="roberta.", read=_read_roberta)
 ROBERTA_SCORES = replace(
     ROBERTA,
     architecture="RobertaForSequenceClassification",
-    score_head=ScoreHeadNames("classifier.dense", "classifier.out_proj"),
+    modules=replace(ROBERTA.modules, score_head=ScoreHeadNames("classifier.dense", "classifier.out_proj")),
 )
 XLM_ROBERTA = replace(ROBERTA, name="xlm_roberta", architecture="XLMRobertaModel")
 XLM_ROBERTA_SCORES = replace(ROBERTA_SCORES, name="xlm_roberta", architecture="XLMRobertaForSequenceClassification")
@@ -178,9 +175,7 @@ def _read_own(config: ConfigFields) -> EncoderConfig:
         max_position=longest,
         epsilon=config.number("layer_norm_eps", 1e-14, 1.0, 1e-12),
         activation=Activation.GATED_SILU,
-        qkv_bias=False,
-        output_bias=False,
-        ffn_bias=False,
+        has_biases=False,
         rope=read_rope(_with_theta(config, None), RopeReading(_head_dim(config, hidden, heads), longest, longest)),
     )
 
@@ -209,9 +204,7 @@ def _read_first_release(config: ConfigFields) -> EncoderConfig:
         max_position=longest,
         epsilon=config.number("layer_norm_epsilon", 1e-14, 1.0, 1e-12),
         activation=Activation.GATED_SILU,
-        qkv_bias=False,
-        output_bias=False,
-        ffn_bias=False,
+        has_biases=False,
         rope=read_rope(_with_theta(config, theta), RopeReading(max(hidden // heads, 1), longest, longest)),
     )
 
@@ -235,16 +228,15 @@ NOMIC_BERT = EncoderFamily(
     prefix="nomic_bert.",
     read=_nomic_bert_read,
     names=_NOMIC_BERT_NAMES,
-    embedding_norm="emb_ln",
-    token_types="embeddings.token_type_embeddings",
-    positions=None,
-    prompts=tuple(
-        (task, f"{prefix}: ")
-        for task, prefix in (
-            ("query", "search_query"),
-            ("document", "search_document"),
-            ("classification", "classification"),
-            ("clustering", "clustering"),
-        )
+    modules=EncoderDetails(
+        OPEN,
+        embedding_norm="emb_ln",
+        token_types="embeddings.token_type_embeddings",
+        prompts=(
+            ("query", "search_query: "),
+            ("document", "search_document: "),
+            ("classification", "classification: "),
+            ("clustering", "clustering: "),
+        ),
     ),
 )

@@ -73,13 +73,13 @@ def read_encoder(values: Mapping[str, object], has_tensor: Callable[[str], bool]
     prefix = family.prefix if has_tensor(f"{family.prefix}{family.names.embedding}.weight") else ""
     details = FamilyDetails(
         norm=NormKind.LAYER,
-        qkv_bias=found.qkv_bias,
-        output_bias=found.output_bias,
-        ffn_bias=found.ffn_bias,
+        qkv_bias=found.has_biases,
+        output_bias=found.has_biases,
+        ffn_bias=found.has_biases,
         names=_prefixed(family.names, prefix),
         ignored=UNUSED + tuple(f"{prefix}{name}" for name in UNUSED),
     )
-    if family.score_head is not None:
+    if family.modules.score_head is not None:
         _check_one_score(values)
     encoder = _encoder_details(family, found, prefix)
     context = min(found.max_position, longest or found.max_position)
@@ -88,16 +88,15 @@ def read_encoder(values: Mapping[str, object], has_tensor: Callable[[str], bool]
 
 
 def _encoder_details(family: EncoderFamily, found: EncoderConfig, prefix: str) -> EncoderDetails:
-    spec = EncoderSpec(found.token_types, found.position_offset, SCORE_HEAD if family.score_head else "")
-    return EncoderDetails(
-        spec=spec,
+    modules = family.modules
+    return replace(
+        modules,
+        spec=EncoderSpec(found.token_types, found.position_offset, SCORE_HEAD if modules.score_head else ""),
         activation=found.activation,
-        embedding_norm=prefix + family.embedding_norm,
-        token_types=prefix + family.token_types,
-        positions=prefix + family.positions if family.positions is not None else None,
+        embedding_norm=prefix + modules.embedding_norm,
+        token_types=prefix + modules.token_types,
+        positions=prefix + modules.positions if modules.positions is not None else None,
         table_rows=found.table_rows,
-        score_head=family.score_head,
-        prompts=family.prompts,
     )
 
 
@@ -127,8 +126,8 @@ def _with_parameters(spec: ModelSpec, found: EncoderConfig) -> ModelSpec:
     """Fill in the number of parameters, from the geometry; a score head not counted."""
     hidden, ffn = found.hidden, found.ffn
     gates = found.activation.matrices
-    attention = 4 * hidden * hidden + hidden * (3 * found.qkv_bias + found.output_bias)
-    forward = (gates + 1) * hidden * ffn + found.ffn_bias * (gates * ffn + hidden)
+    attention = 4 * hidden * hidden + found.has_biases * 4 * hidden
+    forward = (gates + 1) * hidden * ffn + found.has_biases * (gates * ffn + hidden)
     tables = (found.vocab + found.token_types + found.table_rows) * hidden
     total = found.layers * (attention + forward + 4 * hidden) + tables + 2 * hidden
     return msgspec.structs.replace(spec, parameters=total)

@@ -28,7 +28,6 @@ from engine.bundle.tensors import (
 )
 from engine.bundle.variant import StepShape, shape_of
 from engine.errors import BundleError
-from engine.runtime.carried import token_of_column
 from engine.runtime.interface import PackedBatch, PackedSegment
 from engine.runtime.mask import paint
 from engine.runtime.tables import Tables
@@ -210,6 +209,11 @@ class Fresh:
         sound = np.isfinite(self.keys[layers][..., rows].sum(axis=(0, 1, 2, 3), dtype=np.float64))
         sound &= np.isfinite(self.values[layers][..., rows, :].sum(axis=(0, 1, 2, 4), dtype=np.float64))
         return np.asarray(rows[~sound], np.int64)
+
+
+def token_of_column(columns: int, tokens: int) -> NDArray[np.int64]:
+    """[W]: which token lies in each column of a window after so many tokens; negative = none."""
+    return tokens - 1 - (tokens - 1 - np.arange(columns)) % columns
 
 
 class RowInputs:

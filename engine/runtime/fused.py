@@ -73,7 +73,6 @@ class FusedRuntime(Runtime):
         log.info("fused caches are updated by %s", self.update.value)
 
     def run(self, batch: PackedBatch) -> Logits:
-        """Logits [R, V] of one step, valid until the next. StepFailed when it does not fit or onnxruntime raises."""
         self._parts.begin()
         graph = self._graphs[batch.shape.rows]
         placement = place(batch, graph.shape, self._columns)

@@ -1,10 +1,6 @@
-"""The linear graphs of a segmented bundle, bound to the rows they share with attention.
+"""The linear graphs of a segmented bundle, bound to the rows they share with attention, and the adapters of each row.
 
-Legend: L = layers, N = rows, R = those that need logits.
-
-The adapters of a segmented bundle, and which of them each row of a step takes.
-
-Legend: L = layers, N = rows, J = ranks of adapters side by side.
+Legend: L = layers, N = rows, R = those that need logits, J = ranks of adapters side by side.
 """
 
 from collections.abc import Mapping, Sequence

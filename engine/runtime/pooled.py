@@ -91,7 +91,6 @@ class OnnxRuntime(Runtime):
         self._bind(shape)
 
     def run(self, batch: PackedBatch) -> Logits:
-        """Run the parts in order; logits [R, V], valid until the next run. StepFailed when onnxruntime raises."""
         self._set_width(self._width(batch.shape))
         bound = self._bind(batch.shape)
         self._parts.begin()
@@ -121,7 +120,6 @@ class OnnxRuntime(Runtime):
         self._writes.end()
 
     def non_finite_rows(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Those of `rows` [M] whose fresh keys or values hold infinity or NaN; integers cannot."""
         assert self._last is not None, "non_finite_rows before run"
         return self._last.fresh.non_finite(rows)
 

@@ -166,7 +166,6 @@ class SegmentRuntime(Runtime):
         return self._chain.routing.chosen, self._chain.routing.read
 
     def run(self, batch: PackedBatch) -> Logits:
-        """Logits [R, V] of one step, valid until the next. StepFailed when onnxruntime raises."""
         rows = batch.shape.rows
         self._parts.begin()
         caches = self._caches.place(batch, self._causal.least_rows)

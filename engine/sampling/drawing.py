@@ -2,11 +2,8 @@
 
 Candidates are found on the row as it is stored; only they become real numbers, and only their weights are float64. What
 needs every token (the sum of all weights) is one float32 operation after the other over the row.
-Shapes: V = vocabulary, K = candidates. A weight is exp((logit - largest) / temperature), so the largest is 1.
-
-The likeliest tokens of a row, found on the row as it is stored: a larger code is a larger logit.
-
-Shapes: V = vocabulary, B = BLOCK, m = V // B.
+A larger code is a larger logit. A weight is exp((logit - largest) / temperature), so the largest is 1.
+Shapes: V = vocabulary, K = candidates, B = BLOCK, m = V // B.
 """
 
 from dataclasses import dataclass

@@ -2,7 +2,7 @@
 
 0. tokens that the grammar does not allow get -infinity, which no later step takes back
 1. logit bias; stop tokens forbidden while fewer than min_tokens were generated, unless the grammar allows no others;
-   a spent thinking budget leaves one token; of a transcript what its rules forbid (`speech_rules.py`)
+   a spent thinking budget leaves one token; of a transcript what its rules forbid (`forbid`)
 2. repetition penalty (over prompt and completion), then frequency and presence penalties (over the completion)
 3. temperature 0 (below 1e-5): the largest logit, lowest id first among equals
 4. temperature -> top-k -> softmax -> top-p -> min-p -> draw
@@ -25,10 +25,54 @@ from numpy.typing import NDArray
 
 from engine.bundle.tensors import Array
 from engine.grammar.masks import Forbidden
-from engine.request import SamplingParams, ThinkingBudget, TokenLogprob
+from engine.request import SamplingParams, SpeechRules, ThinkingBudget, TokenLogprob
 from engine.runtime.interface import FLOAT32, Logits
 from engine.sampling.drawing import CodedRow, draw, top_ids
-from engine.sampling.speech_rules import forbid
+
+
+def forbid(values: NDArray[np.float32], completion: Sequence[int], rules: SpeechRules) -> None:
+    """Give -infinity to the logits [V] that must not come next in a transcript behind `completion`, in place.
+
+    As Whisper was trained to write it (Radford et al. 2022, s. 2.3): segments begin and end with a time, so times come
+    in pairs, but for the first and the last, and never go back. Where all times together are likelier than each other
+    token, a time is written.
+    """
+    values[list(rules.suppressed)] = -np.inf
+    if not completion:
+        values[list(rules.first)] = -np.inf
+    values[rules.first_time - 1] = -np.inf  # what says that there are no times
+    if not rules.times:
+        values[rules.first_time :] = -np.inf
+        return
+    _keep_order(values, completion, rules)
+    _prefer_times(values, rules)
+
+
+def _keep_order(values: NDArray[np.float32], completion: Sequence[int], rules: SpeechRules) -> None:
+    first = rules.first_time
+    if not completion:
+        values[:first] = -np.inf
+        values[first + rules.latest_start + 1 :] = -np.inf
+        return
+    is_time = completion[-1] >= first
+    was_time = len(completion) < 2 or completion[-2] >= first
+    if is_time and was_time:  # a segment has begun
+        values[first:] = -np.inf
+    elif is_time:  # a segment has ended: another one begins, or the text ends
+        values[: rules.end] = -np.inf
+    last = next((token for token in reversed(completion) if token >= first), None)
+    if last is not None:  # a segment is never empty, but the next one may begin where it has ended
+        values[first : last if is_time and not was_time else last + 1] = -np.inf
+
+
+def _prefer_times(values: NDArray[np.float32], rules: SpeechRules) -> None:
+    times, others = values[rules.first_time :], values[: rules.first_time]
+    peak, best = float(times.max(initial=-np.inf)), float(others.max(initial=-np.inf))
+    if not np.isfinite(peak):
+        return
+    together = peak + float(np.log(np.exp(times - np.float32(peak)).sum(dtype=np.float64)))
+    if together > best:
+        others[:] = -np.inf
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import product
 from typing import Any
 
-from engine.isolation.processor import processor_name
+from engine.isolation.machine import processor_name
 from engine.processes import install_command
 from engine.sources.names import AiHubName, FetchFailed
 

@@ -34,7 +34,7 @@ from engine.genie.config import is_genie_folder
 from engine.genie.convert import Toolbox, conversion_key, machine_tools, write_converted
 from engine.genie.read import read_genie
 from engine.genie.speech import is_hub_speech, read_hub_speech
-from engine.isolation.memory import usable_memory
+from engine.isolation.machine import usable_memory
 from engine.models.config_fields import INT8_SHARE, generator_quant, quant_by_size
 from engine.models.encoders import is_encoder_folder
 from engine.models.stored_codes import float_bytes, stored_codes_of

@@ -73,7 +73,6 @@ class DraftModel(Drafter):
         return self._most
 
     def backlog(self, sequence_id: str, tokens: Sequence[int]) -> int | None:
-        """Tokens to read; None when the sequence is too long for it."""
         if len(tokens) + self._most > self._context:
             return None
         return self.steps.sequences.unread(sequence_id, tokens)
@@ -82,7 +81,6 @@ class DraftModel(Drafter):
         return backlog > min(SHORT_BACKLOG, self.steps.max_rows)
 
     def reading_ms(self, tokens: int) -> float:
-        """Milliseconds of the steps that read so many tokens."""
         rows = self.steps.reading_rows
         return -(-tokens // rows) * self.steps.price(rows)
 

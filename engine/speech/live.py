@@ -1,17 +1,21 @@
-"""Sound that comes live, and the utterances in it. Places are samples since its beginning, 16,000 a second."""
+"""Sound that comes live: the utterances in it, and which words of a text that is written meanwhile are settled.
+
+Places are samples since its beginning, 16,000 a second. The same sound is written again each time there is more of it.
+Words that two texts in a row begin with are settled (Liu et al. 2020, "Low-latency sequence-to-sequence speech
+recognition and translation by partial hypothesis selection": local agreement of two).
+"""
 
 import asyncio
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.speech.audio import SAMPLE_BYTES
+from engine.speech.audio import CHUNK_SAMPLES, SAMPLE_BYTES, SpeechDetector
 from engine.speech.audio_pool import FULL_SCALE
 from engine.speech.cutting import Float32
-from engine.speech.detector import CHUNK_SAMPLES, SpeechDetector
 from engine.speech.pcm import Int16, Resampler, SoundFormat, samples_of
 
 
@@ -95,3 +99,34 @@ class Utterance:
     start: int
     needed: int
     end: int | None = None
+
+
+Piece = tuple[int, bytes]  # a token and what it says
+
+
+def settled(before: Sequence[Piece], now: Sequence[Piece], has_spaces: bool) -> int:
+    """How many tokens at the beginning of `now` are settled: those of whole words that `before` begins with as well.
+
+    has_spaces: a word has ended where the next token begins with a space; else where a character has.
+    """
+    same = 0
+    while same < min(len(before), len(now)) and before[same] == now[same]:
+        same += 1
+    while same and not _ends_word(now, same, has_spaces):
+        same -= 1
+    return same
+
+
+def _ends_word(pieces: Sequence[Piece], count: int, has_spaces: bool) -> bool:
+    if has_spaces:
+        return count < len(pieces) and pieces[count][1].startswith(b" ")
+    try:
+        b"".join(said for _, said in pieces[:count]).decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def text_of_pieces(pieces: Sequence[Piece]) -> str:
+    """The text of tokens."""
+    return b"".join(each for _, each in pieces).decode("utf-8", "replace")

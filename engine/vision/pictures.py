@@ -1,18 +1,24 @@
-"""From the bytes of an image to its tiles, with Pillow. Runs in a process of its own (`reader.py`) only.
+"""The process that reads images, `python -m engine.vision.pictures`: from their bytes to tiles, with Pillow.
 
+An empty frame says that it is up. The first frame it reads says how images are cut, and is answered by an empty one;
+then each image is one frame. What takes too long ends the process, what takes too much memory does not.
 Sizes follow transformers' image processors: `SmolVLMImageProcessor` for a grid, `GotOcr2ImageProcessor` for a canvas,
 `Qwen2VLImageProcessor` for images in their own proportions.
 """
 
 import math
 import struct
+import sys
+import warnings
 import zlib
 from io import BytesIO
 
+import msgspec
 from PIL import Image, ImageOps
 
 from engine.bundle.vision import Cutting, NativeSpec, Resampling, VisionSpec
-from engine.vision.question import LIMITS, ImageTiles, Picture, PictureLimits
+from engine.isolation.inside import Opened, serve
+from engine.vision.question import LIMITS, MEMORY_BYTES, ImageTiles, Opening, Picture, PictureLimits
 
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF")
 # What Pillow and the libraries below it trip over is in the client's data.
@@ -184,3 +190,21 @@ def _resized(image: Image.Image, width: int, height: int, spec: VisionSpec) -> I
 def _pixels(image: Image.Image) -> bytes:
     """uint8 [3, height, width]."""
     return b"".join(band.tobytes() for band in image.split())
+
+
+def opened(body: bytes) -> Opened:
+    """A reader that cuts images as the opening says."""
+    warnings.simplefilter("ignore")  # of what is odd in a client's file
+    opening = msgspec.msgpack.decode(body, type=Opening)
+
+    def answer(question: bytes) -> bytes:
+        return msgspec.msgpack.encode(tiles_of(msgspec.msgpack.decode(question, type=Picture), opening.vision))
+
+    return Opened(b"", opening.longest_s, answer)
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(serve(MEMORY_BYTES, opened))
+    except KeyboardInterrupt:
+        sys.exit(1)

@@ -10,7 +10,7 @@ from engine.isolation.helper_pool import Answer, Failure, HelperLimits, HelperPo
 from engine.processes import module_command
 from engine.vision.question import ImageTiles, Opening, Picture
 
-READER = tuple(module_command("engine.vision.reader"))
+READER = tuple(module_command("engine.vision.pictures"))
 LIMITS = HelperLimits(budget_s=10.0, processes=2)
 
 

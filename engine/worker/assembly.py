@@ -24,13 +24,13 @@ from engine.core.text_scheduler import TextScheduler
 from engine.errors import BundleError, StepFailed
 from engine.grammar.masks import GrammarMasks
 from engine.grammar.matching import load_tokenizer
-from engine.isolation.memory import usable_memory
+from engine.isolation.machine import usable_memory
 from engine.messages import Ready
 from engine.runtime.encoder import EncoderRuntime
 from engine.runtime.interface import Runtime
 from engine.runtime.opening import open_generator
 from engine.runtime.qnn.trial import checked_provider
-from engine.runtime.self_check import self_check
+from engine.runtime.reading import self_check
 from engine.runtime.sessions import Provider, cpu_provider
 from engine.runtime.speech import SpeechRuntime
 from engine.runtime.speech_npu import NpuSpeechRuntime

@@ -28,7 +28,7 @@ from engine.errors import BundleError
 from engine.files import MANIFEST_BYTES, FileRefused, one_line, open_regular, read_bytes, shown
 from engine.runtime.interface import Runtime
 from engine.sources.publish import process_is_alive
-from engine.worker.cached_blocks import CachedBlocks
+from engine.worker.hand_over import CachedBlocks
 
 MAGIC = b"HEXSKV1\n"
 _HEAD_BYTES = struct.Struct("<I")

@@ -9,10 +9,17 @@ from engine.bundle.manifest import Manifest
 from engine.bundle.stored_times import StoredTimes, load_times, rows_of, save_times, times_file
 from engine.bundle.variant import ShapeTable, StepShape
 from engine.config import EngineConfig
-from engine.isolation.processor import busy_seconds, processor_name
+from engine.isolation.machine import busy_seconds, processor_name
 from engine.runtime.interface import Runtime
-from engine.runtime.quiet import MachineReading
-from engine.runtime.step_times import MOST_DECODES, MeasuredTimes, believed, is_complete, measure, shapes_to_time
+from engine.runtime.step_times import (
+    MOST_DECODES,
+    MachineReading,
+    MeasuredTimes,
+    believed,
+    is_complete,
+    measure,
+    shapes_to_time,
+)
 from engine.worker.settings import ON as SPIN_ON
 
 log = logging.getLogger("hexserve.worker")

@@ -8,9 +8,9 @@ from engine.bundle.manifest import Manifest
 from engine.bundle.specs import SpeechSpec
 from engine.client.engine import Engine, TokenStream
 from engine.request import Pooling, Request, SamplingParams, SpeechRules, TextLogprob
-from engine.speech.agreement import Piece
 from engine.speech.cutting import Float32
 from engine.speech.languages import WITHOUT_SPACES
+from engine.speech.live import Piece
 from engine.speech.log_mel import HOP, SAMPLE_RATE, log_mel
 from engine.speech.transcript import TEMPERATURES, WindowText, best_of, shares_of
 from server.http.errors import refuse

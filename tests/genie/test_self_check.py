@@ -10,7 +10,7 @@ from engine.bundle.manifest import load_manifest
 from engine.bundle.variant import StepShape
 from engine.demo.location import SHIPPED
 from engine.genie.convert import Toolbox
-from engine.runtime.self_check import SelfCheck
+from engine.runtime.reading import SelfCheck
 from engine.sources.resolve import convert_folder
 from tests.genie.generator import Generated, Recipe, generate
 from tests.genie.served import served

@@ -27,7 +27,7 @@ from engine.compile.plan import tries_int8
 from engine.compile.quantisation.weight_file import WeightFile
 from engine.compile.stages import packing
 from engine.compile.targets.measure import baseline_figures, check_exact, float_logits, held_out_texts, parity_figures
-from engine.isolation.memory import usable_memory
+from engine.isolation.machine import usable_memory
 from engine.runtime.reading import read_rows, reading_shapes
 from engine.runtime.segmented import SegmentRuntime
 

@@ -36,7 +36,7 @@ from engine.compile.targets.measure import Measured, parity_stage, quality_stage
 from engine.compile.targets.npu import SOURCES, binaries_stage
 from engine.errors import CompileError, UnsupportedModel
 from engine.files import brief
-from engine.isolation.memory import usable_memory
+from engine.isolation.machine import usable_memory
 from engine.models.config_fields import ConfigFields
 from engine.models.encoders import ENCODER_FAMILIES, architecture_of, read_encoder, read_length, read_pooling
 from engine.models.network import EncoderDetails

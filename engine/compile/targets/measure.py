@@ -22,7 +22,7 @@ from engine.compile.sources.checkpoint import Float32, RoundedCheckpoint
 from engine.compile.targets.npu import NPU_TARGETS
 from engine.errors import CompileError
 from engine.runtime.qnn.provider import EMULATOR, device_name, is_device, open_session, run_options
-from engine.runtime.self_check import token_losses
+from engine.runtime.reading import token_losses
 
 FP32_ERROR_LIMIT = 1e-3
 HARMLESS = 0.01  # nats: nobody needs a warning of less

@@ -19,7 +19,7 @@ from engine.compile.targets.context import ContextJob
 from engine.compile.targets.npu_binaries import Link, binary_of, context_node, point_to, run_job, sdk_of, write_wrapper
 from engine.errors import BundleError, CompileError
 from engine.genie.write import write_genie_files
-from engine.isolation.memory import usable_memory
+from engine.isolation.machine import usable_memory
 from engine.models.network import Network
 from engine.runtime.qnn.provider import HtpTarget
 

@@ -1,11 +1,7 @@
 """`python -m engine.runtime.qnn.describe FILE.bin`: what a context binary holds, as JSON on stdout.
 
-One process for each binary: a damaged one kills it.
-
-Graphs, tensors and encodings of a context binary, through QnnSystem and ctypes.
-
-A damaged binary, or a library with another layout, crashes the process: run `python -m engine.runtime.qnn.describe`
-instead (see `reader`). Layout: 64-bit, system interface 1.x, binary info version 3 (QNN 2.51); others are refused.
+Read through QnnSystem and ctypes. One process for each binary: a damaged one, or a library with another layout, kills
+it (see `reader`). Layout: 64-bit, system interface 1.x, binary info version 3 (QNN 2.51); others are refused.
 """
 
 import ctypes

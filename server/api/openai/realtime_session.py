@@ -11,8 +11,8 @@ import msgspec
 from starlette.types import Message
 
 from engine.errors import HexserveError
+from engine.speech.audio import CHUNK_SAMPLES, SpeechDetector
 from engine.speech.cutting import Float32, SpeechEdges
-from engine.speech.detector import CHUNK_SAMPLES, SpeechDetector
 from engine.speech.live import LiveEar, LiveSound, Utterance
 from engine.speech.log_mel import SAMPLE_RATE
 from server.api.openai.audio_answer import SpeechLogprob, logprob_of, usage_of

@@ -16,7 +16,7 @@ from engine.config import EngineConfig
 from engine.errors import BundleError
 from engine.grammar.compiler_pool import GrammarCompilerLimits
 from engine.isolation.helper_pool import HelperLimits
-from engine.isolation.memory import usable_memory
+from engine.isolation.machine import usable_memory
 from engine.sources.devices import bundles_for, devices_of
 from engine.sources.later import LaterCompilations
 from engine.sources.resolve import cache_folder, models_in, resolve_bundle

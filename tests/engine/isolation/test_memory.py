@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from engine.isolation.memory import usable_memory, windows_memory
+from engine.isolation.machine import usable_memory, windows_memory
 
 
 def test_the_smaller_of_machine_and_container(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     limit = tmp_path / "memory.max"
-    monkeypatch.setattr("engine.isolation.memory.CGROUP_LIMIT", limit)
+    monkeypatch.setattr("engine.isolation.machine.CGROUP_LIMIT", limit)
     physical = usable_memory()
     limit.write_text("max\n")
     assert usable_memory() == physical

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from engine.isolation.processor import busy_seconds, processor_name, windows_busy_seconds
+from engine.isolation.machine import busy_seconds, processor_name, windows_busy_seconds
 
-MODULE = "engine.isolation.processor"
+MODULE = "engine.isolation.machine"
 needs_proc = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 
 

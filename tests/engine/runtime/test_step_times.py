@@ -4,8 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from engine.bundle.variant import StepShape
-from engine.runtime.quiet import MachineReading
-from engine.runtime.step_times import believed, is_complete, measure, shapes_to_time, whole_lines
+from engine.runtime.step_times import MachineReading, believed, is_complete, measure, shapes_to_time, whole_lines
 from tests.engine.fake_runtime import FakeRuntime
 from tests.engine.runtime.quiet_clock import quiet_clock
 from tests.engine.worker.simulation import fixed, free

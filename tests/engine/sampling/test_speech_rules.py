@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from engine.request import SpeechRules
-from engine.sampling.speech_rules import forbid
+from engine.sampling.sampler import forbid
 
 VOCAB, END, NO_TIMES = 40, 20, 24
 FIRST = NO_TIMES + 1

@@ -2,7 +2,7 @@
 
 import pytest
 
-from engine.speech.agreement import Piece, settled, text_of_pieces
+from engine.speech.live import Piece, settled, text_of_pieces
 
 
 def pieces(*said: str | bytes) -> list[Piece]:

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from engine.errors import EngineFailure
+from engine.speech.audio import CHUNK_SAMPLES, SpeechDetector
 from engine.speech.audio_helper import speech
-from engine.speech.detector import CHUNK_SAMPLES, SpeechDetector
 from engine.speech.live import LiveEar, LiveSound
 from engine.speech.pcm import SoundFormat
 

@@ -11,7 +11,7 @@ from engine.bundle.manifest import load_manifest
 from engine.bundle.stored_times import all_times
 from engine.bundle.variant import StepShape
 from engine.config import EngineConfig
-from engine.runtime.quiet import MachineReading
+from engine.runtime.step_times import MachineReading
 from engine.worker.step_costs import step_times
 from tests.bundles import Bundles
 from tests.engine.fake_runtime import FakeRuntime

@@ -13,7 +13,7 @@ from engine.bundle.manifest import load_manifest
 from engine.client.engine import ClientLimits
 from engine.config import EngineConfig
 from engine.errors import BundleError
-from engine.isolation.memory import usable_memory
+from engine.isolation.machine import usable_memory
 from server.commands.serve.start import MACHINE_SHARE, Prepared, prepare
 from server.models.manager import ModelManager
 from server.models.models import Models
