@@ -6,46 +6,16 @@ from pathlib import Path
 
 from engine.errors import BundleError
 from engine.files import JSON_BYTES, brief, is_regular, read_object
+from engine.models.config_fields import ConfigFields
 
 
-class Fields:
-    """One JSON object. `where` names it in messages, as in 'genie_config.json: dialog.engine'."""
+class Fields(ConfigFields):
+    """One JSON object of a Genie folder. A group that is absent is empty."""
 
-    def __init__(self, values: Mapping[str, object], where: str) -> None:
-        self.values = values
-        self._where = where
-
-    def has(self, key: str) -> bool:
-        """Whether the key is there and not null."""
-        return self.values.get(key) is not None
+    error = BundleError
 
     def group(self, key: str) -> "Fields":
-        """An object; an absent one is empty."""
-        value = self.values.get(key)
-        if value is None:
-            value = {}
-        if not isinstance(value, Mapping):
-            raise BundleError(f"{self._name(key)} must be an object, it is {brief(value)}")
-        return Fields(value, self._name(key))
-
-    def text(self, key: str, default: str) -> str:
-        value = self.values.get(key)
-        if value is None:
-            return default
-        if not isinstance(value, str):
-            raise BundleError(f"{self._name(key)} must be a string, it is {brief(value)}")
-        return value
-
-    def integer(self, key: str, low: int, high: int, default: int) -> int:
-        """An integer from low to high."""
-        value = self.values.get(key)
-        if value is None:
-            return default
-        if isinstance(value, float) and value.is_integer():
-            value = int(value)
-        if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-            raise BundleError(f"{self._name(key)} must be an integer from {low} to {high}, it is {brief(value)}")
-        return value
+        return super().group(key) or Fields({}, self._path, f"{self._inside}{key}.")
 
     def integers(self, key: str) -> tuple[int, ...]:
         """An integer or a list of them, none negative; () when absent. -1, which means none, is left out."""
@@ -53,7 +23,7 @@ class Fields:
         every: list[object] = value if isinstance(value, list) else [] if value is None else [value]
         items = [item for item in every if isinstance(item, int) and not isinstance(item, bool) and item >= -1]
         if len(items) < len(every):
-            raise BundleError(f"{self._name(key)} must be an integer or a list of them, it is {brief(value)}")
+            raise self._refused(key, "an integer or a list of them", value)
         return tuple(item for item in items if item >= 0)
 
     def texts(self, key: str) -> tuple[str, ...]:
@@ -62,21 +32,18 @@ class Fields:
         if value is None:
             return ()
         if not isinstance(value, list) or any(not isinstance(item, str) for item in value):
-            raise BundleError(f"{self._name(key)} must be a list of strings")
+            raise BundleError(f"{self.place(key)} must be a list of strings")
         return tuple(value)
-
-    def _name(self, key: str) -> str:
-        return f"{self._where}{key}" if self._where.endswith(" ") else f"{self._where}.{key}"
 
 
 def load_fields(path: Path, limit: int = JSON_BYTES) -> Fields:
     """The JSON object in a file; BundleError when it cannot be read or is not one."""
-    return Fields(read_object(path, limit), f"{path.name}: ")
+    return Fields(read_object(path, limit), path.name)
 
 
 def load_optional(path: Path) -> Fields:
     """The same, empty when there is no such file."""
-    return load_fields(path) if path.exists() else Fields({}, f"{path.name}: ")
+    return load_fields(path) if path.exists() else Fields({}, path.name)
 
 
 CONFIG_FILE = "genie_config.json"
@@ -88,7 +55,7 @@ SELF_SPECULATION = "ssd-q1"
 SERVED_DIALOGS = ("basic", SELF_SPECULATION)
 NO_BOS = -1
 DEPRECATED_KV_MODES = ("SHIFT_CONCAT", "POINTER_SHIFT")
-NOTHING = Fields({}, f"{CONFIG_FILE}: dialog")
+NOTHING = Fields({}, CONFIG_FILE, "dialog.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +131,7 @@ def _positions(model: Fields) -> tuple[Fields, Fields]:
     told = model.values.get("positional-encoding")
     if not isinstance(told, list):
         return model.group("positional-encoding"), model.group("local-positional-encoding")
-    each = [Fields(item, f"{CONFIG_FILE}: positional-encoding") for item in told if isinstance(item, Mapping)]
+    each = [Fields(item, CONFIG_FILE, "positional-encoding.") for item in told if isinstance(item, Mapping)]
     local = [item for item in each if item.text("prefix", "") == WINDOW_PREFIX]
     others = [item for item in each if item not in local]
     if len(each) != len(told) or len(local) > 1 or len(others) != 1:
@@ -176,7 +143,7 @@ def _window(engine: Fields) -> int:
     """How far back rows of window caches see, as `cache-groups` tells it; 0 = it does not."""
     groups = engine.values.get("cache-groups")
     for item in groups if isinstance(groups, list) else ():
-        group = Fields(item if isinstance(item, Mapping) else {}, f"{CONFIG_FILE}: dialog.engine.cache-groups")
+        group = Fields(item if isinstance(item, Mapping) else {}, CONFIG_FILE, "dialog.engine.cache-groups.")
         if group.text("prefix", "") == WINDOW_PREFIX:
             kind = group.group("longcontext").text("type", "sliding-window")
             if kind != "sliding-window":

@@ -257,7 +257,7 @@ def read_window(config: GenieConfig, model: Fields, variant: Variant) -> tuple[i
     if not config.local_position.has("rope-theta"):
         raise BundleError(f"{CONFIG_FILE}: no positional encoding of the layers that see a window (prefix swa_)")
     own = replace(config, position=config.local_position)
-    return window, genie_rope(own, Fields({}, "config.json: "), int(cos.spec.shape[-1]) * 2, variant.context)
+    return window, genie_rope(own, Fields({}, "config.json"), int(cos.spec.shape[-1]) * 2, variant.context)
 
 
 def tell_images(folder: Path) -> None:

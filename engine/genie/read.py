@@ -384,7 +384,7 @@ def read_chip(folder: Path) -> tuple[int, int]:
     devices = fields.values.get("devices", fields.group("backend_extensions").values.get("devices"))
     if not isinstance(devices, list) or not devices or not isinstance(devices[0], dict):
         return USUAL_CHIP
-    device = Fields(devices[0], "htp_backend_ext_config.json: devices[0]")
+    device = Fields(devices[0], "htp_backend_ext_config.json", "devices[0].")
     architecture = re.fullmatch(r"v(\d{2,3})", device.text("dsp_arch", f"v{USUAL_CHIP[1]}"))
     soc = device.integer("soc_model", 0, 1 << 16, device.integer("soc_id", 0, 1 << 16, USUAL_CHIP[0]))
     return soc, int(architecture[1]) if architecture else USUAL_CHIP[1]

@@ -84,7 +84,7 @@ def read_metadata(folder: Path) -> Fields:
         value = yaml.safe_load(read_template(path))
     except (yaml.YAMLError, RecursionError, ValueError) as error:
         raise BundleError(f"{path} is not YAML: {error}") from error
-    return Fields(value if isinstance(value, Mapping) else {}, "metadata.yaml: ")
+    return Fields(value if isinstance(value, Mapping) else {}, "metadata.yaml")
 
 
 def jinja_of(affixes: Affixes) -> str:

@@ -1,30 +1,37 @@
 """Reading config.json as what it is: an untrusted file. Every value is checked before anything is sized by it."""
 
 from collections.abc import Mapping
-from typing import cast
+from typing import Self, cast
 
-from engine.errors import CompileError
+from engine.errors import CompileError, HexserveError
 from engine.files import brief
 
 
 class ConfigFields:
-    """Typed look-ups in one JSON object; `CompileError` names the key and the limit. A JSON null counts as absent.
+    """Typed look-ups in one JSON object; `error` names the key and the limit. A JSON null counts as absent.
 
-    prefix: of all keys.
+    inside: where in the file the object stands, as "rope_parameters."; "" = it is the whole. prefix: of all keys.
     """
 
-    def __init__(self, values: Mapping[str, object], path: str = "config.json", prefix: str = "") -> None:
-        self._values = values
-        self._path = path
-        self._prefix = prefix
+    error: type[HexserveError] = CompileError
+
+    def __init__(
+        self, values: Mapping[str, object], path: str = "config.json", inside: str = "", prefix: str = ""
+    ) -> None:
+        self.values = values
+        self._path, self._inside, self._prefix = path, inside, prefix
 
     def key(self, key: str) -> str:
         """A key as it stands in the file."""
-        return self._prefix + key
+        return self._inside + self._prefix + key
+
+    def place(self, key: str) -> str:
+        """The same behind the name of the file."""
+        return f"{self._path}: {self.key(key)}"
 
     def raw(self, key: str) -> object | None:
         """The value as it stands, None when absent."""
-        return self._values.get(self.key(key))
+        return self.values.get(self._prefix + key)
 
     def has(self, key: str) -> bool:
         """Whether it is there."""
@@ -32,7 +39,7 @@ class ConfigFields:
 
     def names(self) -> tuple[str, ...]:
         """What is there, null or not."""
-        return tuple(self._values)
+        return tuple(self.values)
 
     def integer(self, key: str, low: int, high: int, default: int | None = None) -> int:
         """An integer from low to high; a whole float such as 10000.0 is accepted."""
@@ -68,32 +75,31 @@ class ConfigFields:
         """A list of exactly `count` numbers from low to high."""
         value = self._present(key, None)
         if not isinstance(value, list) or len(value) != count:
-            raise CompileError(f"{self._path}: {self.key(key)} must be a list of {count} numbers")
+            raise self.error(f"{self.place(key)} must be a list of {count} numbers")
         for item in value:
             if isinstance(item, bool) or not isinstance(item, int | float) or not _between(item, low, high):
-                wanted = f"allowed are numbers from {low} to {high}"
-                raise CompileError(f"{self._path}: {self.key(key)} holds {brief(item)}, {wanted}")
+                raise self.error(f"{self.place(key)} holds {brief(item)}, allowed are numbers from {low} to {high}")
         return tuple(float(item) for item in value)
 
-    def group(self, key: str) -> "ConfigFields | None":
+    def group(self, key: str) -> Self | None:
         """A nested object, None when absent."""
         value = self.raw(key)
         if value is None:
             return None
         if not isinstance(value, dict):
             raise self._refused(key, "an object", value)
-        return ConfigFields(cast(Mapping[str, object], value), f"{self._path}: {self.key(key)}")
+        return type(self)(cast(Mapping[str, object], value), self._path, f"{self.key(key)}.")
 
     def _present(self, key: str, default: object | None) -> object:
         value = self.raw(key)
         if value is None:
             value = default
         if value is None:
-            raise CompileError(f"{self._path}: {self.key(key)} is missing")
+            raise self.error(f"{self.place(key)} is missing")
         return value
 
-    def _refused(self, key: str, wanted: str, value: object) -> CompileError:
-        return CompileError(f"{self._path}: {self.key(key)} must be {wanted}, it is {brief(value)}")
+    def _refused(self, key: str, wanted: str, value: object) -> HexserveError:
+        return self.error(f"{self.place(key)} must be {wanted}, it is {brief(value)}")
 
 
 def _between(value: int | float, low: float, high: float) -> bool:

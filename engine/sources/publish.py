@@ -114,4 +114,7 @@ def remove_stale(output: Path) -> None:
     for sibling in output.parent.iterdir():
         match = pattern.fullmatch(sibling.name)
         if match and (int(match[1]) == os.getpid() or not process_is_alive(int(match[1]))):
-            shutil.rmtree(sibling, ignore_errors=True)
+            if sibling.is_dir():
+                shutil.rmtree(sibling, ignore_errors=True)
+            else:
+                sibling.unlink(missing_ok=True)

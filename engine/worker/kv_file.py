@@ -8,7 +8,6 @@ of key and content, and the content. Blocks that were used last stand last; the 
 
 import logging
 import os
-import re
 import struct
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
@@ -27,7 +26,7 @@ from engine.core.scheduler import Scheduler
 from engine.errors import BundleError
 from engine.files import MANIFEST_BYTES, FileRefused, one_line, open_regular, read_bytes, shown
 from engine.runtime.interface import Runtime
-from engine.sources.publish import process_is_alive
+from engine.sources.publish import remove_stale
 from engine.worker.hand_over import CachedBlocks
 
 MAGIC = b"HEXSKV1\n"
@@ -98,7 +97,7 @@ class KvFile:
         Only the user may read the file: what was asked can be told from keys and values.
         """
         draft = self.path.with_name(f"{self.path.name}.partial-{os.getpid()}")
-        self._remove_stale()
+        remove_stale(self.path)
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
         count = 0
         try:
@@ -113,14 +112,6 @@ class KvFile:
             with suppress(FileNotFoundError):
                 draft.unlink()
         return count
-
-    def _remove_stale(self) -> None:
-        """Remove drafts of processes that ended while they wrote; an earlier one may have had our own id."""
-        pattern = re.compile(re.escape(self.path.name) + r"\.partial-(\d+)")
-        for sibling in self.path.parent.iterdir():
-            match = pattern.fullmatch(sibling.name)
-            if match and (int(match[1]) == os.getpid() or not process_is_alive(int(match[1]))):
-                sibling.unlink(missing_ok=True)
 
     def _check_head(self, stream: BufferedReader) -> int:
         """Where the blocks begin."""

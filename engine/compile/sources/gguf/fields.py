@@ -20,7 +20,7 @@ class ArchitectureFields(ConfigFields):
         plain = {
             key: value[:MOST_ITEMS].tolist() if isinstance(value, np.ndarray) else value for key, value in found.items()
         }
-        super().__init__(plain, self.title, prefix)
+        super().__init__(plain, self.title, prefix=prefix)
 
     def is_array(self, key: str) -> bool:
         """Whether it is several values."""

@@ -86,7 +86,7 @@ class TokenizerFields(ConfigFields):
 
     def __init__(self, header: GgufHeader) -> None:
         self.title = header.path.name
-        super().__init__(header.metadata, self.title, PREFIX)
+        super().__init__(header.metadata, self.title, prefix=PREFIX)
 
     def token(self, key: str, tokens: tuple[str, ...], default: int | None = None) -> int | None:
         """The id of a token, None when there is none."""
