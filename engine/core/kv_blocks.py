@@ -1,14 +1,12 @@
 """Blocks of the KV cache: which are free, which hold a known prefix, which have a copy in host memory. No arrays.
 
-Which blocks of computed prefixes have a copy in the host KV cache: main memory that no graph is bound to.
-
-A prefix there need not be computed again, and it widens no step, which the same prefix in a pool might.
+A prefix in host memory need not be computed again, and it widens no step, which the same prefix in a pool might.
 """
 
 import heapq
 import struct
 from collections import OrderedDict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from math import lcm
@@ -229,7 +227,11 @@ class BlockPool:
 
 
 class RecentKeys:
-    """Keys of at most `limit` prefixes, least recently used first. The bytes are the runtime's."""
+    """Keys of at most `limit` prefixes, least recently used first. The bytes are the runtime's.
+
+    Of blocks with a copy in the host KV cache, main memory that no graph is bound to; or of snapshots of what recurrent
+    layers carried.
+    """
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
@@ -241,36 +243,21 @@ class RecentKeys:
     def __len__(self) -> int:
         return len(self._keys)
 
+    def __iter__(self) -> Iterator[BlockKey]:
+        return iter(self._keys)
+
     def touch(self, key: BlockKey) -> None:
+        """Mark a key as just used."""
         self._keys.move_to_end(key)
 
-
-class HostCache(RecentKeys):
-    """Blocks of computed prefixes with a copy in the host KV cache: main memory that no graph is bound to."""
-
-    def keys(self) -> tuple[BlockKey, ...]:
-        """What has a copy, least recently used first."""
-        return tuple(self._keys)
-
-    def put(self, key: BlockKey) -> tuple[BlockKey, ...]:
-        """Add a key, or mark it as just used. Returns the keys to evict, so that `limit` holds."""
-        self._keys[key] = None
-        self._keys.move_to_end(key)
-        evicted = []
-        while len(self._keys) > self.limit:
-            evicted.append(self._keys.popitem(last=False)[0])
-        return tuple(evicted)
-
-
-class StateSnapshots(RecentKeys):
-    """Prefixes with a snapshot of what recurrent layers carried at their end."""
-
-    def put(self, key: BlockKey, needed: Collection[BlockKey]) -> list[BlockKey]:
-        """Add a key. Returns what has to go, so that `limit` holds; nothing that is `needed`."""
+    def put(self, key: BlockKey, needed: Collection[BlockKey] = ()) -> list[BlockKey]:
+        """Add a key, or mark it as just used. Returns what has to go, so that `limit` holds; nothing that is needed."""
         self._keys[key] = None
         self._keys.move_to_end(key)
         surplus = len(self._keys) - self.limit
-        old = [other for other in self._keys if other not in needed and other != key][: max(0, surplus)]
+        if surplus <= 0:
+            return []
+        old = [other for other in self._keys if other not in needed and other != key][:surplus]
         for other in old:
             del self._keys[other]
         return old

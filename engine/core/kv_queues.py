@@ -10,7 +10,7 @@ from collections import abc
 from collections.abc import Iterator
 
 from engine.bundle.variant import ShapeTable
-from engine.core.kv_blocks import BlockKey, BlockPool, HostCache
+from engine.core.kv_blocks import BlockKey, BlockPool, RecentKeys
 from engine.core.plan import FORESEEN_TOKENS, BlockMove, MoveKind
 from engine.core.policy import Extent
 from engine.core.sequence import Sequence, SequenceStatus, blocks_for
@@ -27,7 +27,7 @@ class PoolQueues:
         self,
         blocks: BlockPool,
         shapes: ShapeTable,
-        host_cache: HostCache,
+        host_cache: RecentKeys,
         moves: list[BlockMove],
         window: int = 0,
         window_blocks: int = 0,

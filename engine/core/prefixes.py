@@ -10,7 +10,7 @@ its columns back.
 
 from collections.abc import Iterable, Mapping
 
-from engine.core.kv_blocks import BlockKey, StateSnapshots
+from engine.core.kv_blocks import BlockKey, RecentKeys
 from engine.core.kv_queues import PoolQueues
 from engine.core.plan import Segment
 from engine.core.sequence import Rank, Sequence
@@ -25,7 +25,7 @@ class StateBorders:
     def __init__(self, is_recurrent: bool, limit: int, block_size: int) -> None:
         self.is_recurrent = is_recurrent
         self._size = block_size
-        self._snapshots = StateSnapshots(limit)
+        self._snapshots = RecentKeys(limit)
         self._passing: dict[str, list[BlockKey]] = {}  # by sequence: the snapshots of its answer, oldest first
         self._origins: dict[str, BlockKey] = {}  # by sequence: the snapshot that its first rows will go on from
         self._ended: list[str] = []

@@ -7,7 +7,7 @@ from engine.bundle.variant import ShapeTable, StepShape
 from engine.core.checks import pool_violations, sequence_violations, window_violations
 from engine.core.forecast_tree import ForecastShape
 from engine.core.guesses import Guesser
-from engine.core.kv_blocks import BlockKey, BlockPool, HostCache
+from engine.core.kv_blocks import BlockKey, BlockPool, RecentKeys
 from engine.core.kv_queues import PooledTurns, PoolQueues, Rows
 from engine.core.plan import BlockMove, Rules, Segment, SequenceUpdate, StepPlan, StepResult
 from engine.core.planner import Freed, Gauges, Planner
@@ -56,7 +56,7 @@ class Scheduler(Planner):
         self._guesser = Guesser(lookup or PromptLookup(), shapes, costs, rules, self.counters)
         self._forecasts = forecasts
         self._output_length = OutputLengthEstimate(rules.reserve_tokens, rules.capacity, blocks.block_size)
-        self.host_cache = HostCache(rules.offload_blocks)
+        self.host_cache = RecentKeys(rules.offload_blocks)
         self._moves: list[BlockMove] = []  # due before the next step; the pool appends
         self.states = StateBorders(rules.is_recurrent, rules.state_snapshots, blocks.block_size)
         self._pool = PoolQueues(blocks, shapes, self.host_cache, self._moves, rules.window, rules.window_blocks)

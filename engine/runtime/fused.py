@@ -6,7 +6,6 @@ Legend: N = rows, R = those that need logits, M = some of its rows, V = vocabula
 import logging
 from collections.abc import Collection
 from dataclasses import dataclass
-from enum import Enum
 from pathlib import Path
 
 import numpy as np
@@ -23,29 +22,21 @@ from engine.runtime.sessions import Provider, load_sessions
 log = logging.getLogger("hexserve.worker")
 
 
-class CacheUpdate(Enum):
-    """By whom a cache is written."""
-
-    HOST = "the host"  # kept rows are copied from the graph's fresh keys and values
-    IN_PLACE = "the graph, in place"  # its updated caches lie in the memory of its inputs
-    COPIED = "the graph, as a copy"  # they are whole caches elsewhere, which take the place of the old ones
-
-
 @dataclass(frozen=True, slots=True)
 class _LastStep:
-    """What `keep` needs to know of a step: by cache of the graph, whose it was, and where the updated one lies."""
+    """What `keep` needs to know of a step: by cache of the graph, whose it was."""
 
     graph: BoundGraph
     placement: Placement
     segments: tuple[PackedSegment | None, ...]
     caches: tuple[FusedCache, ...]
-    updated: tuple[FusedCache, ...]
 
 
 class FusedRuntime(Runtime):
     """For any provider. A block of the pool is a whole cache, and stays where it is.
 
-    update: how new keys and values get into the caches; None = as the graphs and the device allow.
+    by_graph: whether graphs write new keys and values in place, else kept rows are copied from what is fresh; None =
+    where the graphs can, but on an NPU, of which nobody knows whether it allows that.
     Raises BundleError when a graph cannot be loaded.
     """
 
@@ -55,7 +46,7 @@ class FusedRuntime(Runtime):
         manifest: Manifest,
         shapes: ShapeTable,
         provider: Provider,
-        update: CacheUpdate | None = None,
+        by_graph: bool | None = None,
     ) -> None:
         assert manifest.fused is not None
         super().__init__(shapes, provider.device)
@@ -67,10 +58,9 @@ class FusedRuntime(Runtime):
         self._caches = FusedCaches(manifest)
         self._rotary = RotationTables(manifest.model.rope)
         self._last: _LastStep | None = None
-        # In place on the CPU and in the emulator, which are known to allow it.
-        by_graph = CacheUpdate.COPIED if provider.device == NPU else CacheUpdate.IN_PLACE
-        self.update = update or (by_graph if manifest.fused.kv_update_on_device else CacheUpdate.HOST)
-        log.info("fused caches are updated by %s", self.update.value)
+        can_write = manifest.fused.kv_update_on_device and provider.device != NPU
+        self.by_graph = can_write if by_graph is None else by_graph
+        log.info("fused caches are written by %s", "the graph, in place" if self.by_graph else "the host")
 
     def run(self, batch: PackedBatch) -> Logits:
         self._parts.begin()
@@ -79,10 +69,10 @@ class FusedRuntime(Runtime):
         logit_index = placement.logit_index(batch.logit_rows)
         segments = tuple(placement.segments_by_cache())
         caches = tuple(self._caches.begin(segments))
-        self._last = _LastStep(graph, placement, segments, caches, self._targets(caches))
+        self._last = _LastStep(graph, placement, segments, caches)
         graph.fill(batch, placement, self._rotary)
         self._parts.mark("inputs")
-        graph.run(caches, self._last.updated)
+        graph.run(caches, self.by_graph)
         self._parts.mark("graph")
         return Logits(graph.logits[0, logit_index], graph.encoding)
 
@@ -97,8 +87,7 @@ class FusedRuntime(Runtime):
             spoiled: NDArray[np.int64] = rows[np.isin(at, last.graph.fresh.non_finite(at))]
         for index, segment in enumerate(last.segments):
             if segment is not None and ((spoiled >= segment.start) & (spoiled < segment.end)).any():
-                for cache in (last.caches[index], *last.updated[index : index + 1]):
-                    cache.is_spoiled = True
+                last.caches[index].is_spoiled = True
         return spoiled
 
     def keep(self, rows: NDArray[np.int64], columns: NDArray[np.int64]) -> None:
@@ -116,11 +105,11 @@ class FusedRuntime(Runtime):
         block, at = int(columns[0]) // self._columns, columns % self._columns
         assert (at == segment.past + rows - segment.start).all(), "a cache holds a sequence's tokens in their order"
         cache = last.caches[index]
-        if self.update is CacheUpdate.HOST:
+        if not self.by_graph:
             fresh = last.placement.row_of[rows]
             cache.keys[..., at] = last.graph.fresh.keys[..., fresh]
             cache.values[..., at, :] = last.graph.fresh.values[..., fresh, :]
-        self._caches.name(block, cache if self.update is not CacheUpdate.COPIED else last.updated[index])
+        self._caches.name(block, cache)
 
     def free(self, blocks: Collection[int]) -> None:
         self._caches.free(blocks)
@@ -131,11 +120,6 @@ class FusedRuntime(Runtime):
         self._last = None
         self._caches.clear()
         self._sessions.clear()
-
-    def _targets(self, caches: tuple[FusedCache, ...]) -> tuple[FusedCache, ...]:
-        if self.update is CacheUpdate.HOST:
-            return ()
-        return caches if self.update is CacheUpdate.IN_PLACE else tuple(self._caches.take() for _ in caches)
 
     def _run_before(self) -> _LastStep:
         assert self._last is not None, "before the first step"

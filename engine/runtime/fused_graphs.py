@@ -234,13 +234,10 @@ class BoundGraph:
         if CONTROL in self.inputs:
             self.inputs[CONTROL][...] = placement.control()
 
-    def run(self, caches: Sequence[FusedCache], updated: Sequence[FusedCache]) -> None:
-        """Run over caches in the order of `FusedShape.caches`, and write the updated ones to `updated`, () = nowhere.
-
-        An updated cache may be the cache itself. StepFailed when onnxruntime raises.
-        """
-        key = (*(cache.serial for cache in caches), *(cache.serial for cache in updated))
-        found = self._bindings.pop(key, None) or self._bind(caches, updated)
+    def run(self, caches: Sequence[FusedCache], in_place: bool) -> None:
+        """Run over caches in the order of `FusedShape.caches`. in_place: the graph writes them. StepFailed."""
+        key = (in_place, *(cache.serial for cache in caches))
+        found = self._bindings.pop(key, None) or self._bind(caches, in_place)
         self._bindings[key] = found
         if len(self._bindings) > KEPT_BINDINGS:
             del self._bindings[next(iter(self._bindings))]
@@ -249,17 +246,18 @@ class BoundGraph:
     def clear(self) -> None:
         self._bindings.clear()
 
-    def _bind(self, caches: Sequence[FusedCache], updated: Sequence[FusedCache]) -> Binding:
+    def _bind(self, caches: Sequence[FusedCache], in_place: bool) -> Binding:
         outputs: dict[str, Array] = {LOGITS: self.logits}
         for layer, pair in enumerate(zip(self.fresh.keys, self.fresh.values, strict=True)):
             outputs |= zip(fresh_tensors(layer), pair, strict=True)
         inputs = self.inputs | self._tensors("past", caches)
-        outputs |= self._tensors("updated_past", updated)
+        if in_place:
+            outputs |= self._tensors("updated_past", caches)
         return bind_all(self.shape.name, self._session, inputs, outputs)
 
     def _tensors(self, kind: str, caches: Sequence[FusedCache]) -> dict[str, Array]:
         found: dict[str, Array] = {}
-        for label, cache in zip(self.shape.caches, caches, strict=bool(caches)):
+        for label, cache in zip(self.shape.caches, caches, strict=True):
             for layer, arrays in enumerate(zip(cache.keys, cache.values, strict=True)):
                 found |= zip(cache_tensors(kind, label, layer), arrays, strict=True)
         return found

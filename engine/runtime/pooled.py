@@ -70,7 +70,7 @@ class OnnxRuntime(Runtime):
         self._scatter = is_scatter(manifest.graphs)
         # Sole owner of pool, bound shapes and scratch; `_steps` is empty after the pool's columns were replaced.
         start = shapes.past_step if shapes.free else self._width(min(shapes.fixed, key=lambda shape: shape.past))
-        self._pool = PastPool(manifest, shapes, start)
+        self._pool = PastPool(manifest, start)
         self._writes = KvWrites(self._pool)
         # A CPU that computes floats has no time to spare for copies.
         self._writes_beside = provider.device != CPU_DEVICE or np.dtype(manifest.kv_dtype).kind != "f"
@@ -133,6 +133,7 @@ class OnnxRuntime(Runtime):
 
     def load_prefix(self, prefix: ForecastPrefix) -> None:
         """Let the first columns be those that forecast rows see; nobody else may write there."""
+        self._widen(prefix.columns)
         self._pool.write_first(prefix.keys, prefix.values)
 
     def offload(self, columns: slice, key: bytes) -> None:

@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 
 from engine.bundle.manifest import Manifest
 from engine.bundle.tensors import Array
-from engine.bundle.variant import ShapeTable
 from engine.runtime.buffers import EVERY, Fresh, Pool, spans, zero_codes
 from engine.runtime.interface import Indices
 
@@ -31,8 +30,7 @@ Cut = list[tuple[slice | Array, slice | Array]]
 class PastPool:
     """Sole owner of the pool's bytes. Its columns are replaced when it gets another width."""
 
-    def __init__(self, manifest: Manifest, shapes: ShapeTable, width: int) -> None:
-        self._shapes = shapes
+    def __init__(self, manifest: Manifest, width: int) -> None:
         self.columns = Pool(manifest, width, zero_codes(manifest))
         self._host_cache: dict[bytes, tuple[Array, Array]] = {}
         self._first: tuple[Array, Array] | None = None  # what the first columns hold for good
@@ -50,10 +48,6 @@ class PastPool:
             self.columns = self.columns.relaid(width)
             self._restore_first()
             self.relayouts += 1
-
-    def widen(self, columns: int) -> None:
-        if columns > self.width:
-            self.set_width(self._shapes.round_past(columns))
 
     def keep(self, fresh: Fresh, rows: NDArray[np.int64], columns: NDArray[np.int64], layers: slice = EVERY) -> None:
         """Copy the fresh keys and values of `rows` [M] into `columns` [M], all layers at once. The pool spans them."""
@@ -92,9 +86,11 @@ class PastPool:
         self._host_cache[key] = (flat[0].reshape(*lead, head_dim, -1), flat[1].reshape(*lead, -1, head_dim))
 
     def write_first(self, keys: Array, values: Array) -> None:
-        """Let keys [L, K, 1, D, n] and values [L, K, 1, n, D] be the first n columns whenever there are so many."""
+        """Let keys [L, K, 1, D, n] and values [L, K, 1, n, D] be the first n columns whenever there are so many.
+
+        The pool spans them now.
+        """
         self._first = (keys, values)
-        self.widen(keys.shape[-1])
         self._restore_first()
 
     def evict(self, key: bytes) -> None:

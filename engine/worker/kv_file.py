@@ -193,7 +193,7 @@ class KvRestart:
 
     def _blocks(self) -> Iterator[Page]:
         """Blocks of known contents, those used last at the end: first what has left the pool, then what is in it."""
-        places = dict.fromkeys(self.scheduler.host_cache.keys(), 0)
+        places = dict.fromkeys(self.scheduler.host_cache, 0)
         for block, key in self.scheduler.blocks.keyed():
             places.pop(key, None)
             places[key] = block

@@ -1,7 +1,7 @@
 """A prefix of which some blocks are in the pool and others in the host cache; blocks that are reserved."""
 
 from engine.bundle.variant import ShapeTable, StepShape
-from engine.core.kv_blocks import BlockPool, HostCache
+from engine.core.kv_blocks import BlockPool, RecentKeys
 from engine.core.kv_queues import PoolQueues
 from engine.core.plan import BlockMove, MoveKind
 from engine.core.sequence import Sequence, SequenceStatus
@@ -10,7 +10,7 @@ from engine.request import Request, SamplingParams
 KEYS = [bytes([number]) * 16 for number in range(6)]
 
 
-def pool_of(blocks: int, host_cache: HostCache) -> tuple[PoolQueues, list[BlockMove]]:
+def pool_of(blocks: int, host_cache: RecentKeys) -> tuple[PoolQueues, list[BlockMove]]:
     moves: list[BlockMove] = []
     return PoolQueues(BlockPool(16 * blocks, 16), ShapeTable((), 16, 16 * blocks), host_cache, moves), moves
 
@@ -31,7 +31,7 @@ def prefill(name: str, tokens: int) -> Sequence:
 
 
 def test_gaps_in_the_pool_are_filled_from_the_host_cache() -> None:
-    host_cache = HostCache(10)
+    host_cache = RecentKeys(10)
     pool, moves = pool_of(8, host_cache)
     for key in (KEYS[0], KEYS[3], KEYS[4]):
         host_cache.put(key)
@@ -49,7 +49,7 @@ def test_gaps_in_the_pool_are_filled_from_the_host_cache() -> None:
 def test_making_room_for_copies_costs_none_of_them() -> None:
     """Two fresh blocks hold something that goes to the host cache first, which holds four copies: all of both stay."""
     for size, used in ((2, 1), (3, 1), (4, 2), (5, 2)):
-        host_cache = HostCache(size)
+        host_cache = RecentKeys(size)
         pool, moves = pool_of(3, host_cache)
         host_cache.put(KEYS[0])
         host_cache.put(KEYS[1])
@@ -62,7 +62,7 @@ def test_making_room_for_copies_costs_none_of_them() -> None:
 
 
 def test_decodes_do_not_get_what_is_reserved_for_prompts() -> None:
-    pool, _ = pool_of(4, HostCache(0))
+    pool, _ = pool_of(4, RecentKeys(0))
     decoding, waiting = prefill("decoding", 17), prefill("waiting", 33)
     for sequence in (decoding, waiting):
         pool.prefill_queue[sequence.id] = sequence
@@ -77,7 +77,7 @@ def test_decodes_do_not_get_what_is_reserved_for_prompts() -> None:
 def test_those_inside_count_for_the_columns_that_they_share() -> None:
     """One row spans 15 blocks, two need the shape of 64 rows, which spans 12."""
     shapes = ShapeTable((StepShape(1, 255), StepShape(64, 192)), 64, 255)
-    pool = PoolQueues(BlockPool(240, 16), shapes, HostCache(0), [])
+    pool = PoolQueues(BlockPool(240, 16), shapes, RecentKeys(0), [])
     assert (pool.available(), pool.available(newcomers=1), pool.available(newcomers=2)) == (15, 15, 12)
     pool.prefill_queue["a"] = prefill("a", 5)
     assert (pool.available(), pool.available(newcomers=1)) == (15, 12)
@@ -87,7 +87,7 @@ def test_those_inside_count_for_the_columns_that_they_share() -> None:
 
 def test_a_cached_block_beyond_what_is_shared_keeps_nobody_out() -> None:
     shapes = ShapeTable((StepShape(1, 255), StepShape(64, 192)), 64, 255)
-    pool = PoolQueues(BlockPool(240, 16), shapes, HostCache(0), [])
+    pool = PoolQueues(BlockPool(240, 16), shapes, RecentKeys(0), [])
     pool.prefill_queue["a"] = prefill("a", 5)
     blocks = keep(pool, *(bytes([number]) for number in range(15)))
     assert pool.available(newcomers=1) == 12
@@ -96,7 +96,7 @@ def test_a_cached_block_beyond_what_is_shared_keeps_nobody_out() -> None:
 
 
 def test_what_staying_costs_adds_up_until_the_width_is_another_or_the_best() -> None:
-    pool, _ = pool_of(8, HostCache(0))
+    pool, _ = pool_of(8, RecentKeys(0))
     assert pool.extent().regret_ms == 0.0
     found = []
     for past, regret_ms in ((64, 3.0), (64, 3.0), (64, 4.0), (128, 5.0), (128, 2.0), (128, 0.0), (128, 1.0)):

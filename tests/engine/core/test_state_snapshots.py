@@ -1,10 +1,10 @@
 """Which snapshots there are: at most so many, least recently used first, never one that is needed."""
 
-from engine.core.kv_blocks import StateSnapshots
+from engine.core.kv_blocks import RecentKeys
 
 
 def test_the_least_recently_used_goes_first() -> None:
-    snapshots = StateSnapshots(2)
+    snapshots = RecentKeys(2)
     assert [snapshots.put(key, ()) for key in (b"a", b"b")] == [[], []]
     snapshots.touch(b"a")
     assert snapshots.put(b"c", ()) == [b"b"]
@@ -12,7 +12,7 @@ def test_the_least_recently_used_goes_first() -> None:
 
 
 def test_what_is_needed_stays_although_there_are_too_many() -> None:
-    snapshots = StateSnapshots(1)
+    snapshots = RecentKeys(1)
     snapshots.put(b"a", ())
     assert snapshots.put(b"b", {b"a"}) == []
     assert snapshots.put(b"c", ()) == [b"a", b"b"]
@@ -20,14 +20,14 @@ def test_what_is_needed_stays_although_there_are_too_many() -> None:
 
 
 def test_putting_again_is_using() -> None:
-    snapshots = StateSnapshots(2)
+    snapshots = RecentKeys(2)
     for key in (b"a", b"b", b"a"):
         snapshots.put(key, ())
     assert snapshots.put(b"c", ()) == [b"b"]
 
 
 def test_discard() -> None:
-    snapshots = StateSnapshots(3)
+    snapshots = RecentKeys(3)
     for key in (b"a", b"b", b"c"):
         snapshots.put(key, ())
     assert (snapshots.discard(b"a"), snapshots.discard(b"a")) == (True, False)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from engine.bundle.manifest import Manifest, load_manifest
-from engine.bundle.variant import ShapeTable, StepShape
+from engine.bundle.variant import StepShape
 from engine.runtime.buffers import Arena, Fresh, layer_graphs
 from engine.runtime.pools import KvWrites, PastPool
 from tests.bundles import Bundles
@@ -25,9 +25,8 @@ class Stand:
     """Pools of zeros, and the outputs of a step that are row + 1 everywhere."""
 
     def __init__(self, manifest: Manifest) -> None:
-        shapes = ShapeTable((SHAPE,), 8, 56)
         self.layers = manifest.model.layers
-        self.pool = PastPool(manifest, shapes, 56)
+        self.pool = PastPool(manifest, 56)
         self.fresh = Fresh(Arena(), manifest, layer_graphs(manifest, StepShape(8, 56)), 8)
         self.fresh.keys[...] = np.arange(1, 9)
         self.fresh.values[...] = np.arange(1, 9)[:, None]

@@ -8,7 +8,7 @@ import pytest
 
 from engine.bundle.manifest import load_manifest
 from engine.bundle.variant import shape_table
-from engine.runtime.fused import CacheUpdate, FusedRuntime
+from engine.runtime.fused import FusedRuntime
 from engine.runtime.qnn.provider import EMULATOR, qnn_provider
 from engine.runtime.qnn.trial import check_bundle
 from tests.engine.runtime.fused.steps import Passes
@@ -19,23 +19,23 @@ FIRST = tuple((index * 31 + 7) % 3000 for index in range(14))
 SECOND = (9, 9, 140, 3, 250, 61, 12)
 
 
-def opened(folder: Path, update: CacheUpdate | None) -> FusedRuntime:
+def opened(folder: Path, by_graph: bool | None) -> FusedRuntime:
     manifest = load_manifest(folder)
-    return FusedRuntime(folder, manifest, shape_table(manifest, 1), qnn_provider(manifest), update)
+    return FusedRuntime(folder, manifest, shape_table(manifest, 1), qnn_provider(manifest), by_graph)
 
 
 @pytest.mark.parametrize("layout", ["fused fp16", "fused w8a16"])
 def test_updated_caches_lie_in_the_memory_of_the_inputs_and_equal_copies(
     npu_bundle: Callable[[str], Path], layout: str, tmp_path: Path
 ) -> None:
-    """The three ways to update give the same caches and logits, byte for byte; the first is what is chosen."""
+    """Both ways to update give the same caches and logits, byte for byte; the first is what is chosen."""
     folder = npu_bundle(layout)
     check_bundle(folder, load_manifest(folder), tmp_path)
     found = []
-    for update in (None, CacheUpdate.COPIED, CacheUpdate.HOST):
-        runtime = opened(folder, update)
+    for by_graph in (None, False):
+        runtime = opened(folder, by_graph)
         assert runtime.device == EMULATOR
-        assert runtime.update is (update or CacheUpdate.IN_PLACE)
+        assert runtime.by_graph is (by_graph is None)
         passes = Passes(runtime, columns=160 - 1)
         logits = [passes.run(16, (0, FIRST)), passes.run(16, (1, SECOND[:4]), (0, (3,)))]
         logits += [passes.run(16, (1, SECOND[4:]), (0, (4,))), passes.run(1, (1, (50,))), passes.run(1, (0, (5,)))]

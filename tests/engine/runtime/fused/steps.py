@@ -7,7 +7,7 @@ import numpy as np
 
 from engine.bundle.manifest import load_manifest
 from engine.bundle.variant import StepShape, shape_table
-from engine.runtime.fused import CacheUpdate, FusedRuntime
+from engine.runtime.fused import FusedRuntime
 from engine.runtime.fused_graphs import FusedCache
 from engine.runtime.interface import PackedBatch, PackedSegment
 from engine.runtime.sessions import Provider, cpu_provider
@@ -18,12 +18,12 @@ COLUMNS = 64
 
 @contextmanager
 def opened(
-    bundles: Bundles, layout: str = "fused", update: CacheUpdate | None = None, provider: Provider | None = None
+    bundles: Bundles, layout: str = "fused", by_graph: bool | None = None, provider: Provider | None = None
 ) -> Iterator[FusedRuntime]:
     """A runtime of a layout of tiny random weights."""
     folder = bundles(layout)
     manifest = load_manifest(folder)
-    runtime = FusedRuntime(folder, manifest, shape_table(manifest, 1), provider or cpu_provider(1), update)
+    runtime = FusedRuntime(folder, manifest, shape_table(manifest, 1), provider or cpu_provider(1), by_graph)
     yield runtime
     runtime.close()
 

@@ -8,7 +8,6 @@ import pytest
 from engine.config import EngineConfig
 from engine.errors import StepFailed
 from engine.request import Request, SamplingParams
-from engine.runtime.fused import CacheUpdate
 from engine.runtime.qnn.provider import NPU
 from engine.runtime.sessions import cpu_provider
 from engine.worker.assembly import assemble
@@ -45,10 +44,10 @@ def test_greedy_tokens_are_those_of_the_row_graph(bundles: Bundles, layout: str,
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("update", list(CacheUpdate))
-def test_packed_equals_separate(bundles: Bundles, layout: str, update: CacheUpdate) -> None:
+@pytest.mark.parametrize("by_graph", [True, False])
+def test_packed_equals_separate(bundles: Bundles, layout: str, by_graph: bool) -> None:
     """A prompt beside decodes comes to the bits it comes to alone, and so do the decodes."""
-    with opened(bundles, layout, update) as runtime:
+    with opened(bundles, layout, by_graph) as runtime:
         alone = Passes(runtime)
         first = alone.run(8, (0, PROMPT[:4]))
         second = alone.run(8, (0, PROMPT[4:7]))
@@ -69,33 +68,31 @@ def test_packed_equals_separate(bundles: Bundles, layout: str, update: CacheUpda
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_every_way_to_update_gives_equal_caches(bundles: Bundles, layout: str) -> None:
-    """By the graph in the memory of its inputs, by the graph elsewhere, by the host: byte for byte."""
+    """By the graph in the memory of its inputs, by the host: byte for byte."""
     found = {}
-    for update in CacheUpdate:
-        with opened(bundles, layout, update) as runtime:
+    for by_graph in (True, False):
+        with opened(bundles, layout, by_graph) as runtime:
             steps = Passes(runtime)
             logits = [steps.run(16, (0, PROMPT)), steps.run(8, (1, OTHER[:4]), (0, (3,)))]
             logits += [steps.run(8, (1, OTHER[4:6]), (0, (4,))), steps.run(1, (1, (50,))), steps.run(1, (0, (5,)))]
             logits.append(steps.run(16, (2, OTHER), (1, (51,))))
-            found[update] = (logits, [steps.computed(number) for number in range(3)])
-    logits, caches = found[CacheUpdate.HOST]
-    for other in (CacheUpdate.IN_PLACE, CacheUpdate.COPIED):
-        for got, want in zip(found[other][0], logits, strict=True):
-            np.testing.assert_array_equal(got, want)
-        for got_pair, want_pair in zip(found[other][1], caches, strict=True):
-            for side in range(2):
-                np.testing.assert_array_equal(got_pair[side], want_pair[side])
+            found[by_graph] = (logits, [steps.computed(number) for number in range(3)])
+    for got, want in zip(found[True][0], found[False][0], strict=True):
+        np.testing.assert_array_equal(got, want)
+    for got_pair, want_pair in zip(found[True][1], found[False][1], strict=True):
+        for side in range(2):
+            np.testing.assert_array_equal(got_pair[side], want_pair[side])
 
 
 def test_the_graph_writes_in_place_but_on_a_device(bundles: Bundles) -> None:
     device = replace(cpu_provider(1), device=NPU)
     with opened(bundles, provider=device) as runtime:
-        assert runtime.update is CacheUpdate.COPIED
+        assert not runtime.by_graph
 
 
 def test_the_graph_writes_in_place(bundles: Bundles) -> None:
     with opened(bundles) as runtime:
-        assert runtime.update is CacheUpdate.IN_PLACE
+        assert runtime.by_graph
         steps = Passes(runtime)
         steps.run(8, (0, OTHER[:3]))
         before = steps.cache(0)
@@ -107,7 +104,7 @@ def test_the_graph_writes_in_place(bundles: Bundles) -> None:
 
 def test_a_graph_without_updated_caches_leaves_them_to_the_host(bundles: Bundles) -> None:
     with opened(bundles, "fused host") as runtime:
-        assert runtime.update is CacheUpdate.HOST
+        assert not runtime.by_graph
         steps = Passes(runtime)
         found = [steps.run(8, (0, PROMPT[:5])), steps.run(8, (0, PROMPT[5:]))]
     with opened(bundles, "fused") as runtime:
@@ -134,10 +131,10 @@ def test_a_finished_prompt_becomes_a_decode_and_the_caches_change_places(bundles
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("update", list(CacheUpdate))
-def test_nobody_sees_another_cache_or_a_stale_column(bundles: Bundles, layout: str, update: CacheUpdate) -> None:
+@pytest.mark.parametrize("by_graph", [True, False])
+def test_nobody_sees_another_cache_or_a_stale_column(bundles: Bundles, layout: str, by_graph: bool) -> None:
     """Poison wherever a row must not look: others' caches, columns behind the past, rows that hold nothing."""
-    with opened(bundles, layout, update) as runtime:
+    with opened(bundles, layout, by_graph) as runtime:
         steps = Passes(runtime)
         steps.run(8, (0, PROMPT[:4]))
         steps.run(8, (1, OTHER[:5]))
@@ -175,9 +172,9 @@ def test_a_row_that_is_not_kept_is_as_if_it_had_never_been(bundles: Bundles) -> 
         np.testing.assert_array_equal(steps.run(1, (0, (33,))), expected)
 
 
-@pytest.mark.parametrize("update", list(CacheUpdate))
-def test_a_failed_step_leaves_the_caches_as_they_were(bundles: Bundles, update: CacheUpdate) -> None:
-    with opened(bundles, "fused", update) as runtime:
+@pytest.mark.parametrize("by_graph", [True, False])
+def test_a_failed_step_leaves_the_caches_as_they_were(bundles: Bundles, by_graph: bool) -> None:
+    with opened(bundles, "fused", by_graph) as runtime:
         steps = Passes(runtime)
         steps.run(8, (0, PROMPT[:5]))
         before = steps.computed(0)

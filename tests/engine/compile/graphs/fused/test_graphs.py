@@ -28,7 +28,6 @@ from engine.compile.sources.checkpoint import SafetensorsCheckpoint, read_json
 from engine.errors import BundleError, CompileError
 from engine.models.family import read_network
 from engine.models.network import Network
-from engine.runtime.fused import CacheUpdate
 from tests.bundles import Bundles
 from tests.engine.compile.graphs.integer.test_families import FAMILIES
 from tests.engine.runtime.fused.steps import Passes, opened
@@ -137,13 +136,8 @@ def test_integer_graphs_give_the_tokens_of_the_row_graph(integers: dict[str, Pat
 
 def test_integer_caches_are_equal_however_they_are_updated(integers: dict[str, Path]) -> None:
     found = []
-    for name, update in (
-        ("graph", CacheUpdate.IN_PLACE),
-        ("graph", CacheUpdate.COPIED),
-        ("graph", CacheUpdate.HOST),
-        ("host", CacheUpdate.HOST),
-    ):
-        with opened(lambda _, name=name: integers[name], name, update) as runtime:  # type: ignore[misc]
+    for name, by_graph in (("graph", True), ("graph", False), ("host", False)):
+        with opened(lambda _, name=name: integers[name], name, by_graph) as runtime:  # type: ignore[misc]
             passes = Passes(runtime)
             passes.run(16, (0, PROMPT))
             passes.run(8, (1, PROMPT[:5]), (0, (3,)))
@@ -182,24 +176,23 @@ def test_every_storage_of_the_cpu(
 @pytest.mark.parametrize("layout", ["fused", "fused 3"])
 def test_a_graph_changes_the_columns_that_its_control_names_and_the_last_one(bundles: Bundles, layout: str) -> None:
     """Of slots that hold nothing the last column only, whatever their past is said to be."""
-    with opened(bundles, layout, CacheUpdate.COPIED) as runtime:
+    with opened(bundles, layout, True) as runtime:
         for graph in runtime._graphs.values():
             slots, labels = graph.shape.slots, graph.shape.caches
-            before = [runtime._caches.take() for _ in labels]
-            after = [runtime._caches.take() for _ in labels]
-            for number, cache in enumerate(before, 1):
-                cache.keys[...] = cache.values[...] = number
-            control = graph.inputs.arrays["fusion_ctrl"].reshape(-1)
+            caches = [runtime._caches.take() for _ in labels]
+            control = graph.inputs["fusion_ctrl"].reshape(-1)
             for active, wanted in ((0, 0), (1, 3), (slots, 2)):
                 prompt = min(wanted, graph.shape.prefill_rows)
                 control[...] = [prompt > 0, active, prompt, 0, 7, *range(20, 20 + slots)]
-                graph.run(before, after)
-                for label, old, new in zip(labels, before, after, strict=True):
+                for number, cache in enumerate(caches, 1):
+                    cache.keys[...] = cache.values[...] = number
+                graph.run(caches, True)
+                for number, (label, cache) in enumerate(zip(labels, caches, strict=True), 1):
                     slot = int(label.removeprefix("decode") or 0) if label != "prefill" else -1
                     named = range(7, 7 + prompt) if slot < 0 else [20 + slot] * (slot >= slots - active)
-                    changed = (old.keys != new.keys).any(axis=(0, 1, 2, 3)).nonzero()[0].tolist()
+                    changed = (cache.keys != number).any(axis=(0, 1, 2, 3)).nonzero()[0].tolist()
                     assert set(named) <= set(changed) <= {*named, 64}
-                    changed = (old.values != new.values).any(axis=(0, 1, 2, 4)).nonzero()[0].tolist()
+                    changed = (cache.values != number).any(axis=(0, 1, 2, 4)).nonzero()[0].tolist()
                     assert set(named) <= set(changed) <= {*named, 64}
 
 
