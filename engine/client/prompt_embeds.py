@@ -3,6 +3,7 @@
 import base64
 import binascii
 from io import BytesIO
+from tokenize import TokenError
 
 import numpy as np
 from numpy.lib import format as npy
@@ -13,7 +14,11 @@ from engine.errors import ContextLengthExceeded, InvalidRequest
 from engine.request import PromptEmbeds, Request
 
 MOST_HEAD_BYTES = 1024
-READ_HEAD = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
+READ_HEAD = {
+    (1, 0): npy.read_array_header_1_0,
+    (2, 0): npy.read_array_header_2_0,
+    (3, 0): npy.read_array_header_2_0,  # differs in the names of fields alone, which no such file has
+}
 
 
 def decode_embeds(encoded: str, width: int, limit: int, param: str) -> PromptEmbeds:
@@ -49,7 +54,7 @@ def _head(content: bytes, param: str) -> tuple["np.dtype[np.floating]", int, int
     try:
         shape, is_turned, dtype = READ_HEAD[npy.read_magic(stream)](stream, max_header_size=MOST_HEAD_BYTES)
         rows, width = shape
-    except (ValueError, KeyError, TypeError, SyntaxError, RecursionError, MemoryError):
+    except (ValueError, KeyError, TypeError, SyntaxError, TokenError, RecursionError, MemoryError):
         dtype = None
     if dtype is None or dtype.str not in ("<f2", "<f4") or is_turned or min(rows, width) < 0:
         raise InvalidRequest(

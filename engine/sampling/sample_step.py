@@ -8,7 +8,8 @@ the token's index and the step of its block alone: the same again after a restar
 Reported log-probabilities are those of the model without its mask token, before bias.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,8 +36,8 @@ from engine.sampling.sampler import (
 NO_WEIGHT = np.float32(-1e4)  # exp of it is 0, and 0 times it is no NaN
 
 
-def predict(segment: Segment, logits: Logits, start: int) -> tuple[Prediction, ...] | BadLogits:
-    """What a step says of each masked token of a segment, whose rows [R, V] begin at `start`."""
+def predict(segment: Segment, logits: Logits, start: int) -> tuple[Prediction, ...]:
+    """What a step says of each masked token of a segment, whose rows [R, V] begin at `start`. BadLogits."""
     sequence, found = segment.sequence, []
     block = sequence.active_block
     assert block is not None
@@ -47,7 +48,7 @@ def predict(segment: Segment, logits: Logits, start: int) -> tuple[Prediction, .
         values = np.array(logits.rows(row, row + 1).decoded()[0])
         prediction = predict_row(values, sequence.request.params, block.settings, place, number)
         if prediction is None:
-            return BadLogits("the graph returned no finite logits for this request")
+            raise BadLogits("the graph returned no finite logits for this request")
         found.append(prediction)
     return tuple(found)
 
@@ -87,12 +88,12 @@ def _logprob(plain: NDArray[np.float32] | None, token: int, params: SamplingPara
     return None if plain is None else logprob_of(Logits.of(plain[None]), token, params)
 
 
-def pooled(outputs: Logits, place: int, pooling: Pooling) -> bytes | BadLogits:
+def pooled(outputs: Logits, place: int, pooling: Pooling) -> bytes:
     """Row `place` of the outputs [R, X], or some numbers of it, as float32; BadLogits when one is not finite."""
     row = outputs.rows(place, place + 1).decoded()[0]
     wanted = row[list(pooling.token_ids)] if pooling.token_ids else row
     if not np.isfinite(wanted).all():
-        return BadLogits("the graph returned numbers that are not finite for this request")
+        raise BadLogits("the graph returned numbers that are not finite for this request")
     return bytes(wanted.astype("<f4"))
 
 
@@ -100,14 +101,14 @@ def pooled(outputs: Logits, place: int, pooling: Pooling) -> bytes | BadLogits:
 ROWS_AT_ONCE = 16  # bounds the scratch memory; a vocabulary is up to 256 thousand wide
 
 
-def token_logprobs(logits: Logits, tokens: Sequence[int], alternatives: int) -> list[TokenLogprob] | BadLogits:
+def token_logprobs(logits: Logits, tokens: Sequence[int], alternatives: int) -> list[TokenLogprob]:
     """One entry per row of logits [R, V] for the token of that row; BadLogits if a row holds no number."""
     found: list[TokenLogprob] = []
     for start in range(0, len(tokens), ROWS_AT_ONCE):
         rows = logits.rows(start, start + ROWS_AT_ONCE).decoded()
         top = rows.max(axis=1, keepdims=True)
         if not np.isfinite(top).all():
-            return BadLogits("the graph returned no finite logits for this request")
+            raise BadLogits("the graph returned no finite logits for this request")
         normalisers = top[:, 0] + np.log(np.exp(rows - top).sum(axis=1, dtype=np.float64))
         for row, token, normaliser in zip(rows, tokens[start:], normalisers.tolist(), strict=False):
             ids = top_ids(row, alternatives).tolist() if alternatives else ()
@@ -129,13 +130,10 @@ def split_prompt_logprobs(plan: StepPlan, logits: Logits, result: StepResult) ->
         middle, end = place + len(segment.logprob_tokens), place + segment.logit_rows
         if segment.logprob_tokens:
             sequence = segment.sequence
-            found = token_logprobs(
-                logits.rows(place, middle), segment.logprob_tokens, sequence.request.params.prompt_logprobs or 0
-            )
-            if isinstance(found, BadLogits):
-                result.lost[sequence.id] = str(found)
-            else:
-                result.prompt_logprobs[sequence.id] = found
+            with _loss_noted(sequence.id, result):
+                result.prompt_logprobs[sequence.id] = token_logprobs(
+                    logits.rows(place, middle), segment.logprob_tokens, sequence.request.params.prompt_logprobs or 0
+                )
         left.append(logits.codes[middle:end])
         place = end
     return Logits(np.concatenate(left), logits.encoding)
@@ -172,14 +170,16 @@ def sample_step(plan: StepPlan, logits: Logits, masks: GrammarMasks) -> StepResu
         place, start = start, start + segment.read_rows
         if not segment.sampled_rows:
             continue
-        if segment.masked:
-            _predict(segment, logits, place, result)
-            continue
-        if segment.sequence.request.pooling is not None:
-            _pool(segment.sequence.id, segment.sequence.request.pooling, logits, place, result)
+        name, pooling = segment.sequence.id, segment.sequence.request.pooling
+        if segment.masked or pooling is not None:
+            with _loss_noted(name, result):
+                if segment.masked:
+                    result.predicted[name] = predict(segment, logits, place)
+                elif pooling is not None:
+                    result.vectors[name], result.tokens[name] = pooled(logits, place, pooling), (0,)
             continue
         forbidden = _masks_of(segment, masks, result)
-        if forbidden is not None and segment.sequence.id not in result.lost:
+        if forbidden is not None and name not in result.lost:
             rows += _contexts(segment, forbidden)
             places += range(place, place + segment.sampled_rows)
             sampled.append((segment, place))
@@ -210,20 +210,13 @@ def wait_alone(plan: StepPlan, masks: GrammarMasks) -> None:
         masks.wait(LONE_WAIT_S)
 
 
-def _predict(segment: Segment, logits: Logits, start: int, result: StepResult) -> None:
-    predicted = predict(segment, logits, start)
-    if isinstance(predicted, BadLogits):
-        result.lost[segment.sequence.id] = str(predicted)
-    else:
-        result.predicted[segment.sequence.id] = predicted
-
-
-def _pool(sequence_id: str, pooling: Pooling, logits: Logits, place: int, result: StepResult) -> None:
-    vector = pooled(logits, place, pooling)
-    if isinstance(vector, BadLogits):
-        result.lost[sequence_id] = str(vector)
-    else:
-        result.vectors[sequence_id], result.tokens[sequence_id] = vector, (0,)
+@contextmanager
+def _loss_noted(sequence_id: str, result: StepResult) -> Iterator[None]:
+    """Bad logits lose the one sequence that they are of."""
+    try:
+        yield
+    except BadLogits as error:
+        result.lost[sequence_id] = str(error)
 
 
 def _masks_of(segment: Segment, masks: GrammarMasks, result: StepResult) -> tuple[Forbidden | None, ...] | None:

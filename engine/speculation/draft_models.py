@@ -63,6 +63,7 @@ class DraftModel(Drafter):
         self._vocab = vocab
         self._most = most or USUAL_MOST
         self._context = min(max_context, steps.columns)
+        self._left, self._masks = 1, 0  # tokens that the step which proposes reads at least; those that are not kept
 
     @property
     def most(self) -> int:
@@ -117,11 +118,11 @@ class DraftModel(Drafter):
         return Proposal(asked, drafted, list(asked.tokens[len(drafted.tokens) :]))
 
     def _read_on(self, late: Proposal) -> bool:
-        """One chunk of a long backlog, its last token left for the step that proposes; False if it has no room."""
-        count = min(self.steps.reading_rows, len(late.unread) - 1)
+        """One chunk of a long backlog, without what the step that proposes reads; False if it has no room."""
+        count = min(self.steps.reading_rows, len(late.unread) - self._left)
         if not self.steps.sequences.grow(late.drafted, len(late.asked.tokens) + late.asked.count):
             return False
-        self.steps.run([_rows(late, late.unread[:count])])
+        self.steps.run([_rows(late, late.unread[:count], count)])
         del late.unread[:count]
         return True
 
@@ -138,7 +139,7 @@ class DraftModel(Drafter):
             each.unread = each.unread if each in able else []
         if not able:
             return
-        logits = self.steps.run([_rows(each, each.unread, (len(each.unread) - 1,)) for each in able])
+        logits = self.steps.run([_rows(each, each.unread, len(each.unread), (len(each.unread) - 1,)) for each in able])
         contexts = [_context(each, logits.codes.shape[-1]) for each in able]
         for each, token in zip(able, sample(logits, contexts), strict=True):
             each.unread = []
@@ -147,12 +148,12 @@ class DraftModel(Drafter):
                 each.unread = [token.token_id]
 
     def _has_room(self, proposal: Proposal) -> bool:
-        return self.steps.sequences.grow(proposal.drafted, len(proposal.drafted.tokens) + len(proposal.unread))
+        kept = len(proposal.unread) - self._masks
+        return self.steps.sequences.grow(proposal.drafted, len(proposal.drafted.tokens) + kept)
 
 
-def _rows(proposal: Proposal, tokens: Sequence[int], logits: Sequence[int] = ()) -> DraftRows:
-    coming = proposal.asked.request.params.max_tokens
-    return DraftRows(proposal.drafted, tuple(tokens), len(tokens), logits, coming)
+def _rows(proposal: Proposal, tokens: Sequence[int], kept: int, logits: Sequence[int] = ()) -> DraftRows:
+    return DraftRows(proposal.drafted, tuple(tokens), kept, logits, proposal.asked.request.params.max_tokens)
 
 
 def _context(proposal: Proposal, vocab: int) -> RowContext:
@@ -183,6 +184,7 @@ class BlockDraft(DraftModel):
         length = spec.block_length
         super().__init__(steps, max_context - max_context % length, vocab, min(most or length, length))
         self._settings = Denoising(length, spec.mask_token, 1)
+        self._left = self._masks = length
 
     def reach(self, tokens: int) -> int:
         """Up to the end of the block that so many tokens have got into."""
@@ -211,15 +213,6 @@ class BlockDraft(DraftModel):
         masks = [self._settings.mask_token] * (self._settings.block_length - len(known))
         return Proposal(asked, drafted, [*whole[len(drafted.tokens) : -1], *known, *masks])
 
-    def _read_on(self, late: Proposal) -> bool:
-        """One chunk of whole blocks, the one with masks left out."""
-        count = min(self.steps.reading_rows, len(late.unread) - self._settings.block_length)
-        if not self.steps.sequences.grow(late.drafted, len(late.asked.tokens)):
-            return False
-        self.steps.run([self._rows(late, late.unread[:count], count)])
-        del late.unread[:count]
-        return True
-
     def _guess(self, running: list[Proposal]) -> None:
         """One step for all, or as few as hold their rows."""
         able = [each for each in running if self._has_room(each)]
@@ -228,7 +221,7 @@ class BlockDraft(DraftModel):
 
     def _predict(self, proposals: Sequence[Proposal]) -> None:
         length = self._settings.block_length
-        rows = [self._rows(each, each.unread, len(each.unread) - length, self._masked(each)) for each in proposals]
+        rows = [_rows(each, each.unread, len(each.unread) - length, self._masked(each)) for each in proposals]
         decoded = np.array(self.steps.run(rows).decoded())
         start = 0
         for each, part in zip(proposals, rows, strict=True):
@@ -247,17 +240,10 @@ class BlockDraft(DraftModel):
         proposal.tokens.append(found.token)
         return True
 
-    def _rows(self, proposal: Proposal, tokens: Sequence[int], kept: int, logits: Sequence[int] = ()) -> DraftRows:
-        return DraftRows(proposal.drafted, tuple(tokens), kept, logits, proposal.asked.request.params.max_tokens)
-
     def _masked(self, proposal: Proposal) -> tuple[int, ...]:
         """Rows of the block that are masked."""
         rows, length = len(proposal.unread), self._settings.block_length
         return tuple(range(rows - length + len(proposal.asked.tokens) % length, rows))
-
-    def _has_room(self, proposal: Proposal) -> bool:
-        kept = len(proposal.unread) - self._settings.block_length
-        return self.steps.sequences.grow(proposal.drafted, len(proposal.drafted.tokens) + kept)
 
     def _whole(self, tokens: Sequence[int]) -> list[int]:
         """The tokens of whole blocks, and something behind them."""

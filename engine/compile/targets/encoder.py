@@ -142,7 +142,7 @@ def resolve_encoder_task(arguments: CompileArguments, config: Mapping[str, objec
     architecture = architecture_of(config)
     assert architecture is not None, "asked of a checkpoint that is no encoder"
     family = ENCODER_FAMILIES.get(architecture)
-    task = ModelTask.RERANK if family is not None and family.score_head is not None else ModelTask.EMBED
+    task = ModelTask.RERANK if family is not None and family.modules.score_head is not None else ModelTask.EMBED
     if arguments.task not in (None, task):
         raise CompileError(f"--task {arguments.task} is not what {architecture} is for: it takes --task {task}")
     return replace(arguments, task=task)

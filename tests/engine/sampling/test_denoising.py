@@ -14,7 +14,6 @@ from engine.core.scheduler import Scheduler
 from engine.request import Denoising, Request, SamplingParams
 from engine.runtime.interface import Logits
 from engine.sampling.sample_step import certainty, predict, predict_row
-from engine.sampling.sampler import BadLogits
 from tests.engine.worker.simulation import free, simulate
 
 SETTINGS = Denoising(4, 3, 4)
@@ -105,9 +104,7 @@ def test_random_numbers_go_by_seed_token_and_step_of_the_block() -> None:
             segment = begun(scheduler, f"{seed}-{step}", seed, step)
             assert segment.masked == (2, 3)
             said = predict(segment, flat, 0)
-            assert not isinstance(said, BadLogits)
             found[seed, step] = tuple(prediction.token for prediction in said)
     again = predict(begun(scheduler, "again", 1, 1), flat, 0)
-    assert not isinstance(again, BadLogits)
     assert tuple(prediction.token for prediction in again) == found[1, 1]
     assert len({token for tokens in found.values() for token in tokens}) == 8
