@@ -28,7 +28,7 @@ def told(*names: str) -> list[Report]:
 def test_nothing_leaves_before_it_is_released() -> None:
     pipe = Sent()
     outbox = Outbox(pipe)
-    outbox.hold(lambda: told("a", "b"))
+    outbox.hold(*told("a", "b"))
     assert pipe.names == []
     outbox.release()
     outbox.flush()
@@ -39,11 +39,11 @@ def test_nothing_leaves_before_it_is_released() -> None:
 def test_a_release_does_not_wait_and_the_order_stays() -> None:
     pipe = Sent(is_open=False)
     outbox = Outbox(pipe)
-    outbox.hold(lambda: told("a"))
+    outbox.hold(*told("a"))
     outbox.release()
-    outbox.hold(lambda: told("b", "c"))
+    outbox.hold(*told("b", "c"))
     outbox.release()
-    outbox.hold(lambda: told("d"))
+    outbox.hold(*told("d"))
     assert pipe.names == []
     pipe.gate.set()
     outbox.flush()
@@ -55,6 +55,6 @@ def test_what_is_held_leaves_at_the_end() -> None:
     pipe = Sent()
     outbox = Outbox(pipe)
     outbox.flush()
-    outbox.hold(lambda: told("last"))
+    outbox.hold(*told("last"))
     outbox.close()
     assert pipe.names == ["last"]
