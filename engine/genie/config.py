@@ -17,6 +17,10 @@ class Fields(ConfigFields):
     def group(self, key: str) -> "Fields":
         return super().group(key) or Fields({}, self._path, f"{self._inside}{key}.")
 
+    def integer(self, key: str, low: int, high: int, default: int | None = None) -> int:
+        """An integer from low to high; the default may lie elsewhere."""
+        return super().integer(key, low, high) if default is None or self.has(key) else default
+
     def integers(self, key: str) -> tuple[int, ...]:
         """An integer or a list of them, none negative; () when absent. -1, which means none, is left out."""
         value = self.values.get(key)
