@@ -1,7 +1,7 @@
 """One worker process: start it, write commands, read reports, know when it is gone, end it.
 
-The worker runs in a process group
-of its own, so Ctrl-C in the terminal reaches the server only, which then ends the worker in order.
+The worker runs in a process group of its own, so Ctrl-C in the terminal reaches the server only, which then ends the
+worker in order.
 """
 
 import asyncio

@@ -81,7 +81,7 @@ class BlockPool:
         self.block_size = block_size
         self.block_count = columns // block_size
         self.reserved = reserved
-        # Sole owner of these six; every method leaves them consistent (see `violations` in `build.py`).
+        # Sole owner of these six; every method leaves them consistent (see `core/checks.py`).
         self._free = list(range(reserved, self.block_count))
         self._references = [0] * self.block_count
         self._cached: OrderedDict[int, None] = OrderedDict()

@@ -37,6 +37,14 @@ class Slot:
     meaning: Meaning
     spec: TensorSpec
 
+    @property
+    def encoding(self) -> tuple[str, float | None, int | None]:
+        return self.spec.dtype, self.spec.scale, self.spec.zero_point
+
+    def __str__(self) -> str:
+        scale = "" if self.spec.scale is None else f", scale {self.spec.scale:.6g}, zero point {self.spec.zero_point}"
+        return f"{self.spec.dtype} {list(self.spec.shape)}{scale}"
+
 
 @dataclass(frozen=True, slots=True)
 class Part:
@@ -307,17 +315,8 @@ def _check_caches(part: Part) -> None:
             raise BundleError(f"tensor {caches[cache].removesuffix('_in')}_out is missing")
         if taken is None:
             raise BundleError(f"tensor {caches[cache].removesuffix('_out')}_in is missing: what is cached must be read")
-        if _encoding(taken) != _encoding(given):
+        if taken.encoding != given.encoding:
             raise BundleError(
-                f"tensors {taken.name} and {given.name} have different encodings "
-                f"({_encoding_text(taken)} and {_encoding_text(given)}), so the cache cannot be stored as it is"
+                f"tensors {taken.name} and {given.name} have different encodings ({taken} and {given}), so the cache "
+                "cannot be stored as it is"
             )
-
-
-def _encoding(slot: Slot) -> tuple[str, float | None, int | None]:
-    return slot.spec.dtype, slot.spec.scale, slot.spec.zero_point
-
-
-def _encoding_text(slot: Slot) -> str:
-    scale = "" if slot.spec.scale is None else f" scale {slot.spec.scale:.6g} zero point {slot.spec.zero_point}"
-    return f"{slot.spec.dtype}{scale}"

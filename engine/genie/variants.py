@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from engine.bundle.manifest import GraphKind, TensorSpec
+from engine.bundle.manifest import GraphKind
 from engine.errors import BundleError
 from engine.genie.parts import Part, Slot
 from engine.genie.roles import STATES, Role
@@ -129,10 +129,10 @@ def _check_chain(variant: Variant, name: str) -> None:
         given, taken = _only(before.outputs, before.graph), after.input_of(Role.HIDDEN)
         if taken is None:
             raise BundleError(f"{name}: graph {after.graph} takes tokens in the middle of the chain")
-        if _form(given.spec) != _form(taken.spec):
+        if (given.encoding, given.spec.shape) != (taken.encoding, taken.spec.shape):
             raise BundleError(
                 f"{name}: tensor {given.name} of {before.graph} does not fit {taken.name} of {after.graph}: "
-                f"{_text(given.spec)} and {_text(taken.spec)}"
+                f"{given} and {taken}"
             )
 
 
@@ -185,9 +185,9 @@ def _check_alike(variants: Sequence[Variant]) -> None:
         slots = [slot for part in variant.body for slot in part.outputs if slot.meaning.layer >= 0]
         for slot in slots:
             first, where = seen.setdefault(slot.name, (slot, variant))
-            if _cache_form(first) != _cache_form(slot):
+            if (first.encoding, _heads(first)) != (slot.encoding, _heads(slot)):
                 raise BundleError(
-                    f"tensor {slot.name} is {_text(first.spec)} in {where} and {_text(slot.spec)} in {variant}: "
+                    f"tensor {slot.name} is {first} in {where} and {slot} in {variant}: "
                     "the variants cannot share a cache"
                 )
         if {slot.name for slot in slots} != set(seen):
@@ -202,21 +202,8 @@ def cache_inputs(variant: Variant) -> list[Slot]:
     return [slot for part in variant.body for slot in part.inputs if slot.meaning.layer >= 0]
 
 
-def _form(spec: TensorSpec) -> tuple[object, ...]:
-    return spec.dtype, spec.shape, spec.scale, spec.zero_point
-
-
-def _cache_form(slot: Slot) -> tuple[object, ...]:
-    return slot.spec.dtype, slot.spec.scale, slot.spec.zero_point, _heads(slot)
-
-
 def _heads(slot: Slot) -> tuple[object, object]:
     """Heads of a cache and the size of one; of a state its shape."""
     if slot.meaning.role in STATES:
         return slot.spec.shape, None
     return slot.spec.shape[0], slot.spec.shape[2 if slot.meaning.role in (Role.KEY, Role.WINDOW_KEY) else 3]
-
-
-def _text(spec: TensorSpec) -> str:
-    scale = "" if spec.scale is None else f", scale {spec.scale:.6g}, zero point {spec.zero_point}"
-    return f"{spec.dtype} {list(spec.shape)}{scale}"

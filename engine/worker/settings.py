@@ -20,10 +20,14 @@ FOREIGN = ("draft", "lora", "window", "kv_file")  # settings of models that gene
 
 def encoder_settings(manifest: Manifest, config: EngineConfig) -> EngineConfig:
     """The settings without a cache. BundleError names a setting of models that generate."""
+    _refuse_foreign(config, f"{manifest.name} turns texts into vectors or scores")
+    return replace(config, kv_slots=0, kv_offload_mb=0, prefix_cache=False)
+
+
+def _refuse_foreign(config: EngineConfig, what: str) -> None:
     for name in FOREIGN:
         if getattr(config, name):
-            raise BundleError(f"{name} is for models that generate; {manifest.name} turns texts into vectors or scores")
-    return replace(config, kv_slots=0, kv_offload_mb=0, prefix_cache=False)
+            raise BundleError(f"{name} is for models that generate; {what}")
 
 
 SPEECH_BUDGET_BYTES = 4 * 1024**3
@@ -32,9 +36,7 @@ MOST_SPEECH_SLOTS = 16
 
 def speech_settings(manifest: Manifest, config: EngineConfig) -> EngineConfig:
     """As many texts at once as there is memory for. BundleError names a setting of models that continue texts."""
-    for name in FOREIGN:
-        if getattr(config, name):
-            raise BundleError(f"{name} is for models that generate; {manifest.name} writes speech down")
+    _refuse_foreign(config, f"{manifest.name} writes speech down")
     each = cross_bytes(manifest) + manifest.max_context * manifest.kv_bytes_per_token
     slots = max(1, min(config.max_running, MOST_SPEECH_SLOTS, SPEECH_BUDGET_BYTES // each))
     columns = slots * manifest.max_context
