@@ -29,6 +29,7 @@ from engine.bundle.weight_files import (
     check_head_weight,
     check_kv_scales,
     check_table,
+    listed_bytes,
 )
 from engine.errors import BundleError
 
@@ -118,8 +119,7 @@ def check_listed(manifest: Manifest) -> None:
     floats = tuple(name for name in (manifest.kv_scales, manifest.conv_weights, manifest.head_basis) if name)
     prefix = (manifest.forecast.file,) if manifest.forecast else ()
     for name in (*binaries, *(graph.file for graph in manifest.graphs), *floats, *prefix):
-        if name not in manifest.files:
-            raise BundleError(f"the manifest uses {name}, but does not list it among the bundle's files")
+        listed_bytes(manifest, name)
 
 
 def _check_layers(manifest: Manifest, parts: list[tuple[str, set[int]]]) -> None:

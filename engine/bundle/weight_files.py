@@ -25,16 +25,26 @@ FLOAT_BYTES = 4
 
 def check_floats(manifest: Manifest, name: str, shape: tuple[int, ...], purpose: str) -> None:
     """BundleError unless the file is listed with the size of the shape. purpose: who takes how much, for the error."""
-    wanted = math.prod(shape) * FLOAT_BYTES
+    wanted, size = math.prod(shape) * FLOAT_BYTES, listed_bytes(manifest, name)
+    if size != wanted:
+        raise BundleError(f"{name} has {size} bytes, {purpose} {wanted}")
+
+
+def listed_bytes(manifest: Manifest, name: str) -> int:
+    """The size of a file that the manifest uses. BundleError when it is not among `files`."""
     if name not in manifest.files:
         raise BundleError(f"the manifest uses {name}, but does not list it among the bundle's files")
-    if manifest.files[name].bytes != wanted:
-        raise BundleError(f"{name} has {manifest.files[name].bytes} bytes, {purpose} {wanted}")
+    return manifest.files[name].bytes
 
 
 def read_floats(folder: Path, manifest: Manifest, name: str, shape: tuple[int, ...]) -> NDArray[np.float32]:
     """The array in a file that was checked with `check_floats`. BundleError when it cannot be read."""
     return np.frombuffer(_content(folder, manifest, name), "<f4").reshape(shape).astype(np.float32)
+
+
+def write_floats(path: Path, *arrays: NDArray[np.floating]) -> None:
+    """What `read_floats` reads: little-endian float32, one array after the other."""
+    path.write_bytes(b"".join(array.astype("<f4").tobytes() for array in arrays))
 
 
 def _content(folder: Path, manifest: Manifest, name: str) -> bytes:
@@ -67,16 +77,14 @@ def check_head_weight(manifest: Manifest) -> None:
         raise BundleError(
             f"graph {next(iter(taken))} takes the LM head's weights as an input, head_weight names no file"
         )
-    if name not in manifest.files:
-        raise BundleError(f"the manifest uses {name}, but does not list it among the bundle's files")
-    first = next(iter(taken.values()))
+    size, first = listed_bytes(manifest, name), next(iter(taken.values()))
     for graph, tensor in taken.items():
         _check_form(manifest, graph, tensor)
         if (tensor.dtype, tensor.shape) != (first.dtype, first.shape):
             raise BundleError(f"graphs take the LM head's weights in several forms: {_form(first)} and {_form(tensor)}")
     wanted = math.prod(map(int, first.shape)) * ITEM_BYTES[first.dtype]
-    if manifest.files[name].bytes != wanted:
-        raise BundleError(f"{name} has {manifest.files[name].bytes} bytes, {first.name} {_form(first)} takes {wanted}")
+    if size != wanted:
+        raise BundleError(f"{name} has {size} bytes, {first.name} {_form(first)} takes {wanted}")
 
 
 def _check_form(manifest: Manifest, graph: str, tensor: TensorSpec) -> None:
@@ -113,9 +121,7 @@ def check_table(manifest: Manifest, spec: TableSpec) -> None:
         raise BundleError(f"{spec.file} is said to hold {spec.dtype}; floats, uint8 or uint16 are expected")
     if spec.dtype.startswith("uint") and (spec.scale is None or spec.zero_point is None):
         raise BundleError(f"{spec.file} holds {spec.dtype}, but the manifest tells no scale for it")
-    if spec.file not in manifest.files:
-        raise BundleError(f"the manifest uses {spec.file}, but does not list it among the bundle's files")
-    size, row = manifest.files[spec.file].bytes, spec.width * item
+    size, row = listed_bytes(manifest, spec.file), spec.width * item
     if size % row or size < manifest.model.vocab * row:
         raise BundleError(
             f"{spec.file} has {size} bytes; {manifest.model.vocab} tokens or more of {spec.width} {spec.dtype} are "
@@ -150,11 +156,6 @@ def read_conv_weights(folder: Path, manifest: Manifest) -> NDArray[np.float32]:
     return weights
 
 
-def write_conv_weights(folder: Path, weights: NDArray[np.float32]) -> None:
-    """Write weights [R, C, W] into the folder."""
-    (folder / CONV_WEIGHTS).write_bytes(weights.astype("<f4").tobytes())
-
-
 # real = code * scale, one scale for each channel
 KV_SCALES = "kv_scales.f32"
 ROUNDED = "int8"  # the type of caches that have scales
@@ -184,11 +185,6 @@ def read_kv_scales(folder: Path, manifest: Manifest) -> NDArray[np.float32]:
     if wrong.size:
         raise BundleError(f"{manifest.kv_scales} has a scale of {wrong[0]}; it must be from {LEAST} to {MOST}")
     return scales
-
-
-def write_kv_scales(folder: Path, scales: NDArray[np.float32]) -> None:
-    """Write scales [L, 2, K, D] into the folder."""
-    (folder / KV_SCALES).write_bytes(scales.astype("<f4").tobytes())
 
 
 # Where keys and values are stored in another basis than the checkpoint's: stored = key * row 0, rows 1 to D @ value.

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.bundle.manifest import GraphKind, GraphSpec, Manifest, TensorSpec
-from engine.bundle.model_spec import RopeSpec
+from engine.bundle.model_spec import ModelSpec, RopeSpec
 from engine.bundle.tensors import (
     EMBEDS,
     IDS,
@@ -65,18 +65,19 @@ class RotaryTable:
 
 
 class RotationTables:
-    """Those of one rotation, made as graphs come up that want them."""
+    """Those of a model, by the name of a graph's input, made as graphs come up that want them."""
 
-    def __init__(self, rope: RopeSpec) -> None:
-        self._rope = rope
-        self._made: dict[tuple[bool, Encoding], RotaryTable] = {}
+    def __init__(self, model: ModelSpec) -> None:
+        self._model = model
+        self._made: dict[tuple[str, Encoding], RotaryTable] = {}
 
-    def fill(self, is_cos: bool, encoding: Encoding, positions: NDArray[np.int32], out: Array) -> None:
+    def fill(self, name: str, encoding: Encoding, positions: NDArray[np.int32], out: Array) -> None:
         """Write the rows of `positions` into `out`, as a table does."""
-        key = (is_cos, encoding)
-        if key not in self._made:
-            self._made[key] = RotaryTable(self._rope, is_cos, encoding)
-        self._made[key].fill(positions, out)
+        if (name, encoding) not in self._made:
+            rope = self._model.local_rope if name in WINDOW_ROTARY else self._model.rope
+            assert rope is not None, "the bundle was checked"
+            self._made[name, encoding] = RotaryTable(rope, (ROTARY | WINDOW_ROTARY)[name], encoding)
+        self._made[name, encoding].fill(positions, out)
 
 
 def layer_graphs(manifest: Manifest, shape: StepShape | None) -> list[GraphSpec]:
@@ -233,9 +234,8 @@ class RowInputs:
         self._window = manifest.window
         self._ids: list[Array] = []
         self._masks: dict[Encoding, tuple[Array, Array]] = {}
-        self._rotary: dict[tuple[bool, Encoding], Array] = {}
+        self._rotary: dict[tuple[str, Encoding], Array] = {}
         self._window_masks: list[tuple[Array, Array]] = []
-        self._window_rotary: dict[tuple[bool, Encoding], Array] = {}
 
     def buffer(self, tensor: TensorSpec) -> Array | None:
         """The array to bind to a row input, None when the tensor is something else.
@@ -263,13 +263,12 @@ class RowInputs:
             array = self._arena.array(tensor.name, (rows, int(tensor.shape[-1])), np.dtype(tensor.dtype))
             self._window_masks.append((encoding_of(tensor).mask_codes(), array))
             return array.reshape((1,) * (len(tensor.shape) - 2) + array.shape)
-        for names, buffers in ((ROTARY, self._rotary), (WINDOW_ROTARY, self._window_rotary)):
-            if tensor.name in names:
-                encoding = encoding_of(tensor)
-                half = (rows, int(tensor.shape[-1]))
-                array = self._arena.array(f"{tensor.name} {encoding}", half, np.dtype(tensor.dtype))
-                buffers[names[tensor.name], encoding] = array
-                return array.reshape((1,) * (len(tensor.shape) - 2) + array.shape)
+        if tensor.name in ROTARY | WINDOW_ROTARY:
+            encoding = encoding_of(tensor)
+            half = (rows, int(tensor.shape[-1]))
+            array = self._arena.array(f"{tensor.name} {encoding}", half, np.dtype(tensor.dtype))
+            self._rotary[tensor.name, encoding] = array
+            return array.reshape((1,) * (len(tensor.shape) - 2) + array.shape)
         return self._constant(tensor)
 
     def _constant(self, tensor: TensorSpec) -> Array | None:
@@ -283,9 +282,9 @@ class RowInputs:
             return np.arange(first, first + length, dtype=tensor.dtype).reshape([int(dim) for dim in tensor.shape])
         return None
 
-    def fill(self, batch: PackedBatch, rotary: RotationTables, local: RotationTables | None = None) -> None:
-        """Write a batch of N rows into every buffer. Rotations are the caller's, for all its shapes; local: of layers
-        that see a window, whose graphs take rows of one sequence."""
+    def fill(self, batch: PackedBatch, rotary: RotationTables) -> None:
+        """Write a batch of N rows into every buffer. Rotations are the caller's, for all its shapes; graphs whose
+        layers see a window take rows of one sequence."""
         for ids in self._ids:
             ids[0] = batch.input_ids
         for (name, encoding), looked_up in self._looked_up.items():
@@ -297,10 +296,8 @@ class RowInputs:
         for codes, mask in self._window_masks:
             (segment,) = batch.segments
             mask[...] = codes[self._in_window(segment, mask.shape[1] - len(mask)).view(np.int8)]
-        for tables, buffers in ((rotary, self._rotary), (local, self._window_rotary)):
-            for (is_cos, encoding), out in buffers.items():
-                assert tables is not None, "the bundle was checked"
-                tables.fill(is_cos, encoding, batch.positions, out)
+        for (name, encoding), out in self._rotary.items():
+            rotary.fill(name, encoding, batch.positions, out)
 
     def _in_window(self, segment: PackedSegment, columns: int) -> NDArray[np.bool_]:
         """bool [N, columns + N]: each row sees the last `window` tokens up to its own."""

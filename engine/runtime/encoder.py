@@ -112,7 +112,7 @@ class EncoderRuntime(Runtime):
         self._read = _reader(folder, manifest)
         self._sessions = load_sessions(folder, manifest, provider)
         self._variants = {graph.rows: _bound(manifest, graph, self._sessions[graph.name]) for graph in manifest.graphs}
-        self._rotary = RotationTables(manifest.model.rope)
+        self._rotary = RotationTables(manifest.model)
 
     def run(self, batch: PackedBatch) -> Logits:
         """The vector or score of each text [texts, X]. StepFailed when onnxruntime raises."""

@@ -56,7 +56,7 @@ class FusedRuntime(Runtime):
         graphs = [BoundGraph(manifest, graph, self._sessions[graph.name]) for graph in manifest.graphs]
         self._graphs = {graph.shape.rows: graph for graph in graphs}
         self._caches = FusedCaches(manifest)
-        self._rotary = RotationTables(manifest.model.rope)
+        self._rotary = RotationTables(manifest.model)
         self._last: _LastStep | None = None
         can_write = manifest.fused.kv_update_on_device and provider.device != NPU
         self.by_graph = can_write if by_graph is None else by_graph

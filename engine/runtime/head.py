@@ -37,7 +37,7 @@ class LmHead:
         arena: Arena,
         weight: Array | None = None,
     ) -> None:
-        self._weight = weight
+        self.weight = weight
         graphs = [graph for graph in manifest.graphs if graph.kind is GraphKind.LMHEAD]
         self._graphs = sorted(graphs, key=lambda graph: (graph.rows is None, graph.rows or 0))
         self._sessions = sessions
@@ -84,8 +84,8 @@ class LmHead:
         hidden, logits = self._buffer("head hidden", taken, width), self._buffer("head logits", given, width)
         inputs = {taken.name: hidden}
         if weight is not None:
-            assert self._weight is not None, "a bundle that was checked has the file"
-            inputs[weight.name] = self._weight
+            assert self.weight is not None, "a bundle that was checked has the file"
+            inputs[weight.name] = self.weight
         bound = bind_all(graph.name, self._sessions[graph.name], inputs, {given.name: logits})
         return _BoundHead(bound, hidden, logits, encoding_of(given))
 

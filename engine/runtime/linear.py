@@ -29,10 +29,10 @@ from engine.bundle.segments import (
     B,
 )
 from engine.bundle.specs import LoraModule
-from engine.bundle.tensors import IDS, LOGITS, Array, Encoding
+from engine.bundle.tensors import IDS, LOGITS, Array
 from engine.bundle.vision import EMBEDDED, EMBEDS, deepstack_name
 from engine.runtime.buffers import RotaryTable, linear_graphs
-from engine.runtime.interface import PackedBatch
+from engine.runtime.interface import FLOAT32, PackedBatch
 from engine.runtime.onnx_library import ort
 from engine.runtime.routing import RoutingCount
 from engine.runtime.sessions import Binding, bind_all
@@ -140,6 +140,7 @@ class LoraRows:
 
 
 KEPT_COUNTS = 64
+SIDES = "cos", "sin"  # of what turns queries and keys
 ATTENDED = "attended"
 ATTENDING = ("query", "key", "value", ATTENDED)
 
@@ -197,7 +198,7 @@ class RowBuffers:
             "hidden 1": model.stream_width,
             **_mixer_widths(model),
             **({LAYER_INPUTS: model.layers * model.layer_inputs} if model.layer_inputs else {}),
-            **{f"{side} {kind}": rope.rotary_dim // 2 for kind, rope in model.ropes.items() for side in ("cos", "sin")},
+            **{f"{side} {kind}": rope.rotary_dim // 2 for kind, rope in model.ropes.items() for side in SIDES},
             **({GAIN: 1} if model.rope.gain else {}),
             **_gate_widths(model),
             **_recurrent_widths(model),
@@ -205,6 +206,11 @@ class RowBuffers:
             **dict.fromkeys(_deepstack_names(manifest), model.hidden),
         }
         self.most = most
+        self._tables = {
+            f"{side} {kind}": RotaryTable(rope, side == "cos", FLOAT32)
+            for kind, rope in model.ropes.items()
+            for side in SIDES
+        }
         self._mixers = {layer: mixer_rows(model, layer) for layer in model.attention_layers}
         self._width = model.hidden
         self._rope = model.rope
@@ -230,8 +236,8 @@ class RowBuffers:
         start = self.most - from_end
         return self._rows[name][:, start : start + count]
 
-    def fill(self, batch: PackedBatch, tables: Mapping[str, RotaryTable]) -> None:
-        """Write the ids and rotations of a step. tables: of `rotary_tables`."""
+    def fill(self, batch: PackedBatch) -> None:
+        """Write the ids, rotations and embedded rows of a step."""
         rows = batch.shape.rows
         self.ids(rows)[0] = batch.input_ids
         if EMBEDDED in self._rows:
@@ -247,21 +253,12 @@ class RowBuffers:
         if GAIN in self._rows:
             self.rows(GAIN, rows)[0, :, 0] = self._rope.gains(batch.positions)
         turned_by = batch.positions if batch.axes is None else batch.axes
-        for name, table in tables.items():
+        for name, table in self._tables.items():
             table.fill(turned_by, self.rows(name, rows)[0])
 
 
 def _deepstack_names(manifest: Manifest) -> tuple[str, ...]:
     return tuple(map(deepstack_name, range(manifest.vision.deepstack if manifest.vision is not None else 0)))
-
-
-def rotary_tables(model: ModelSpec) -> dict[str, RotaryTable]:
-    plain = Encoding("float32")
-    return {
-        f"{side} {kind}": RotaryTable(rope, side == "cos", plain)
-        for kind, rope in model.ropes.items()
-        for side in ("cos", "sin")
-    }
 
 
 Bound = tuple[int, AdapterSpan]  # how many rows, and the adapters that the step reads
@@ -341,7 +338,7 @@ class LinearChain:
         """What turns a layer, nothing where nothing does."""
         model = self._manifest.model
         kind = model.attention_of(layer).rotation
-        sides = ("cos", "sin") if kind in model.ropes else ()
+        sides = SIDES if kind in model.ropes else ()
         return {f"position_ids_{side}": self._buffers.rows(f"{side} {kind}", rows)[None] for side in sides}
 
     def _given(self, layer: int) -> dict[str, str]:

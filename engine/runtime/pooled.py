@@ -75,9 +75,8 @@ class OnnxRuntime(Runtime):
         # A CPU that computes floats has no time to spare for copies.
         self._writes_beside = provider.device != CPU_DEVICE or np.dtype(manifest.kv_dtype).kind != "f"
         self._arena = Arena()
-        self._head_weight = read_head_weight(folder, manifest)
-        self._head = LmHead(manifest, self._sessions, self._arena, self._head_weight)
-        self._rotary = RotationTables(manifest.model.rope)
+        self._head = LmHead(manifest, self._sessions, self._arena, read_head_weight(folder, manifest))
+        self._rotary = RotationTables(manifest.model)
         self._steps: dict[StepShape, _BoundShape] = {}
         self._last: _BoundShape | None = None
 
@@ -204,7 +203,7 @@ class OnnxRuntime(Runtime):
         for tensor in graph.inputs:
             place = place_of(tensor.name, "_in")
             array = inputs.buffer(tensor) if place is None else place.of(pool.keys, pool.values)
-            array = self._head_weight if tensor is weight_input(graph) else array
+            array = self._head.weight if tensor is weight_input(graph) else array
             if array is None and tensor.name not in fresh.others:
                 raise BundleError(f"graph {graph.name} has the input {tensor.name}, which nothing provides")
             taken[tensor.name] = fresh.others[tensor.name] if array is None else array

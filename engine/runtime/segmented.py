@@ -21,7 +21,7 @@ from engine.errors import StepFailed
 from engine.runtime.attention import EVERYTHING, AttentionWindow, BoundAttention, Cache, CausalAttention, NonFiniteRows
 from engine.runtime.interface import Logits, PackedBatch, PackedSegment, Runtime
 from engine.runtime.kv import SequenceCaches
-from engine.runtime.linear import LinearChain, LoraRows, RowBuffers, rotary_tables
+from engine.runtime.linear import LinearChain, LoraRows, RowBuffers
 from engine.runtime.masked_attention import MaskedAttention, MaskedWork
 from engine.runtime.recurrent import StateStep, open_recurrent
 from engine.runtime.sessions import Binding, Provider, load_sessions
@@ -152,7 +152,6 @@ class SegmentRuntime(Runtime):
         recurrent = manifest.model.recurrent
         self._state_of = {layer: index for index, layer in enumerate(recurrent.layers if recurrent else ())}
         self._ends_recurrent = manifest.model.layers - 1 in self._state_of
-        self._rotary = rotary_tables(manifest.model)
         self._places = RowPlaces()
         self._row_of: NDArray[np.int64] = np.zeros(0, np.int64)  # where the rows of the last step were
 
@@ -172,7 +171,7 @@ class SegmentRuntime(Runtime):
         states = self._recurrent.states.begin(batch) if self._recurrent else []
         batch = self._in_order(batch, caches)
         work = self._prepare(batch, caches, states)
-        self._rows.fill(batch, self._rotary)
+        self._rows.fill(batch)
         self._adapters.start(batch)
         self._parts.mark("inputs")
         with np.errstate(invalid="ignore", over="ignore"):  # looking for what is not finite adds it up

@@ -116,11 +116,8 @@ class SerialRuntime(Runtime):
         self._tables = open_tables(folder, manifest)
         self._sessions = load_sessions(folder, manifest, provider)
         self._arena = Arena()
-        self._head_weight = read_head_weight(folder, manifest)
-        self._head = LmHead(manifest, self._sessions, self._arena, self._head_weight)
-        self._rotary = RotationTables(manifest.model.rope)
-        local = manifest.model.local_rope
-        self._local_rotary = RotationTables(local) if local else None
+        self._head = LmHead(manifest, self._sessions, self._arena, read_head_weight(folder, manifest))
+        self._rotary = RotationTables(manifest.model)
         found = {shape for graph in manifest.graphs if (shape := shape_of(graph)) is not None}
         self._shapes = {shape: self._open(shape) for shape in sorted(found)}
         with_result = [shape for shape, opened in self._shapes.items() if opened.result is not None]
@@ -209,7 +206,7 @@ class SerialRuntime(Runtime):
         layout = RowLayout(shape, count)
         first = layout.add(batch.input_ids[span], state.tokens, (0,), state.tokens)
         embedded = _embedded_in(batch.embedded, span, first)
-        opened.inputs.fill(layout.batch(max(1, shape.past), embedded=embedded), self._rotary, self._local_rotary)
+        opened.inputs.fill(layout.batch(max(1, shape.past), embedded=embedded), self._rotary)
         self._parts.mark("inputs")
         for bound in self._bound(state, shape):
             bound.run()

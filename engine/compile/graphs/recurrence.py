@@ -24,7 +24,7 @@ from engine.bundle.segments import (
     recurrent_forms,
 )
 from engine.bundle.specs import RecurrentKind, RecurrentSpec
-from engine.bundle.weight_files import CONV_WEIGHTS, write_conv_weights
+from engine.bundle.weight_files import CONV_WEIGHTS, write_floats
 from engine.compile.compilation import Compilation
 from engine.compile.graphs.graph_builder import CONTRIB, ROWS, GraphBuilder
 from engine.compile.graphs.layers import LayerWriter, linear
@@ -184,8 +184,8 @@ def conv_weights_stage(work: Compilation) -> None:
     spec, names = work.network.spec.recurrent, work.network.details.recurrent_names
     if spec is None:
         return
-    write_conv_weights(
-        work.folder, np.stack([_conv_weight(work.checkpoint, spec, names, layer) for layer in spec.layers])
+    write_floats(
+        work.folder / CONV_WEIGHTS, *(_conv_weight(work.checkpoint, spec, names, layer) for layer in spec.layers)
     )
     work.files[CONV_WEIGHTS] = describe_file(work.folder / CONV_WEIGHTS)
 

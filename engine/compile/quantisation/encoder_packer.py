@@ -3,8 +3,7 @@
 import math
 from pathlib import Path
 
-import numpy as np
-
+from engine.bundle.weight_files import write_floats
 from engine.compile.quantisation.linear_packer import LinearSource
 from engine.compile.quantisation.packed import PackedEncoder, PackedEncoderLayer, PackedNorm
 from engine.compile.quantisation.packer import WeightPacker
@@ -65,12 +64,12 @@ class EncoderPacker:
 
 
 def write_score_head(checkpoint: Checkpoint, network: Network, path: Path) -> None:
-    """Little-endian float32: a layer [hidden, hidden] and its bias, then [1, hidden] and its bias."""
+    """A layer [hidden, hidden] and its bias, then [1, hidden] and its bias."""
     encoder, hidden = network.encoder, network.spec.hidden
     assert encoder is not None and encoder.score_head is not None
     names = encoder.score_head
     parts: list[Float32] = []
     for module, outputs in ((names.dense, hidden), (names.scores, 1)):
-        parts.append(checkpoint.tensor(f"{module}.weight", (outputs, hidden)).reshape(-1))
+        parts.append(checkpoint.tensor(f"{module}.weight", (outputs, hidden)))
         parts.append(checkpoint.tensor(f"{module}.bias", (outputs,)))
-    path.write_bytes(np.concatenate(parts).astype("<f4").tobytes())
+    write_floats(path, *parts)

@@ -13,7 +13,7 @@ from engine.bundle.model_spec import ModelSpec
 from engine.bundle.segments import LINEAR_DATA, RECURRENT, SHARED_DATA
 from engine.bundle.tensors import Array
 from engine.bundle.variant import StepShape
-from engine.bundle.weight_files import FLOAT_BYTES, KV_SCALES, LEAST, scales_shape, write_kv_scales
+from engine.bundle.weight_files import FLOAT_BYTES, KV_SCALES, LEAST, scales_shape, write_floats
 from engine.compile.arguments import KvType, QualityLevel
 from engine.compile.check.parity import bundle_logits, compare_logits, parity_provider
 from engine.compile.compilation import Compilation, describe
@@ -163,7 +163,7 @@ def segment_losses_stage(work: Compilation) -> None:
     if tries and asked is None and (settled := settled_kv(over_floats.kl.value, memory)):
         work.progress.note(settled)
     elif tries:
-        write_kv_scales(work.folder, measured_scales(work, draft))
+        write_floats(work.folder / KV_SCALES, measured_scales(work, draft))
         work.files[KV_SCALES] = describe_file(work.folder / KV_SCALES)
         rounded = bundle_logits(work.folder, _with_caches(work, KvType.INT8), texts)
         lost = compare_logits(floats, rounded)

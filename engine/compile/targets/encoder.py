@@ -13,6 +13,7 @@ from engine.bundle.encoder import PROJECTION
 from engine.bundle.manifest import Manifest
 from engine.bundle.specs import ModelTask, PoolingKind, PoolingSpec, RerankKind, RerankSpec
 from engine.bundle.variant import StepShape
+from engine.bundle.weight_files import write_floats
 from engine.compile.arguments import CompileArguments, Layout, QualityLevel, Split
 from engine.compile.check.encoder_vectors import bundle_vectors, compare_vectors, parity_passages, reference_vectors
 from engine.compile.check.parity import parity_provider
@@ -71,11 +72,6 @@ def folded_layers(files: SentenceFiles, checkpoint: Checkpoint, hidden: int) -> 
 def _behind(first: Layer | None, second: Layer) -> Layer:
     weight, bias = second
     return second if first is None else (weight @ first[0], weight @ first[1] + bias)
-
-
-def write_layer(layer: Layer, path: Path) -> None:
-    """Little-endian float32: the weight [X, H], then the bias [X]."""
-    path.write_bytes(np.concatenate([layer[0].reshape(-1), layer[1]]).astype("<f4").tobytes())
 
 
 def _layer(folder: Path, config: Mapping[str, object], inputs: int) -> Layer:
@@ -208,7 +204,7 @@ def encoder_text_stage(work: Compilation) -> None:
         outputs = network.spec.hidden if layer is None else len(layer[0])
         work.pooling = encoder_pooling(tokenizer, files, encoder, outputs)
         if layer is not None:
-            write_layer(layer, work.folder / PROJECTION)
+            write_floats(work.folder / PROJECTION, *layer)  # the weight [X, H], then the bias [X]
             spec = msgspec.structs.replace(encoder.spec, projection=PROJECTION)
             work.network = replace(network, encoder=replace(encoder, spec=spec))
     else:

@@ -10,7 +10,7 @@ import pytest
 from engine.bundle import weight_files as float_file
 from engine.bundle.check import check_contract, check_listed
 from engine.bundle.manifest import MANIFEST_FILE, Manifest, describe_file, load_manifest
-from engine.bundle.weight_files import KV_SCALES, read_kv_scales, write_kv_scales
+from engine.bundle.weight_files import KV_SCALES, read_kv_scales, write_floats
 from engine.errors import BundleError
 from tests.bundles import Bundles
 
@@ -35,7 +35,7 @@ def test_what_is_read_is_what_was_written(folder: Path) -> None:
     manifest = load_manifest(folder)
     assert (manifest.kv_dtype, manifest.kv_scales) == ("int8", KV_SCALES) and KV_SCALES in manifest.files
     scales = np.arange(1, 129, dtype=np.float32).reshape(2, 2, 2, 16)
-    write_kv_scales(folder, scales)
+    write_floats(folder / KV_SCALES, scales)
     assert (read_kv_scales(folder, load_manifest(folder)) == scales).all()
 
 

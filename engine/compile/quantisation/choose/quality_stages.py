@@ -7,7 +7,7 @@ from dataclasses import replace
 import msgspec
 
 from engine.bundle.specs import ModelTask, QualitySpec, RoundingError
-from engine.bundle.weight_files import HEAD_BASIS
+from engine.bundle.weight_files import HEAD_BASIS, write_floats
 from engine.compile.arguments import CompileArguments, QualityLevel
 from engine.compile.compilation import Compilation
 from engine.compile.progress import peak_memory
@@ -120,7 +120,7 @@ def choose_codes_stage(work: Compilation) -> None:
 def drop_codes_stage(work: Compilation) -> None:
     """All weights are written by now; in which basis keys and values are is told beside them."""
     if (basis := head_basis(work.checkpoint, work.network)) is not None:
-        (work.folder / HEAD_BASIS).write_bytes(basis.astype("<f4").tobytes())
+        write_floats(work.folder / HEAD_BASIS, basis)
     if isinstance(work.checkpoint, ChosenCheckpoint):
         work.checkpoint = work.checkpoint.inner
         shutil.rmtree(work.folder / CODES)

@@ -36,7 +36,7 @@ def filled(bundles: Bundles, layout: str, batch: PackedBatch) -> tuple[Placement
     placed = place(batch, shape_for(batch.shape.rows, manifest.fused.decode_slots), COLUMNS)
     inputs = BoundGraph(manifest, graph, None)
     inputs.inputs["attention_mask"][...] = 7  # what an earlier step left must not stay
-    inputs.fill(batch, placed, RotationTables(manifest.model.rope))
+    inputs.fill(batch, placed, RotationTables(manifest.model))
     return placed, inputs
 
 

@@ -131,7 +131,7 @@ def test_the_longest_text_fits_the_largest_pass(source: Path) -> None:
         ("sentence_bert_config.json", {"do_lower_case": True}, "do_lower_case is not supported"),
         ("sentence_bert_config.json", {"max_seq_length": -1}, "max_seq_length must be an integer"),
         ("config_sentence_transformers.json", {"default_prompt_name": "x"}, "'x' is none of its prompts"),
-        ("config_sentence_transformers.json", {"prompts": {"a": 3}}, "prompts: a must be a string"),
+        ("config_sentence_transformers.json", {"prompts": {"a": 3}}, "prompts.a must be a string"),
     ],
 )
 def test_damaged_files_beside_the_checkpoint(source: Path, file: str, values: dict[str, object], message: str) -> None:
