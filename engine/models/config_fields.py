@@ -102,6 +102,12 @@ class ConfigFields:
         return self.error(f"{self.place(key)} must be {wanted}, it is {brief(value)}")
 
 
+def architectures_of(config: Mapping[str, object]) -> tuple[str, ...]:
+    """The classes that a config.json names."""
+    listed = config.get("architectures")
+    return tuple(name for name in listed if isinstance(name, str)) if isinstance(listed, list) else ()
+
+
 def _between(value: int | float, low: float, high: float) -> bool:
     return low <= value <= high  # false for NaN; an integer may be too large for a float
 

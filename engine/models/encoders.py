@@ -12,7 +12,7 @@ from engine.bundle.model_spec import ModelSpec
 from engine.bundle.specs import EncoderSpec, PoolingKind
 from engine.errors import CompileError, UnsupportedModel
 from engine.files import JSON_BYTES, brief, read_json
-from engine.models.config_fields import ConfigFields
+from engine.models.config_fields import ConfigFields, architectures_of
 from engine.models.encoder_families import (
     BERT,
     BERT_SCORES,
@@ -44,9 +44,7 @@ def is_encoder_folder(folder: Path) -> bool:
 
 def architecture_of(config: Mapping[str, object]) -> str | None:
     """The first listed architecture that is an encoder's."""
-    listed = config.get("architectures")
-    names = [name for name in listed if isinstance(name, str)] if isinstance(listed, list) else []
-    return next((name for name in names if name in ENCODER_FAMILIES or name in TWO_WAY), None)
+    return next((name for name in architectures_of(config) if name in ENCODER_FAMILIES or name in TWO_WAY), None)
 
 
 UNUSED = ("pooler.", "embeddings.position_ids", "cls.")  # of training, or derived

@@ -8,7 +8,7 @@ import msgspec
 from engine.bundle.model_spec import PLAIN_ATTENTION, ModelSpec, RotationKind
 from engine.errors import CompileError, UnsupportedModel
 from engine.files import brief
-from engine.models.config_fields import ConfigFields
+from engine.models.config_fields import ConfigFields, architectures_of
 from engine.models.dense_families import DENSE
 from engine.models.expert_families import WITH_EXPERTS
 from engine.models.falcon_h1 import FALCON_H1
@@ -88,14 +88,11 @@ def network_of(values: Mapping[str, object], family: Family, max_context: int = 
 
 
 def _family_of(config: ConfigFields) -> Family:
-    listed = config.raw("architectures")
-    names = listed if isinstance(listed, list) else []
+    names = architectures_of(config.values)
     for name in names:
-        if isinstance(name, str) and name in FAMILIES:
-            return FAMILIES[name]
-        with_head = f"{name.removesuffix('Model')}ForCausalLM" if isinstance(name, str) else ""
-        if with_head in FAMILIES:
-            return FAMILIES[with_head]
+        for known in (name, f"{name.removesuffix('Model')}ForCausalLM"):
+            if known in FAMILIES:
+                return FAMILIES[known]
     found = ", ".join(map(brief, names[:4])) or f"model_type {brief(config.raw('model_type'))}"
     raise UnsupportedModel(f"architecture {found} is not supported (supported: {', '.join(FAMILIES)})")
 

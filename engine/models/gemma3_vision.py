@@ -16,7 +16,6 @@ from engine.models.vision_network import (
     activation,
     check_square,
     colours,
-    group,
     resampling,
     token,
     with_tokens,
@@ -28,8 +27,7 @@ BILINEAR = 2
 
 def read_gemma3(files: VisionFiles) -> VisionNetwork:
     """An image is one tile, whatever its shape: without pan and scan, which transformers leaves out by default, too."""
-    config, processor = ConfigFields(files.config), ConfigFields(files.processor, "preprocessor_config.json")
-    encoder = group(config, "vision_config")
+    config, encoder, processor = files.fields()
     side = encoder.integer("image_size", 1, 4096, 224)
     patch = encoder.integer("patch_size", 1, side, 16)
     if processor.raw("do_pan_and_scan") not in (None, False):

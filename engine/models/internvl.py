@@ -13,6 +13,8 @@ from engine.models.dense_families import QWEN2, QWEN3
 from engine.models.network import Family, FamilyDetails, WeightNames
 from engine.models.qwen3_5 import nested
 from engine.models.vision_network import (
+    CLIP_MEAN,
+    CLIP_STD,
     VISION_FILE,
     TileForm,
     VisionFiles,
@@ -20,7 +22,6 @@ from engine.models.vision_network import (
     activation,
     check_square,
     colours,
-    group,
     resampling,
     token,
     with_tokens,
@@ -28,14 +29,12 @@ from engine.models.vision_network import (
 
 PAD = "<IMG_CONTEXT>"
 TEXTS = {QWEN2.name: QWEN2, QWEN3.name: QWEN3}
-CLIP_MEAN, CLIP_STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
 BICUBIC, MOST_TILES = 3, 12
 
 
 def read_internvl(files: VisionFiles) -> VisionNetwork:
     """Tiles of the grid whose proportions are nearest, pixels shuffled into depth, two matrices."""
-    config, processor = ConfigFields(files.config), ConfigFields(files.processor, "preprocessor_config.json")
-    encoder = group(config, "vision_config")
+    config, encoder, processor = files.fields()
     _refuse(config, encoder)
     side = _side(encoder, "image_size", 448)
     check_square(processor, side)

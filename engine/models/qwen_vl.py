@@ -17,12 +17,13 @@ from engine.models.network import Activation, Family, FamilyDetails, WeightNames
 from engine.models.qwen3_5 import NESTED, nested
 from engine.models.rotary import DEFAULT_THETA
 from engine.models.vision_network import (
+    CLIP_MEAN,
+    CLIP_STD,
     VISION_FILE,
     NativeNetwork,
     VisionFiles,
     activation,
     colours,
-    group,
     resampling,
     token,
 )
@@ -30,13 +31,12 @@ from engine.models.vision_network import (
 PAD = "<|image_pad|>"
 BUCKETS = (64, 128, 256, 384, 512, 768, 1024)  # cells of a run; the last is the most tokens of an image
 MOST_PIXELS = 1 << 32
-CLIP_MEAN, CLIP_STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
 BICUBIC = 3
 
 
 def read_qwen2_5_vl(files: VisionFiles) -> NativeNetwork:
     """Windows in most layers, no learned positions."""
-    encoder = group(ConfigFields(files.config), "vision_config")
+    encoder = files.fields()[1]
     if encoder.text("hidden_act", "silu") != "silu":
         raise UnsupportedModel("vision_config: hidden_act must be silu")
     network = _network(files, "visual.", Activation.GATED_SILU)
@@ -53,7 +53,7 @@ def read_qwen2_5_vl(files: VisionFiles) -> NativeNetwork:
 def read_qwen3_vl(files: VisionFiles) -> NativeNetwork:
     """Learned positions, interpolated, and rows of some layers for the first layers of the text (DeepStack), which
     Qwen3.5 has none of."""
-    encoder = group(ConfigFields(files.config), "vision_config")
+    encoder = files.fields()[1]
     network = _network(files, "model.visual.", activation(encoder))
     places = encoder.integer("num_position_embeddings", 1, 1 << 20, 2304)
     side = int(places**0.5)
@@ -73,8 +73,7 @@ def _with_windows(spec: VisionSpec, window: int) -> VisionSpec:
 
 def _network(files: VisionFiles, root: str, activation: Activation) -> NativeNetwork:
     """What both have."""
-    config, processor = ConfigFields(files.config), ConfigFields(files.processor, "preprocessor_config.json")
-    encoder = group(config, "vision_config")
+    _, encoder, processor = files.fields()
     patch, merge = encoder.integer("patch_size", 1, 256, 14), encoder.integer("spatial_merge_size", 1, 16, 2)
     frames = encoder.integer("temporal_patch_size", 1, 16, 2)
     for name, own in (("patch_size", patch), ("merge_size", merge), ("temporal_patch_size", frames)):

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from engine.bundle.model_spec import ModelSpec
 from engine.errors import CompileError, UnsupportedModel
 from engine.files import brief
-from engine.models.config_fields import ConfigFields
+from engine.models.config_fields import ConfigFields, architectures_of
 from engine.models.encoder_families import NO_ROTATION
 from engine.models.network import FamilyDetails, Network, WeightNames
 
@@ -36,8 +36,7 @@ class SpeechNetwork:
 
 def is_speech_config(values: Mapping[str, object]) -> bool:
     """Whether a config.json is a Whisper's."""
-    listed = values.get("architectures")
-    return isinstance(listed, list) and ARCHITECTURE in listed
+    return ARCHITECTURE in architectures_of(values)
 
 
 def read_speech(values: Mapping[str, object]) -> SpeechNetwork:

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from engine.bundle.vision import Cutting, VisionSpec
 from engine.errors import CompileError, UnsupportedModel
-from engine.models.config_fields import ConfigFields
+from engine.models.config_fields import ConfigFields, architectures_of
 from engine.models.dense_families import LLAMA
 from engine.models.expert_families import QWEN3_5_MOE_NESTED
 from engine.models.gemma3_vision import read_gemma3
@@ -24,7 +24,6 @@ from engine.models.vision_network import (
     VisionNetwork,
     activation,
     colours,
-    group,
     resampling,
     token,
     with_tokens,
@@ -33,24 +32,19 @@ from engine.models.vision_network import (
 
 def read_vision(files: VisionFiles) -> Encoder | None:
     """None for a model that reads text only. CompileError for a damaged file, UnsupportedModel by name."""
-    listed = files.config.get("architectures")
-    names = listed if isinstance(listed, list) else []
-    reader = next((READERS[name] for name in names if isinstance(name, str) and name in READERS), None)
+    reader = next((READERS[name] for name in architectures_of(files.config) if name in READERS), None)
     return None if reader is None else reader(files)
 
 
 def reads_images(config: Mapping[str, object]) -> bool:
     """Whether a checkpoint of this config.json has an encoder of images that is compiled with it."""
-    listed = config.get("architectures")
-    names = [name for name in listed if isinstance(name, str)] if isinstance(listed, list) else []
     has_encoder = isinstance(config.get("vision_config"), Mapping)
-    return any(name in READERS and (has_encoder or name not in MAY_BE_BLIND) for name in names)
+    return any(name in READERS and (has_encoder or name not in MAY_BE_BLIND) for name in architectures_of(config))
 
 
 def text_alone(config: Mapping[str, object]) -> dict[str, object]:
     """The config of the same model without its encoder, where checkpoints of its class come without one, too."""
-    listed = config.get("architectures")
-    may_be_blind = isinstance(listed, list) and any(name in MAY_BE_BLIND for name in listed if isinstance(name, str))
+    may_be_blind = any(name in MAY_BE_BLIND for name in architectures_of(config))
     return {name: value for name, value in config.items() if name != "vision_config" or not may_be_blind}
 
 
@@ -67,8 +61,7 @@ def deepstack_layers(config: Mapping[str, object]) -> int:
 
 def _read_idefics3(files: VisionFiles) -> VisionNetwork:
     """Idefics3 and SmolVLM: SigLIP over square tiles, pixels shuffled into depth, one matrix."""
-    config, processor = ConfigFields(files.config), ConfigFields(files.processor, "preprocessor_config.json")
-    encoder = group(config, "vision_config")
+    config, encoder, processor = files.fields()
     sides = processor.group("max_image_size")
     side = encoder.integer("image_size", 1, 4096, 224)
     if sides is not None and sides.integer("longest_edge", 1, 4096) != side:

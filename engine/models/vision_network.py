@@ -12,6 +12,7 @@ from engine.files import brief
 from engine.models.config_fields import ConfigFields
 from engine.models.network import Activation
 
+CLIP_MEAN, CLIP_STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
 VISION_FILE, VISION_DATA = "vision.onnx", "vision.data"
 RESAMPLINGS = {
     0: Resampling.NEAREST,
@@ -105,6 +106,14 @@ class VisionFiles:
     processor: Mapping[str, object]
     token_id: Callable[[str], int | None]
 
+    def fields(self) -> tuple[ConfigFields, ConfigFields, ConfigFields]:
+        """Of config.json, of the encoder in it, and of preprocessor_config.json."""
+        config = ConfigFields(self.config)
+        encoder = config.group("vision_config")
+        if encoder is None:
+            raise CompileError("config.json: vision_config is missing")
+        return config, encoder, ConfigFields(self.processor, "preprocessor_config.json")
+
 
 def with_tokens(network: VisionNetwork) -> VisionNetwork:
     """The same with as many rows of a tile as its geometry gives. CompileError when that is no whole number."""
@@ -115,14 +124,6 @@ def with_tokens(network: VisionNetwork) -> VisionNetwork:
         )
     rows = network.grid // network.shuffle
     return replace(network, spec=msgspec.structs.replace(network.spec, tokens=rows**2))
-
-
-def group(config: ConfigFields, name: str) -> ConfigFields:
-    """A nested object that has to be there."""
-    found = config.group(name)
-    if found is None:
-        raise CompileError(f"config.json: {name} is missing")
-    return found
 
 
 def token(files: VisionFiles, text: str) -> int:

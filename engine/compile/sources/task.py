@@ -14,7 +14,7 @@ from engine.compile.sources.text_files import TOKENIZER_CONFIG, read_template
 from engine.errors import CompileError, UnsupportedModel
 from engine.files import JSON_BYTES, brief, shown
 from engine.files import read_json as read_json_file
-from engine.models.config_fields import ConfigFields
+from engine.models.config_fields import ConfigFields, architectures_of
 from engine.models.encoders import read_prompts
 from engine.models.network import Network, WeightNames
 
@@ -150,11 +150,9 @@ def judge_of(tokenizer: Tokenizer) -> RerankSpec:
 
 def _told(source: Path, config: Mapping[str, object], files: SentenceFiles) -> ModelTask:
     names = [name for name, _ in files.modules]
-    listed = config.get("architectures")
-    architectures = listed if isinstance(listed, list) else []
     if "LogitScore" in names:
         return ModelTask.RERANK
-    if "Pooling" in names or any(isinstance(name, str) and name.endswith(BARE) for name in architectures):
+    if "Pooling" in names or any(name.endswith(BARE) for name in architectures_of(config)):
         return ModelTask.EMBED
     template = read_template(source, read_optional_json(source / TOKENIZER_CONFIG)) if source.is_dir() else None
     return ModelTask.RERANK if template is not None and SENTENCE in template else ModelTask.GENERATE
