@@ -1,8 +1,11 @@
-"""Embeddings and scores: the tokens of a text, and what is made of its vector."""
+"""Embeddings and scores: the tokens of a text, and what is made of its vector.
+
+Of each input of a request `ids` are the tokens, those that the model wants around it included; `limit` is the most.
+param: the field that it came from; InvalidRequest and ContextLengthExceeded name it.
+"""
 
 import math
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,19 +17,6 @@ from engine.text.prompt import CUT_SLACK_TOKENS
 from engine.text.tokenizer import Tokenizer
 
 Ids = tuple[int, ...]
-
-
-class PooledInput(Protocol):
-    """One input of a request. param: the field that it came from, for errors."""
-
-    @property
-    def param(self) -> str: ...
-
-    def ids(self, tokenizer: Tokenizer, manifest: Manifest, limit: int) -> Ids:
-        """Its tokens, those that the model wants around it included; `limit` is the most.
-
-        InvalidRequest or ContextLengthExceeded naming `param`.
-        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,30 +59,35 @@ class IdsInput:
 
 
 @dataclass(frozen=True, slots=True)
-class JudgedPair:
-    """A query and a document of which a chat model says whether they fit. instruction: "" = the model's own.
+class Pair:
+    """A query and a document: a chat model says whether they fit, or an encoder reads them as one pair.
 
-    keep: most tokens in all, document_tokens: of the document; None = a longer one is refused.
+    keep: most tokens in all, document_tokens: of the document; None = a longer one is refused. instruction: for a chat
+    model, "" = the model's own. Special tokens written in either stay text: they could end what the judge was asked, or
+    would tell the two apart.
     """
 
     query: str
     document: str
     param: str
-    instruction: str = ""
     keep: int | None = None
     document_tokens: int | None = None
+    instruction: str = ""
 
     def ids(self, tokenizer: Tokenizer, manifest: Manifest, limit: int) -> Ids:
-        """Special tokens written in query and document stay text: they could end what the judge was asked."""
         spec = manifest.rerank
         assert spec is not None, "the route has asked"
+        made = self._judged if spec.kind is RerankKind.JUDGE else self._side_by_side
+        return _bounded(made(tokenizer, spec, limit), limit, self.param)
+
+    def _judged(self, tokenizer: Tokenizer, spec: RerankSpec, limit: int) -> Ids:
         prefix, suffix = (tokenizer.encode(part, allow_special=True) for part in (spec.prefix, spec.suffix))
         room = (self.keep or limit) - len(prefix) - len(suffix)
         if room < 1:
             least = len(prefix) + len(suffix) + 1
             raise InvalidRequest(f"'truncate_prompt_tokens' must leave {least} tokens.", "truncate_prompt_tokens")
         body = tokenizer.encode(_beginning(self._body(tokenizer, spec), room, tokenizer), allow_special=False)
-        return _bounded((*prefix, *(body if self.keep is None else body[:room]), *suffix), limit, self.param)
+        return (*prefix, *(body if self.keep is None else body[:room]), *suffix)
 
     def _body(self, tokenizer: Tokenizer, spec: RerankSpec) -> str:
         document = self.document
@@ -101,21 +96,8 @@ class JudgedPair:
             document = tokenizer.decode(ids[: self.document_tokens], skip_special=False)
         return spec.body.format(instruction=self.instruction or spec.instruction, query=self.query, document=document)
 
-
-@dataclass(frozen=True, slots=True)
-class TextPair:
-    """A query and a document that an encoder reads as one pair. keep, document_tokens: as of a `JudgedPair`."""
-
-    query: str
-    document: str
-    param: str
-    keep: int | None = None
-    document_tokens: int | None = None
-
-    def ids(self, tokenizer: Tokenizer, manifest: Manifest, limit: int) -> Ids:
-        """Special tokens written in either stay text: they would tell the two apart. The longer is cut first."""
-        spec = manifest.rerank
-        assert spec is not None, "the route has asked"
+    def _side_by_side(self, tokenizer: Tokenizer, spec: RerankSpec, limit: int) -> Ids:
+        """The longer is cut first."""
         room = (self.keep or limit) - len(spec.begin_ids) - len(spec.middle_ids) - len(spec.end_ids)
         if room < 2:
             raise InvalidRequest("'truncate_prompt_tokens' leaves no token of the texts.", "truncate_prompt_tokens")
@@ -126,8 +108,10 @@ class TextPair:
         document = document[: self.document_tokens]
         if self.keep is not None:
             query, document = _shortened(query, document, room)
-        ids = (*spec.begin_ids, *query, *spec.middle_ids, *document, *spec.end_ids)
-        return _bounded(ids, limit, self.param)
+        return (*spec.begin_ids, *query, *spec.middle_ids, *document, *spec.end_ids)
+
+
+PooledInput = TextInput | IdsInput | Pair
 
 
 def _shortened(query: Ids, document: Ids, room: int) -> tuple[Ids, Ids]:

@@ -9,7 +9,7 @@ from pydantic import Field, StringConstraints
 
 from engine.bundle.specs import RerankKind, RerankSpec
 from engine.client.engine import EngineInfo
-from engine.client.pooling import JudgedPair, PooledInput, TextPair, score
+from engine.client.pooling import Pair, PooledInput, score
 from engine.request import Pooling
 from server.api.body import BoundedRoute
 from server.api.openapi import answers
@@ -52,15 +52,10 @@ class RerankRequest(Body):
 
 def rerank_inputs(body: RerankRequest, info: EngineInfo) -> list[PooledInput]:
     keep = kept_tokens(body.truncate_prompt_tokens, info.max_input, info.max_input)
-    if rerank_spec(info.manifest).kind is RerankKind.PAIR:
-        if body.instruction:
-            raise refuse("This model takes no 'instruction': it reads query and document alone.", "instruction")
-        return [
-            TextPair(body.query, text, f"documents[{index}]", keep, body.max_tokens_per_doc)
-            for index, text in enumerate(body.texts)
-        ]
+    if rerank_spec(info.manifest).kind is RerankKind.PAIR and body.instruction:
+        raise refuse("This model takes no 'instruction': it reads query and document alone.", "instruction")
     return [
-        JudgedPair(body.query, text, f"documents[{index}]", body.instruction or "", keep, body.max_tokens_per_doc)
+        Pair(body.query, text, f"documents[{index}]", keep, body.max_tokens_per_doc, body.instruction or "")
         for index, text in enumerate(body.texts)
     ]
 

@@ -14,7 +14,7 @@ import transformers
 
 from engine.bundle.manifest import Manifest, load_manifest
 from engine.bundle.specs import ModelTask, PoolingKind
-from engine.client.pooling import JudgedPair, PooledInput, TextInput, finished, score
+from engine.client.pooling import Pair, PooledInput, TextInput, finished, score
 from engine.compile.arguments import CompileArguments, KvType, Layout, Quant, Split
 from engine.compile.pipeline import compile_bundle
 from engine.compile.progress import SilentProgress
@@ -161,7 +161,7 @@ def test_scores_are_those_of_transformers(layout: str, reranker: Path, tmp_path:
     spec = manifest.rerank
     assert spec is not None
     query, instruction = "What is the capital of China?", "Find the city."
-    inputs = [JudgedPair(query, document, "documents", instruction) for document in DOCUMENTS]
+    inputs = [Pair(query, document, "documents", instruction=instruction) for document in DOCUMENTS]
     raw = served(tmp_path / "bundle", inputs, Pooling((spec.yes_id, spec.no_id)), max_rows=32)
     expected = expected_scores(reranker, query, instruction)
     assert np.abs(np.array([score(numbers, spec) for numbers in raw]) - expected).max() < 1e-4
