@@ -1,9 +1,10 @@
-"""How every process of ours is started: its command line, its environment, its process group.
+"""How every process of ours is started: its command line, its environment, its process group; how it ended.
 
 Nothing in the user's working folder counts: an `engine.py`, `numpy.py` or `sitecustomize.py` there is never imported.
 """
 
 import os
+import signal
 import site
 import subprocess
 import sys
@@ -46,6 +47,17 @@ def child_environment(more: Mapping[str, str] = NOTHING) -> dict[str, str]:
         "PYTHONIOENCODING": "utf-8",
         "ORT_DISABLE_TELEMETRY": "1",  # also for libraries that load onnxruntime without us
     }
+
+
+def exit_text(code: int | None) -> str:
+    """How a process ended, in words behind its name. POSIX tells a signal as a negative code, Windows an exception as a
+    large one such as 0xC0000005."""
+    if code is None:
+        return "ended with an unknown status"
+    if code < 0:
+        name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
+        return f"was killed by {name}"
+    return f"exited with status {code}" if code < 0x8000_0000 else f"crashed with status 0x{code:08X}"
 
 
 def graph_memory(ours: Mapping[str, str], platform: str = sys.platform) -> dict[str, str]:

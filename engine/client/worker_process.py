@@ -19,7 +19,7 @@ import msgspec
 from engine.config import EngineConfig
 from engine.isolation.framing import FrameSplitter
 from engine.messages import Command, Heartbeat, Report, Shutdown, decode_report, frame
-from engine.processes import child_environment, graph_memory, module_command, own_group
+from engine.processes import child_environment, exit_text, graph_memory, module_command, own_group
 
 STEP_FACTOR = 20.0  # a step may take so many times what it should
 UNKNOWN_FACTOR = 10.0  # nobody knows what the step should take: so many times the least bound
@@ -120,15 +120,6 @@ OnReport = Callable[["WorkerProcess", Report], None]
 def worker_command(config: EngineConfig, label: str = "") -> list[str]:
     """The command line that starts a worker for `config`. label: the model's name in its log lines, '' = none."""
     return module_command("engine.worker", msgspec.json.encode(config).decode(), label)
-
-
-def exit_text(code: int | None) -> str:
-    """How a process ended, in words; a negative code is a signal number (POSIX)."""
-    if code is None:
-        return "ended with an unknown status"
-    if code < 0:
-        return f"was killed by signal {-code}"
-    return f"exited with status {code}" if code < 0x8000_0000 else f"crashed with status 0x{code:08X}"
 
 
 class WorkerProcess(asyncio.SubprocessProtocol):

@@ -14,7 +14,7 @@ from engine.bundle.manifest import GraphKind, GraphSpec, TensorSpec
 from engine.compile.graphs.graph_builder import as_model, value_info
 from engine.compile.targets.context import ContextJob
 from engine.errors import CompileError
-from engine.processes import child_environment, module_command
+from engine.processes import child_environment, exit_text, module_command
 from engine.runtime.qnn.environment import MISSING, PACKAGE
 
 CONTEXT_OP = "EPContext"
@@ -50,8 +50,7 @@ def reason(errors: str, code: int) -> str:
         return f"the NPU has no operator {found[2]} (node {found[1]})"
     detail = FAILED_OPERATION.search(errors)
     words = detail[0] if detail else " ".join(errors.split())[-_LAST_WORDS:]
-    how = f"killed by signal {-code}" if code < 0 else f"exit code {code}"
-    return f"{words or 'no reason was given'} ({how})"
+    return f"{words or 'no reason was given'} (it {exit_text(code)})"
 
 
 def context_node(wrapper: Path) -> tuple[onnx.ModelProto, NodeProto]:

@@ -3,7 +3,6 @@
 import hashlib
 import os
 import re
-import signal
 import subprocess
 from collections.abc import Sequence
 from contextlib import suppress
@@ -13,7 +12,7 @@ import msgspec
 
 from engine.errors import BundleError
 from engine.files import MANIFEST_BYTES, open_regular, read_bytes, reading, write_whole
-from engine.processes import child_environment, module_command
+from engine.processes import child_environment, exit_text, module_command
 from engine.runtime.qnn.binary import BinaryInfo
 from engine.runtime.qnn.describe import REFUSED
 from engine.runtime.qnn.environment import configured_folder, library_folder, package_version
@@ -88,24 +87,11 @@ def _run(path: Path, command: Sequence[str], timeout_s: float) -> BinaryInfo:
         reason = result.stderr.decode("utf-8", "replace").strip().splitlines()
         raise BundleError(f"{path.name} cannot be read: {reason[-1] if reason else 'no reason given'}")
     if result.returncode != 0:
-        raise BundleError(f"{path.name} is damaged: the library that reads it {ending(result.returncode)}")
+        raise BundleError(f"{path.name} is damaged: the library that reads it {exit_text(result.returncode)}")
     try:
         return msgspec.json.decode(result.stdout.splitlines()[-1], type=BinaryInfo)
     except (IndexError, msgspec.MsgspecError) as error:
         raise BundleError(f"the description of {path.name} cannot be read: {error}") from error
-
-
-def ending(code: int) -> str:
-    """How a process ended, in words behind its name.
-
-    POSIX tells a signal as a negative code, Windows an exception as a large one such as 0xC0000005.
-    """
-    if code < 0:
-        try:
-            return f"was killed by {signal.Signals(-code).name}"
-        except ValueError:
-            return f"was killed by signal {-code}"
-    return f"ended with code {code:#x}" if code > 255 else f"ended with code {code}"
 
 
 def _cached(path: Path) -> BinaryInfo | None:

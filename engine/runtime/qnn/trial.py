@@ -23,14 +23,14 @@ from engine.bundle.tensors import PAST_NAME
 from engine.bundle.weight_files import check_once
 from engine.errors import BundleError
 from engine.files import write_whole
-from engine.processes import module_command
+from engine.processes import exit_text, module_command
 from engine.runtime.onnx_library import ort
 from engine.runtime.qnn.binary import BinaryGraph, BinaryInfo, BinaryTensor
 from engine.runtime.qnn.describe import REFUSED
 from engine.runtime.qnn.environment import OPTIONS_VARIABLE, explain, package_version
 from engine.runtime.qnn.ep_context import as_bound
 from engine.runtime.qnn.provider import check_machine, device_name, qnn_provider
-from engine.runtime.qnn.reader import check_age, describe_binary, ending, run_apart, runtime_version
+from engine.runtime.qnn.reader import check_age, describe_binary, run_apart, runtime_version
 from engine.runtime.sessions import Provider, cpu_provider, load_sessions
 
 # onnxruntime compares sizes only.
@@ -227,7 +227,7 @@ def try_load(folder: Path, command: Sequence[str], timeout_s: float = TIMEOUT_S)
     if result.returncode == REFUSED:
         raise BundleError(f"{errors.strip().splitlines()[-1]}{advice if meaning else ''}")
     raise BundleError(
-        f"the QNN runtime {ending(result.returncode)} while it loaded the binaries of {folder.name}: "
+        f"the QNN runtime {exit_text(result.returncode)} while it loaded the binaries of {folder.name}: "
         f"they are damaged, or not made for this {device_name()}{advice}"
     )
 

@@ -66,7 +66,7 @@ async def test_a_stopped_worker_costs_no_token(scene: Scene) -> None:
     await scene.listener.when(lambda: len(scene.listener.finished) == 32)
     assert all(scene.listener.tokens[asked.id] == expected(asked) for asked in requests)
     assert (supervisor.restarts, supervisor.state, scene.listener.errors) == (1, EngineState.READY, {})
-    assert supervisor.death_reason == "the worker did not answer for 30 s and was killed by signal 9"
+    assert supervisor.death_reason == "the worker did not answer for 30 s and was killed by SIGKILL"
 
 
 async def test_a_worker_that_is_stopped_while_idle_is_replaced_before_anyone_asks(scene: Scene) -> None:

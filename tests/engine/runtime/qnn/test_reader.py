@@ -60,7 +60,7 @@ def test_a_cache_that_cannot_be_written_does_no_harm(tmp_path: Path, binary: Pat
     ("body", "message"),
     [
         ("print('the reason', file=sys.stderr); sys.exit(3)", "part1.bin cannot be read: the reason"),
-        ("sys.exit(7)", "part1.bin is damaged: the library that reads it ended with code 7"),
+        ("sys.exit(7)", "part1.bin is damaged: the library that reads it exited with status 7"),
         ("print('no json')", "the description of part1.bin cannot be read"),
         ("pass", "the description of part1.bin cannot be read"),
     ],

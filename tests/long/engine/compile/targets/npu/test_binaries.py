@@ -43,14 +43,14 @@ def test_an_operator_the_npu_lacks_is_named(tmp_path: Path) -> None:
 def test_a_graph_that_is_no_graph_is_an_error_not_a_crash(tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime_qnn")
     (tmp_path / "bad.onnx").write_bytes(b"nonsense")
-    with pytest.raises(CompileError, match=r"bad cannot be compiled for the NPU: .*exit code 4"):
+    with pytest.raises(CompileError, match=r"bad cannot be compiled for the NPU: .*exited with status 4"):
         run_job(job(tmp_path / "bad.onnx"))
 
 
 def test_reasons() -> None:
     coloured = "\x1b[1;31mFailed to write context cache file.\x1b[m"
-    assert reason(coloured, 4) == "Failed to write context cache file. (exit code 4)"
-    assert reason("", -11) == "no reason was given (killed by signal 11)"
+    assert reason(coloured, 4) == "Failed to write context cache file. (it exited with status 4)"
+    assert reason("", -11) == "no reason was given (it was killed by SIGSEGV)"
     assert '-m pip install "hexserve[qnn]"' in reason("this needs ... (No module named 'onnxruntime_qnn')", 4)
     assert reason("x Failed to finalize QNN graph. Error code: 1002", 4).startswith("Failed to finalize QNN graph")
 
