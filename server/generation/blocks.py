@@ -50,9 +50,6 @@ class BlockWriter(AnswerWriter, Generic[Event, Open]):
         self._open: Open | None = None
         self._done = 0  # blocks that are closed
 
-    def take(self, deltas: Sequence[ChoiceDelta]) -> None:
-        self._grow(deltas)
-
     def _grow(self, deltas: Sequence[ChoiceDelta]) -> list[Event]:
         events: list[Event] = []
         for number, delta in deltas:

@@ -55,12 +55,8 @@ class AnswerWriter(ABC):
         """The last chunks of a stream that cannot go on."""
 
     @abstractmethod
-    def take(self, deltas: Sequence[ChoiceDelta]) -> None:
-        """Keep deltas for `answer`."""
-
-    @abstractmethod
     def answer(self) -> Answer:
-        """The body of an answer that is not streamed."""
+        """All that `chunks` was given, as the body of an answer that is not streamed."""
 
 
 class PlainEnding(AnswerWriter):

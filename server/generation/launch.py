@@ -356,4 +356,4 @@ async def _left(request: Request) -> None:
 
 async def _collect(stream: MergedStream, writer: AnswerWriter) -> None:
     while not writer.finished:
-        writer.take(await stream.deltas())
+        writer.chunks(await stream.deltas())

@@ -8,7 +8,7 @@ from typing import Literal
 from msgspec import UNSET, UnsetType
 
 from engine.bundle.answer_format import AnswerFormat, CallFormat, Markers
-from engine.request import Delta, FinishReason, TextLogprob
+from engine.request import Delta, TextLogprob
 from server.generation.answers import FINISH_NAMES, TokenLogprobEntry, chat_entries
 from server.generation.argument_reading import CallArguments, Schema
 from server.generation.call_reading import CallBegin, CallReader
@@ -211,8 +211,9 @@ ChatFinish = Literal["stop", "length", "tool_calls"]
 class ParsedChoice:
     def __init__(self, parser: AnswerParser) -> None:
         self.parts: list[Part] = []
-        self.logprobs: list[TextLogprob] = []
-        self.finish: ChatFinish | None = None
+        self.logprobs: list[TextLogprob] = []  # that have not been taken
+        self.entries: list[TokenLogprobEntry] = []  # those that have
+        self.finish: ChatFinish | None = None  # OpenAI's; a text that was cut stays 'length' even after a call
         self._parser = parser
         self._undecided, self._reasoning_tokens = 0, 0
 
@@ -221,11 +222,15 @@ class ParsedChoice:
         self.logprobs += delta.logprobs
         before = self._parser.is_thinking
         parts = self._parser.feed(delta.text, delta.finish is not None)
+        self.parts += parts
         self._undecided += len(delta.token_ids)
         if before or self._parser.is_thinking:
             self._reasoning_tokens += self._undecided
         if self._parser.is_thinking is not None:
             self._undecided = 0
+        if delta.finish is not None:
+            name = FINISH_NAMES[delta.finish]
+            self.finish = "tool_calls" if self.has_calls and name == "stop" else name
         return parts
 
     def new_reasoning_tokens(self) -> int:
@@ -247,8 +252,9 @@ class ParsedChoice:
 
     def taken_logprobs(self, alternatives: int) -> list[TokenLogprobEntry]:
         """The log-probabilities that have come since they were last taken, each with so many alternatives."""
-        taken, self.logprobs = self.logprobs, []
-        return chat_entries(taken, alternatives)
+        taken, self.logprobs = chat_entries(self.logprobs, alternatives), []
+        self.entries += taken
+        return taken
 
     def _arguments(self, call: CallBegin) -> str:
         pieces = (part for part in self.parts if isinstance(part, CallArguments) and part.index == call.index)
@@ -257,8 +263,3 @@ class ParsedChoice:
     @property
     def has_calls(self) -> bool:
         return self._parser.has_calls
-
-    def finish_name(self, finish: FinishReason) -> ChatFinish:
-        """OpenAI's finish_reason; a text that was cut stays 'length' even after a call."""
-        name = FINISH_NAMES[finish]
-        return "tool_calls" if self.has_calls and name == "stop" else name

@@ -201,7 +201,9 @@ class OllamaWriter(AnswerWriter):
 
     def chunks(self, deltas: Sequence[ChoiceDelta]) -> list[OllamaLine]:
         """A line per delta that says something. Logprobs of tokens without text go with what follows."""
-        found = (self._take(number, delta) for number, delta in deltas)
+        found = [self._take(number, delta) for number, delta in deltas]
+        for said in found:
+            self._whole.add(said)
         return [self._line(said) for said in found if said]
 
     def last_chunks(self) -> list[OllamaLine]:
@@ -210,12 +212,11 @@ class OllamaWriter(AnswerWriter):
     def failure(self, error: HexserveError) -> list[OllamaError]:
         return [ollama_body(from_engine(error))]
 
-    def take(self, deltas: Sequence[ChoiceDelta]) -> None:
-        for number, delta in deltas:
-            self._whole.add(self._take(number, delta))
-
     def answer(self) -> OllamaLine:
-        return self._ended(self._whole)
+        line = self._ended(self._whole)
+        if self._choice.entries:
+            line.logprobs = self._choice.entries
+        return line
 
     def _take(self, number: int, delta: Delta) -> Said:
         self._count.add(number, delta)

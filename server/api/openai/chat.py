@@ -106,33 +106,28 @@ class ChatWriter(PlainEnding):
             parts = choice.take(delta)
             self._count.add_reasoning(choice.new_reasoning_tokens())
             for part in parts:
-                chunks.append(self._chunk(number, _delta(part), self._take_logprobs(choice, only_if_any=True)))
+                chunks.append(self._chunk(number, _delta(part), self._fresh_logprobs(choice)))
             if delta.finish is not None:
-                logprobs = self._take_logprobs(choice, only_if_any=True)
-                chunks.append(self._chunk(number, ChunkDelta(), logprobs, choice.finish_name(delta.finish)))
+                chunks.append(self._chunk(number, ChunkDelta(), self._fresh_logprobs(choice), choice.finish))
         return chunks
 
     def last_chunks(self) -> list[ChatChunk]:
         return self._usage.last(self._envelope.around(ChatChunk, []))
 
-    def take(self, deltas: Sequence[ChoiceDelta]) -> None:
-        for number, delta in deltas:
-            self._count.add(number, delta)
-            choice = self._choices[number]
-            choice.parts += choice.take(delta)
-            self._count.add_reasoning(choice.new_reasoning_tokens())
-            if delta.finish is not None:
-                choice.finish = choice.finish_name(delta.finish)
-
     def answer(self) -> ChatCompletion:
         choices = [
-            ChatChoice(number, choice.message(), self._take_logprobs(choice), choice.finish or "stop")
+            ChatChoice(
+                number,
+                choice.message(),
+                None if self._alternatives is None else ChatLogprobs(choice.entries),
+                choice.finish or "stop",
+            )
             for number, choice in enumerate(self._choices)
         ]
         return self._count.on(self._envelope.around(ChatCompletion, choices))
 
-    def _take_logprobs(self, choice: ParsedChoice, only_if_any: bool = False) -> ChatLogprobs | None:
-        if self._alternatives is None or (only_if_any and not choice.logprobs):
+    def _fresh_logprobs(self, choice: ParsedChoice) -> ChatLogprobs | None:
+        if self._alternatives is None or not choice.logprobs:
             return None
         return ChatLogprobs(choice.taken_logprobs(self._alternatives))
 

@@ -139,13 +139,10 @@ class TextChoice:
         lists = self._lists.lists(delta.logprobs) if self._lists is not None and delta.logprobs else None
         if delta.text or lists:
             pieces.append((delta.text, lists))
-        return pieces
-
-    def take(self, delta: Delta) -> None:
-        """Keep a delta for `answer`."""
-        self._pieces += self.pieces(delta)
+        self._pieces += pieces
         if delta.finish is not None:
             self._finish = FINISH_NAMES[delta.finish]
+        return pieces
 
     def answer(self, number: int) -> CompletionChoice:
         lists = None if self._lists is None else CompletionLogprobs([], [], [], [])
@@ -203,11 +200,6 @@ class CompletionWriter(PlainEnding):
 
     def last_chunks(self) -> list[Completion]:
         return self._usage.last(self._envelope.around(Completion, []))
-
-    def take(self, deltas: Sequence[ChoiceDelta]) -> None:
-        for number, delta in deltas:
-            self._count.add(number, delta)
-            self._choices[number].take(delta)
 
     def answer(self) -> Completion:
         choices = [choice.answer(number) for number, choice in enumerate(self._best.of(self._choices))]

@@ -50,7 +50,7 @@ def streamed(writer: MessageWriter, deltas: Sequence[Delta]) -> list[dict[str, A
 
 
 def whole(writer: MessageWriter, deltas: Sequence[Delta]) -> dict[str, Any]:
-    writer.take([ChoiceDelta(0, delta) for delta in deltas])
+    writer.chunks([ChoiceDelta(0, delta) for delta in deltas])
     return plain(writer.answer())
 
 
