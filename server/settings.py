@@ -123,7 +123,6 @@ class Settings:
 
     @property
     def log_level(self) -> str:
-        """One level for both processes."""
         return self.engine.log_level
 
     def with_bundle(
@@ -152,7 +151,6 @@ class Option:
 
     @property
     def kind(self) -> type[Value]:
-        """str, int, float or bool; of a choice str."""
         kind = get_args(self.annotation)[0]
         return str if get_origin(kind) is Literal else kind
 

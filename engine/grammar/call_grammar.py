@@ -27,8 +27,6 @@ DEEPEST = 8
 
 
 class TaggedRules:
-    """Arguments one after the other, strings as they are."""
-
     def __init__(
         self,
         grammar: CallRules,

@@ -127,7 +127,6 @@ class GrammarMasks:
             wait(pending, timeout_s, FIRST_COMPLETED)
 
     def close(self) -> None:
-        """Let the threads end."""
         self._builds.shutdown(wait=False, cancel_futures=True)
         self._steps.shutdown(wait=False, cancel_futures=True)
 

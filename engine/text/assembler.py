@@ -82,7 +82,6 @@ class PartFinder:
         self._is_inside = False
 
     def feed(self, text: str) -> list[str]:
-        """Parts that this text completes, markers included."""
         searched = max(0, len(self._text) - len(self._closing) + 1)
         self._text += text
         found = list[str]()

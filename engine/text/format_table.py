@@ -11,7 +11,6 @@ _ATOM = re.compile(rf"{TAG.pattern}|\w+|.", re.DOTALL)
 
 
 def atoms(text: str) -> list[str]:
-    """Tags, words and single signs."""
     return _ATOM.findall(text)
 
 

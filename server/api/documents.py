@@ -69,7 +69,6 @@ def _model(name: str, schema: Schema) -> Iterator[str]:
 
 
 def _type(schema: Schema) -> str:
-    """A schema in a few words, its limits included."""
     if "$ref" in schema:
         name = escape(schema["$ref"].removeprefix(REFERENCE))
         return f'<a href="#{name}">{name}</a>'

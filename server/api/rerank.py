@@ -61,7 +61,6 @@ def rerank_inputs(body: RerankRequest, info: EngineInfo) -> list[PooledInput]:
 
 
 def judgement(spec: RerankSpec) -> Pooling:
-    """The numbers that a score is made of."""
     if spec.kind is RerankKind.PAIR:
         return Pooling()
     return Pooling(token_ids=(spec.yes_id, spec.no_id))

@@ -29,8 +29,6 @@ class TokenizeText(Body):
 
 
 class TokenizeChat(Body):
-    """A conversation, rendered with the model's chat template."""
-
     messages: Annotated[list[Message], Field(min_length=1, max_length=MAX_MESSAGES, fail_fast=True)]
     model: Name | None = None
     tools: Annotated[list[Tool], Field(max_length=MAX_TOOLS, fail_fast=True)] | None = None

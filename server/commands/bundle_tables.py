@@ -32,7 +32,6 @@ _ROWS = {PoolingKind.MEAN: "the mean of its rows", PoolingKind.CLS: "its first r
 
 
 def encoder_facts(manifest: Manifest, spec: EncoderSpec) -> list[tuple[str, str]]:
-    """Heading and text of each row."""
     rope, steps = manifest.model.rope, ", ".join(map(str, encoder_rows(manifest)))
     has_table = any(tensor.name == POSITIONS for graph in manifest.graphs for tensor in graph.inputs)
     positions = f"a table, from {spec.position_offset} on" if has_table else f"rotary, theta {rope.theta:g}"
@@ -160,7 +159,6 @@ def _generator_facts(manifest: Manifest) -> list[tuple[str, str]]:
 
 
 def _answer_text(answer: AnswerFormat) -> str:
-    """What marks reasoning and tool calls."""
     reasoning, calls = answer.reasoning, answer.calls
     parts = [f"reasoning {reasoning.opening}...{reasoning.closing}"] if reasoning is not None else []
     parts += [f"tool calls {calls.opening}{calls.begin}{NAME}{calls.named}".replace("\n", " ")] if calls else []

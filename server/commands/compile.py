@@ -135,7 +135,6 @@ def _need_onnx(work: str) -> None:
 
 
 def _numbers(text: str, key: str) -> tuple[int, ...]:
-    """'1,8,32' as a sorted tuple without repeats."""
     try:
         return tuple(sorted({int(part) for part in text.split(",") if part.strip()}))
     except ValueError:

@@ -81,7 +81,6 @@ class Piece:
 
     @property
     def has_output(self) -> bool:
-        """True when a token became visible to the reader."""
         return bool(self.text or self.reasoning)
 
 

@@ -135,7 +135,6 @@ class StreamUsage:
         self._is_continuous = bool(options and options.continuous_usage_stats)
 
     def on(self, chunk: Whole) -> Whole:
-        """The chunk with its usage."""
         if self._is_asked:
             chunk.usage = self._count.usage() if self._is_continuous else None
         return chunk
@@ -201,7 +200,6 @@ UNLIKELY = -9999.0  # what OpenAI sends instead of minus infinity
 
 
 def likely(logprob: float) -> float:
-    """A log-probability as JSON has it."""
     return logprob if logprob > UNLIKELY else UNLIKELY
 
 

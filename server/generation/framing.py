@@ -60,8 +60,6 @@ class AnswerWriter(ABC):
 
 
 class PlainEnding(AnswerWriter):
-    """How chats and completions end."""
-
     ending = DONE
 
     def failure(self, error: HexserveError) -> list[Any]:

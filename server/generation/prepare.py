@@ -30,7 +30,6 @@ class PreparedChat:
     tools: list[dict[str, Any]] | None
 
     def parsed_choices(self) -> list[ParsedChoice]:
-        """One for each choice, before anything was said."""
         return [self._parsed() for _ in range(self.params.choices)]
 
     def _parsed(self) -> ParsedChoice:

@@ -54,7 +54,6 @@ class WindowWriter:
 
     @property
     def has_spaces(self) -> bool:
-        """Whether the language writes spaces between words."""
         return self.language not in WITHOUT_SPACES
 
     async def write(
@@ -145,7 +144,6 @@ class WindowWriter:
 
 
 async def _collected(stream: TokenStream) -> tuple[list[int], tuple[TextLogprob, ...]]:
-    """All tokens of a stream and their log-probabilities."""
     tokens: list[int] = []
     logprobs: list[TextLogprob] = []
     try:

@@ -97,7 +97,6 @@ class DatedState(ServerState):
 
     @property
     def default_headers(self) -> list[tuple[bytes, bytes]]:
-        """The one header that each answer has."""
         return [(b"date", formatdate(usegmt=True).encode())]
 
     @default_headers.setter

@@ -29,8 +29,6 @@ class ModelState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PendingMemory:
-    """Bytes that a model waits for, and since when."""
-
     size: int
     since_s: float
 
@@ -101,24 +99,20 @@ class ServedModel:
 
     @property
     def resident(self) -> Resident:
-        """What decisions about memory see of it."""
         may_go = self.state is ModelState.READY and not self.pins
         is_going = self.state is ModelState.UNLOADING
         return Resident(self.name, self.size, self.used_at_s, may_go, is_going, self.keep_s)
 
     @property
     def stats(self) -> Stats:
-        """Its counters over all its engines."""
         return self._past_stats if self.engine is None else add_stats(self._past_stats, self.engine.stats)
 
     @property
     def restarts(self) -> int:
-        """Workers replaced, over all its engines."""
         return self._past_restarts + (0 if self.engine is None else self.engine.restarts)
 
     @property
     def unfinished(self) -> int:
-        """Requests that wait or run."""
         return 0 if self.engine is None else self.engine.unfinished
 
     @property

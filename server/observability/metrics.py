@@ -34,7 +34,6 @@ HISTOGRAMS: tuple[tuple[str, str, tuple[float, ...]], ...] = (
 
 class Metrics:
     def __init__(self, models: Collector) -> None:
-        """models: of what they have counted."""
         self._registry = CollectorRegistry()
         self._registry.register(models)
         labels = ("model_name",)

@@ -46,7 +46,6 @@ class RequestFacts:
 
     @property
     def timings(self) -> tuple[RequestTimings, ...]:
-        """Of the choices that came to their end."""
         return tuple(end.timings for end in self.ended if end.timings is not None)
 
     @property

@@ -41,7 +41,6 @@ def operation(facts: RequestFacts) -> str:
 
 
 def request_attributes(method: str, facts: RequestFacts) -> dict[str, Attribute]:
-    """Of the span of a whole request."""
     found: dict[str, Attribute] = {
         "http.request.method": method,
         "http.route": facts.handler,

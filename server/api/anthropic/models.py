@@ -22,8 +22,6 @@ class AnthropicModel(Answer, kw_only=True):
 
 
 class AnthropicModelPage(Answer):
-    """Some of the models, in their order."""
-
     data: list[AnthropicModel]
     has_more: bool
     first_id: str | None

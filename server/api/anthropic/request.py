@@ -107,8 +107,6 @@ class ThinkingBlock(Body):
 
 
 class DirectCaller(Body):
-    """The model made a call itself."""
-
     type: Literal["direct"]
 
 
@@ -207,8 +205,6 @@ class ThinkingAdaptive(Body):
 
 
 class ThinkingOff(Body):
-    """Do not reason, where the model can be told."""
-
     type: Literal["disabled"]
 
 
@@ -239,8 +235,6 @@ class ContextManagement(Body):
 
 
 class RequestMetadata(Body):
-    """Who asks; nothing is kept of it."""
-
     user_id: Annotated[str, StringConstraints(max_length=4096)] | None = None
 
 

@@ -41,8 +41,6 @@ class ChatCompletion(Identified, kw_only=True):
 
 
 class FunctionDelta(Answer, kw_only=True):
-    """The name comes first, the arguments follow in pieces."""
-
     name: str | UnsetType = UNSET
     arguments: str
 

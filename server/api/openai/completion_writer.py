@@ -160,7 +160,6 @@ class Best:
     shown: int
 
     def of(self, choices: Sequence[TextChoice]) -> list[TextChoice]:
-        """The choices to show, prompt by prompt."""
         if self.made == self.shown:
             return list(choices)
         best: list[TextChoice] = []

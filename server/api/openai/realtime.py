@@ -23,8 +23,6 @@ router = APIRouter()
 
 
 class OpenSessions:
-    """How many sessions each caller has open."""
-
     def __init__(self) -> None:
         self._open: Counter[str] = Counter()
 

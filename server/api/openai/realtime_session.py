@@ -71,7 +71,6 @@ class RealtimeSession:
             await _ended(reading, writing)
 
     def fail(self, error: HexserveError) -> None:
-        """The server ends what is being written."""
         if self._writing is not None:
             self._error = error
             self._writing.cancel()
@@ -199,7 +198,6 @@ class RealtimeSession:
         return self._open
 
     async def _stop(self, end: int) -> None:
-        """Nobody speaks any more."""
         if self._open is not None:
             name, ended = self._open.name, _milliseconds(end)
             await self._tell("input_audio_buffer.speech_stopped", item_id=name, audio_end_ms=ended)
@@ -245,7 +243,6 @@ class RealtimeSession:
 
     @property
     def _buffered(self) -> int:
-        """Samples that are still to be written."""
         return self._sound.end - min((each.needed for each in self._unwritten), default=self._sound.end)
 
     def _forget(self) -> None:

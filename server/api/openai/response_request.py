@@ -50,8 +50,6 @@ class GrammarInput(Body):
 
 
 class CustomTool(Body):
-    """A tool whose input is one text."""
-
     type: Literal["custom"]
     name: ToolName
     description: str | None = None
@@ -85,8 +83,6 @@ ResponseToolChoice = TextOrObject[Literal["none", "auto", "required"], NamedFunc
 
 @dataclass(frozen=True, slots=True)
 class CalledAs:
-    """What a tool is to the caller."""
-
     name: str
     namespace: str | None = None
     is_custom: bool = False
@@ -237,8 +233,6 @@ class ReasoningSettings(Body):
 
 
 class ResponseStreamOptions(Body):
-    """Options that only make sense with `stream`."""
-
     include_obfuscation: Literal[False] | None = None
 
 

@@ -202,7 +202,6 @@ class ResponseWriter(BlockWriter[ResponseEvent, OpenItem]):
 
 
 def response_object(envelope: Envelope, body: ResponsesRequest, storing: Storing) -> ResponseAnswer:
-    """The response before anything was generated."""
     text, reasoning, choice = body.text, body.reasoning, body.tool_choice or "auto"
     return ResponseAnswer(
         id=envelope.id,

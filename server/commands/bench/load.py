@@ -24,8 +24,6 @@ SETTLE_STEP_S = 0.05
 
 
 class BenchTarget(ServerClient):
-    """One base address, with its own connections."""
-
     def __init__(self, name: str, url: str, api_key: str, model: str, timeout_s: float) -> None:
         """Raises UnusableAddress."""
         super().__init__(url, api_key, model, httpx.Timeout(timeout_s), keep_alive_s=0)  # some close kept ones

@@ -82,7 +82,6 @@ def user(text: str) -> Message:
 
 
 def words(draw: random.Random, count: int) -> str:
-    """`count` random words in sentences of ten."""
     known = WORDS.split()
     chosen = [draw.choice(known) for _ in range(count)]
     sentences = (" ".join(chosen[start : start + 10]) for start in range(0, count, 10))

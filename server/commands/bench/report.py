@@ -30,7 +30,6 @@ BUSY_GENERATOR = 0.7
 
 
 def print_report(console: Console, targets: Sequence[BenchTarget], book: Book) -> None:
-    """Everything that was measured, as far as it got."""
     found = levels(book.turns)
     if len(targets) > 1:
         for target in targets:

@@ -134,7 +134,6 @@ def _comparison(clients: int, server: int, pairs: Sequence[tuple[Level, Level]])
 
 
 def prefix_effects(records: Sequence[PrefixRecord]) -> list[PrefixEffect]:
-    """One per server that was measured."""
     return [
         _prefix_effect(server, [record for record in records if record.server == server])
         for server in sorted({record.server for record in records})

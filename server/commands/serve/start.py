@@ -145,7 +145,6 @@ def _found(settings: Settings, cache: Path, held: ExitStack) -> tuple[Path, Path
 
 
 def _resolved(settings: Settings, folders: tuple[Path, Path | None], cache: Path, held: ExitStack) -> Settings:
-    """The settings with folders for sources."""
     draft = resolve_bundle(settings.engine.draft, cache) if settings.engine.draft else None
     if draft is not None:
         held.enter_context(in_use(draft, cache))
