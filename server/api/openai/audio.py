@@ -7,26 +7,24 @@ from fastapi import APIRouter, Request, Response
 
 from engine.errors import HexserveError
 from server.api.body import validated
-from server.api.openai.audio_answer import (
+from server.api.openai.audio_forms import (
+    FORM,
+    FormRequest,
+    FormRoute,
     TranscriptDelta,
     TranscriptDone,
     Transcription,
+    TranscriptionForm,
+    TranslationForm,
+    Upload,
     VerboseTranscription,
+    check_form,
     logprobs_of,
     srt,
     text_of,
     usage_of,
     verbose,
     vtt,
-)
-from server.api.openai.audio_request import (
-    FORM,
-    FormRequest,
-    FormRoute,
-    TranscriptionForm,
-    TranslationForm,
-    Upload,
-    check_form,
 )
 from server.api.openapi import SEGMENTS, answers
 from server.generation.framing import EventStream, frame

@@ -9,7 +9,7 @@ from pydantic import Field, StringConstraints, TypeAdapter, ValidationError
 
 from engine.speech.pcm import SoundFormat
 from server.api.body import parse_object
-from server.api.openai.audio_request import Prompt, ServerVad
+from server.api.openai.audio_forms import Prompt, ServerVad
 from server.http.errors import Refusal, WireError, from_validation
 from server.http.fields import Body, Name, NotYet
 

@@ -15,7 +15,7 @@ from engine.speech.audio import CHUNK_SAMPLES, SpeechDetector
 from engine.speech.cutting import Float32, SpeechEdges
 from engine.speech.live import LiveEar, LiveSound, Utterance
 from engine.speech.log_mel import SAMPLE_RATE
-from server.api.openai.audio_answer import SpeechLogprob, logprob_of, usage_of
+from server.api.openai.audio_forms import SpeechLogprob, logprob_of, usage_of
 from server.api.openai.realtime_events import (
     Append,
     BadEvent,
