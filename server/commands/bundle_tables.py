@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from rich.console import Group, RenderableType
+from rich.filesize import decimal
 from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
@@ -17,16 +18,6 @@ from engine.bundle.variant import StepShape, shape_of
 from engine.bundle.vision import Cutting, VisionSpec
 from engine.errors import BundleError
 from server.commands.tables import table
-
-
-def size_text(count: float) -> str:
-    """Bytes as a reader says them: '312 B', '1.5 KB', '684.2 MB'."""
-    for unit in ("B", "KB", "MB", "GB"):
-        if count < 1000 or unit == "GB":
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1000
-    raise AssertionError("unreachable")
-
 
 _ROWS = {PoolingKind.MEAN: "the mean of its rows", PoolingKind.CLS: "its first row", PoolingKind.LAST: "its last row"}
 
@@ -74,7 +65,7 @@ def segment_table(manifest: Manifest) -> Table:
     def row(kind: GraphKind, weights: str, file: str) -> tuple[str, ...]:
         graphs = of_kind[kind]
         files = [manifest.files[graph.file].bytes for graph in graphs if graph.file in manifest.files]
-        return kind.value, weights, str(len(graphs)), size_text(sum(files)), _file_size(manifest, file)
+        return kind.value, weights, str(len(graphs)), decimal(sum(files)), _file_size(manifest, file)
 
     rows = [
         row(GraphKind.LINEAR, manifest.quant, LINEAR_DATA),
@@ -97,7 +88,7 @@ def grouped_files(manifest: Manifest) -> list[tuple[str, int, str]]:
 
 
 def _file_size(manifest: Manifest, name: str) -> str:
-    return size_text(manifest.files[name].bytes) if name in manifest.files else ""
+    return decimal(manifest.files[name].bytes) if name in manifest.files else ""
 
 
 KV_SLOTS = (256, 1024, 4096, 16_384)  # of a pool of any size
@@ -172,7 +163,7 @@ def _state_text(manifest: Manifest) -> str:
         return ""
     heads, keys, values = spec.memory_shape
     layers = f"{len(spec.layers)} of the layers are recurrent: {heads} heads of {keys} x {values}"
-    return f"{layers}, convolution of {spec.kernel}; {size_text(spec.state_bytes)} a sequence"
+    return f"{layers}, convolution of {spec.kernel}; {decimal(spec.state_bytes)} a sequence"
 
 
 def _blocks_text(diffusion: DiffusionSpec) -> str:
@@ -198,7 +189,7 @@ def _task_text(manifest: Manifest) -> str:
 
 def _quality_text(quality: QualitySpec) -> str:
     """How codes were chosen, what it cost, and what it left of each kind of error."""
-    memory = f", {size_text(quality.peak_bytes)}" if quality.peak_bytes else ""
+    memory = f", {decimal(quality.peak_bytes)}" if quality.peak_bytes else ""
     cost = f"{quality.tokens:,} tokens, {quality.seconds:.0f} s{memory}"
     errors = ", ".join(f"{kind} {each.nearest:.1e} to {each.chosen:.1e}" for kind, each in quality.errors.items())
     left = f"\noutput errors: {errors}" if errors else ""
@@ -213,7 +204,7 @@ def _parity_text(manifest: Manifest) -> str:
 
 def _cache_text(manifest: Manifest) -> str:
     """Bytes a token, type, and what rounding costs where parity was told."""
-    text, lost = f"{size_text(manifest.kv_bytes_per_token)} a token ({manifest.kv_dtype})", kv_text(manifest.parity)
+    text, lost = f"{decimal(manifest.kv_bytes_per_token)} a token ({manifest.kv_dtype})", kv_text(manifest.parity)
     return f"{text}; against float32: {lost}" if lost else text
 
 
@@ -275,15 +266,15 @@ def _memory_table(manifest: Manifest) -> Table:
     rows = []
     for columns in sorted(pasts) or KV_SLOTS:
         held = columns * manifest.kv_bytes_per_token
-        rows.append((f"{columns:,}", *(size_text(count) for count in ((held, held + state) if state else (held,)))))
+        rows.append((f"{columns:,}", *(decimal(count) for count in ((held, held + state) if state else (held,)))))
     headings = ("columns", "keys and values", *(("with state",) if state else ()))
     return table(headings, rows, "memory of one sequence" if is_own else "memory of one pool")
 
 
 def _files_table(manifest: Manifest) -> Table:
     files = grouped_files(manifest)
-    rows = [(name, f"{sha256[:16]}..." if sha256 else "", size_text(size)) for name, size, sha256 in files]
-    rows.append(("together", "", size_text(sum(size for _, size, _ in files))))
+    rows = [(name, f"{sha256[:16]}..." if sha256 else "", decimal(size)) for name, size, sha256 in files]
+    rows.append(("together", "", decimal(sum(size for _, size, _ in files))))
     return table(("name", "sha256", "size"), rows, "files", words=2)
 
 

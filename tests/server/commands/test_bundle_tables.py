@@ -11,7 +11,7 @@ from engine.compile.arguments import CompileArguments, QualityLevel, Quant
 from engine.compile.pipeline import compile_bundle
 from engine.compile.progress import SilentProgress
 from engine.errors import BundleError
-from server.commands.bundle_tables import describe, size_text
+from server.commands.bundle_tables import describe
 from tests.bundles import Bundles
 from tests.hybrid import Hybrid
 from tests.tiny_encoder import write_encoder, write_pooling
@@ -32,7 +32,7 @@ def test_free_bundle(free_bundle: Path) -> None:
     for expected in ("free_1_of_2", "decoder", "lmhead", "512 B a token", "top-1", "part_2_of_2.data", "free (any"):
         assert expected in text
     assert manifest.quality is None and "output errors" not in text
-    assert manifest.kv_bytes_per_token == 512 and "524.3 KB" in text
+    assert manifest.kv_bytes_per_token == 512 and "524.3 kB" in text
 
 
 def test_fixed_bundle_and_tensors(fixed_bundle: Path) -> None:
@@ -63,9 +63,9 @@ def test_int8_caches_are_drawn_with_their_size_and_loss(int8_cache_bundle: Path,
 def test_states_of_recurrent_layers_are_drawn_beside_the_cache(hybrid: Hybrid) -> None:
     """Two of eight layers have keys and values; the others take the same for a sequence of any length."""
     text = drawn(hybrid.bundle)
-    assert "6 of the layers are recurrent: 4 heads of 16 x 24, convolution of 4; 48.4 KB a sequence" in text
-    assert "1.0 KB a token (float32)" in text
-    assert "262.1 KB" in text and "310.5 KB" in text  # of 256 columns, without and with the state
+    assert "6 of the layers are recurrent: 4 heads of 16 x 24, convolution of 4; 48.4 kB a sequence" in text
+    assert "1.0 kB a token (float32)" in text
+    assert "262.1 kB" in text and "310.5 kB" in text  # of 256 columns, without and with the state
     assert "recurrent" in text and "conv_weights.f32" in text
 
 
@@ -75,14 +75,6 @@ def test_unknown_graph_and_folder(free_bundle: Path, tmp_path: Path) -> None:
         describe(free_bundle, graph="nope")
     with pytest.raises(BundleError, match="not a bundle"):
         describe(tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("count", "text"), [(0, "0 B"), (999, "999 B"), (1500, "1.5 KB"), (684.2e6, "684.2 MB"), (3e12, "3000.0 GB")]
-)
-def test_sizes(count: float, text: str) -> None:
-    """Decimal units, one digit."""
-    assert size_text(count) == text
 
 
 def test_fused_graphs_say_what_a_pass_may_hold(bundles: Bundles) -> None:
