@@ -4,6 +4,8 @@ import json
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from llguidance import LLMatcher, LLTokenizer
 
 from engine.bundle.answer_format import (
@@ -53,6 +55,7 @@ STYLES = {
     "python": (PYTHON, f"<|tools|>[weather(city={PLACE!r}), ping()]<|/tools|>"),
     "quoted": (QUOTED, f'<|tool>call:weather{{city:<|"|>{PLACE}<|"|>}}<tool|><|tool>call:ping{{}}<tool|>'),
 }
+DAMAGE = ["", *"{}[]\"',:<>/\\()= \n", "</", '{"arguments": {"x": 1}, "name": "g"}', "null"]
 EXPECTED = [("weather", {"city": PLACE}), ("ping", {})]
 FORMATS = pytest.mark.parametrize("style", STYLES)
 
@@ -87,6 +90,17 @@ def test_calls_are_read_at_any_cut(style: str) -> None:
     assert (once[0], [(name, json.loads(given)) for name, given in once[1]]) == ("", EXPECTED)
     for pieces in cuts(text):
         assert read(answers(form), pieces) == once
+
+
+@given(st.sampled_from(sorted(STYLES)), st.data())
+def test_what_is_nearly_calls_is_read_alike_at_any_cut(style: str, data: st.DataObject) -> None:
+    form, text = STYLES[style]
+    for _ in range(data.draw(st.integers(1, 3))):
+        place, dropped = data.draw(st.integers(0, len(text))), data.draw(st.integers(0, 6))
+        text = text[:place] + data.draw(st.sampled_from(DAMAGE)) + text[place + dropped :]
+    once = read(answers(form), [text])
+    for size in (1, 2, 5):
+        assert read(answers(form), [text[start : start + size] for start in range(0, len(text), size)]) == once
 
 
 @pytest.mark.parametrize("style", ["hermes", "mistral", "kimi", "coder", "glm"])
