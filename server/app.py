@@ -13,9 +13,8 @@ from engine.errors import Busy, HexserveError
 from server.api import documents, rerank, status, steps, tokenize
 from server.api.anthropic import routes as anthropic
 from server.api.body import BodyLimits
-from server.api.ollama import embed as ollama_embed
-from server.api.ollama import generation as ollama_generation
 from server.api.ollama import models as ollama_models
+from server.api.ollama import routes as ollama
 from server.api.openai import audio, chat, completions, embeddings, realtime, responses
 from server.api.openai.response_runs import StoredResponses
 from server.api.openapi import OpenApiDocument
@@ -67,9 +66,9 @@ def create_app(
     app.state.server = Server(settings, models, in_flight or InFlight(), metrics, slots, media)
     routers = [chat.router, completions.router, responses.router, tokenize.router, status.router]
     app.state.stored = stored
-    routers += [anthropic.router, ollama_generation.router, ollama_models.router]
+    routers += [anthropic.router, ollama.router, ollama_models.router]
     app.state.sessions = realtime.OpenSessions()
-    routers += [audio.router, realtime.router, embeddings.router, rerank.router, ollama_embed.router]
+    routers += [audio.router, realtime.router, embeddings.router, rerank.router]
     if settings.page:
         routers += [documents.router, page.router, steps.router]
         app.state.document = OpenApiDocument(app, has_keys=len(keys) > 0)

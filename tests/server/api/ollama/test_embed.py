@@ -6,7 +6,7 @@ import httpx
 import numpy as np
 import pytest
 
-from server.api.ollama.embed import OllamaEmbedAnswer, OllamaEmbeddingsAnswer
+from server.api.ollama.routes import OllamaEmbedAnswer, OllamaEmbeddingsAnswer
 from tests.server.answers import check_answer
 from tests.server.scripted_engine import NAME, ScriptedEngine
 

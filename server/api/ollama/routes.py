@@ -1,10 +1,12 @@
-"""POST /api/chat and POST /api/generate: Ollama's format over the chat route's own path."""
+"""Ollama's routes that ask a model: POST /api/chat and /api/generate, over the chat route's path, and /api/embed."""
 
 import time
 from functools import partial
 
 from fastapi import APIRouter, Request, Response
 
+from engine.client.pooling import finished
+from engine.request import Pooling
 from server.api.body import UntypedRoute
 from server.api.ollama.answers import (
     DoneReason,
@@ -17,12 +19,20 @@ from server.api.ollama.answers import (
     generate_line,
     stamp,
 )
-from server.api.ollama.requests import OllamaChatRequest, OllamaGenerateRequest, OllamaGenerationBody
+from server.api.ollama.requests import (
+    OllamaChatRequest,
+    OllamaEmbeddingsRequest,
+    OllamaEmbedRequest,
+    OllamaGenerateRequest,
+    OllamaGenerationBody,
+)
 from server.api.ollama.translation import (
     LoadedModel,
     as_chat,
+    as_embedding,
     chat_name,
     check_prompt,
+    embed_name,
     fitted,
     generate_name,
     kept_s,
@@ -35,10 +45,27 @@ from server.api.ollama.translation import (
 from server.api.openapi import LINES, answers
 from server.generation import framing
 from server.generation.answers import TokenCount
-from server.generation.launch import answer, any_model, written
+from server.generation.launch import Pooled, answer, any_model, until_left, written, written_aside
 from server.generation.params import check_generates
+from server.generation.pooling import EmbeddingRequest, check_dimensions, embedding_inputs, embedding_spec
 from server.generation.prepare import PreparedChat, field_aliases, prepared_chat, prepared_text
 from server.http.error_formats import OllamaError
+from server.http.fields import Answer
+
+
+class OllamaEmbedAnswer(Answer):
+    """Answer of POST /api/embed: a vector of length 1 for each text, and durations in nanoseconds."""
+
+    model: str
+    embeddings: list[list[float]]
+    total_duration: int
+    load_duration: int
+    prompt_eval_count: int
+
+
+class OllamaEmbeddingsAnswer(Answer):
+    embedding: list[float]
+
 
 router = APIRouter(route_class=UntypedRoute)
 line_answers = partial(answers, stream=LINES, model=OllamaError)
@@ -109,3 +136,35 @@ async def _answered(
     count = TokenCount(stream.prompt_tokens, 1)
     writer = OllamaWriter(body.model, count, choice, line_of, loaded.stopwatch, chat.params.logprobs)
     return await answer(request, stream, writer, body.stream is not False, framing.LINES)
+
+
+@router.post("/api/embed", responses=answers(OllamaEmbedAnswer, model=OllamaError))
+async def create_ollama_embed(body: OllamaEmbedRequest, request: Request) -> Response:
+    """The vector of one text or of many."""
+    loaded = await load_model(request, body.model, body.keep_alive, embedding_spec)
+    spec = embedding_spec(loaded.service.engine.info.manifest)
+    check_dimensions(body.dimensions, spec)
+    pooled = await _pooled(request, loaded, as_embedding(body))
+
+    def made() -> OllamaEmbedAnswer:
+        vectors = [finished(raw, spec, body.dimensions).tolist() for raw in pooled.vectors]
+        took = loaded.stopwatch.durations(time.perf_counter_ns(), None)
+        return OllamaEmbedAnswer(body.model, vectors, took["total_duration"], took["load_duration"], pooled.tokens)
+
+    return await written_aside(made)
+
+
+@router.post("/api/embeddings", responses=answers(OllamaEmbeddingsAnswer, model=OllamaError))
+async def create_ollama_embedding(body: OllamaEmbeddingsRequest, request: Request) -> Response:
+    """The vector of one text, as older clients ask for it."""
+    loaded = await load_model(request, body.model, body.keep_alive, embedding_spec)
+    spec = embedding_spec(loaded.service.engine.info.manifest)
+    with field_aliases(embed_name):
+        pooled = await _pooled(request, loaded, as_embedding(body))
+    return await written_aside(lambda: OllamaEmbeddingsAnswer(finished(pooled.vectors[0], spec).tolist()))
+
+
+async def _pooled(request: Request, loaded: LoadedModel, body: EmbeddingRequest) -> Pooled:
+    service = loaded.service
+    inputs = embedding_inputs(body, service.engine.info)
+    return await until_left(request, service.pooled(service.envelope("ollama"), inputs, Pooling(), 0))
