@@ -29,7 +29,7 @@ def test_free_bundle(free_bundle: Path) -> None:
     text = drawn(free_bundle)
     manifest = load_manifest(free_bundle)
     assert manifest.kv_bytes_per_token == 2 * 2 * 2 * 16 * 4
-    for expected in ("free_1_of_2", "decoder", "lmhead", "512 B a token", "top-1", "part_2_of_2.data", "free (any"):
+    for expected in ("free_1_of_2", "decoder", "lmhead", "512 bytes a token", "top-1", "part_2_of_2.data", "free (any"):
         assert expected in text
     assert manifest.quality is None and "output errors" not in text
     assert manifest.kv_bytes_per_token == 512 and "524.3 kB" in text
@@ -55,7 +55,7 @@ def test_segments_are_drawn_by_kind(segmented_bundle: Path) -> None:
 def test_int8_caches_are_drawn_with_their_size_and_loss(int8_cache_bundle: Path, segmented_bundle: Path) -> None:
     """2 layers, keys and values, 2 heads of 16: a number is a byte instead of four."""
     text = drawn(int8_cache_bundle)
-    assert "128 B a token (int8)" in text and "512 B a token (float32)" in drawn(segmented_bundle)
+    assert "128 bytes a token (int8)" in text and "512 bytes a token (float32)" in drawn(segmented_bundle)
     assert "scales of int8 caches" in text and "kv_scales.f32" in text
     assert "(int8); against float32: top-1" in text and "against float32" not in drawn(segmented_bundle)
 
