@@ -78,6 +78,14 @@ class TensorSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     scale: Scale | None = None
     zero_point: Annotated[int, Meta(ge=-65536, le=65536)] | None = None
 
+    @property
+    def encoding(self) -> tuple[str, float | None, int | None]:
+        return self.dtype, self.scale, self.zero_point
+
+    def __str__(self) -> str:
+        scale = "" if self.scale is None else f", scale {self.scale:.6g}, zero point {self.zero_point}"
+        return f"{self.dtype} {list(self.shape)}{scale}"
+
 
 class GraphSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     """One ONNX file. `rows` (AR) and `context` (CL) are None when free; layers are absolute and inclusive."""

@@ -8,6 +8,8 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import msgspec
+
 from engine.bundle.manifest import GRAPH_NAME, GraphKind, TensorSpec
 from engine.errors import BundleError
 from engine.genie.roles import CACHES, CARRIED, STATES, WINDOWS, Meaning, Role, classify, meaning
@@ -36,14 +38,6 @@ class Slot:
     name: str
     meaning: Meaning
     spec: TensorSpec
-
-    @property
-    def encoding(self) -> tuple[str, float | None, int | None]:
-        return self.spec.dtype, self.spec.scale, self.spec.zero_point
-
-    def __str__(self) -> str:
-        scale = "" if self.spec.scale is None else f", scale {self.spec.scale:.6g}, zero point {self.spec.zero_point}"
-        return f"{self.spec.dtype} {list(self.spec.shape)}{scale}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,11 +247,8 @@ def _check_outputs(results: Sequence[tuple[BinaryTensor, Meaning]]) -> None:
 def _slot(tensor: BinaryTensor, role: Meaning, rows: int, context: int | None, columns: int | None) -> Slot:
     """columns: what the last axis of keys must be; past ones for an input, rows for an output."""
     shape = _contract_shape(tensor, role, rows, context, columns)
-    scale = zero = None
-    if tensor.encoding is not None and tensor.dtype in INTEGERS:
-        scale, zero = tensor.encoding.scales[0], -tensor.encoding.offsets[0]
     name = role.role.value if role.role is Role.LOGITS else tensor.name
-    return Slot(tensor.name, role, TensorSpec(name, tensor.dtype, shape, scale, zero))
+    return Slot(tensor.name, role, msgspec.structs.replace(tensor.spec(), name=name, shape=shape))
 
 
 def _contract_shape(
@@ -315,8 +306,8 @@ def _check_caches(part: Part) -> None:
             raise BundleError(f"tensor {caches[cache].removesuffix('_in')}_out is missing")
         if taken is None:
             raise BundleError(f"tensor {caches[cache].removesuffix('_out')}_in is missing: what is cached must be read")
-        if taken.encoding != given.encoding:
+        if taken.spec.encoding != given.spec.encoding:
             raise BundleError(
-                f"tensors {taken.name} and {given.name} have different encodings ({taken} and {given}), so the cache "
-                "cannot be stored as it is"
+                f"tensors {taken.name} and {given.name} have different encodings ({taken.spec} and {given.spec}), "
+                "so the cache cannot be stored as it is"
             )

@@ -15,7 +15,7 @@ from engine.bundle.manifest import FORMAT_VERSION, GraphKind, GraphSpec, Manifes
 from engine.bundle.model_spec import ModelSpec
 from engine.bundle.specs import ModelTask, SpeechSpec
 from engine.bundle.speech import FEATURES, check_speech, cross_name, self_name
-from engine.bundle.tensors import INTEGERS, LOGITS
+from engine.bundle.tensors import LOGITS
 from engine.errors import BundleError, CompileError
 from engine.files import TOKENIZER_BYTES, is_regular, one_line, read_bytes, reading
 from engine.genie.config import Fields
@@ -23,7 +23,7 @@ from engine.genie.read import TARGETS, USUAL_CHIP, GenieBundle, Wrapper
 from engine.genie.text import TOKENIZER_FILE, GenieText, read_metadata
 from engine.models.encoder_families import NO_ROTATION
 from engine.models.speech import CONVOLUTION_STRIDE
-from engine.runtime.qnn.binary import BinaryGraph, BinaryInfo, BinaryTensor
+from engine.runtime.qnn.binary import BinaryGraph, BinaryInfo
 from engine.runtime.qnn.ep_context import ContextNode
 from engine.runtime.qnn.reader import check_age
 from engine.speech.special_tokens import Window, speech_spec
@@ -95,7 +95,7 @@ def _binary(folder: Path, part: str) -> Path:
 
 def _wrapper(part: str, kind: GraphKind, info: BinaryInfo) -> Wrapper:
     (graph,) = info.graphs
-    inputs, outputs = (tuple(map(_spec, tensors)) for tensors in (graph.inputs, graph.outputs))
+    inputs, outputs = (tuple(tensor.spec() for tensor in tensors) for tensors in (graph.inputs, graph.outputs))
     spec = GraphSpec(part, f"{part}.onnx", kind, 1, 1, inputs, outputs)
     return Wrapper(spec, (_node(graph, f"{part}.bin", info.build_id),))
 
@@ -103,13 +103,6 @@ def _wrapper(part: str, kind: GraphKind, info: BinaryInfo) -> Wrapper:
 def _node(graph: BinaryGraph, binary: str, sdk: str) -> ContextNode:
     inputs, outputs = (tuple(tensor.name for tensor in tensors) for tensors in (graph.inputs, graph.outputs))
     return ContextNode(graph.name, binary, inputs, outputs, sdk_version=sdk)
-
-
-def _spec(tensor: BinaryTensor) -> TensorSpec:
-    scale = zero = None
-    if tensor.encoding is not None and tensor.dtype in INTEGERS:
-        scale, zero = tensor.encoding.scales[0], -tensor.encoding.offsets[0]
-    return TensorSpec(tensor.name, tensor.dtype, tensor.shape, scale, zero)
 
 
 def _tensors(graph: GraphSpec) -> dict[str, TensorSpec]:

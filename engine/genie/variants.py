@@ -129,10 +129,10 @@ def _check_chain(variant: Variant, name: str) -> None:
         given, taken = _only(before.outputs, before.graph), after.input_of(Role.HIDDEN)
         if taken is None:
             raise BundleError(f"{name}: graph {after.graph} takes tokens in the middle of the chain")
-        if (given.encoding, given.spec.shape) != (taken.encoding, taken.spec.shape):
+        if (given.spec.encoding, given.spec.shape) != (taken.spec.encoding, taken.spec.shape):
             raise BundleError(
                 f"{name}: tensor {given.name} of {before.graph} does not fit {taken.name} of {after.graph}: "
-                f"{given} and {taken}"
+                f"{given.spec} and {taken.spec}"
             )
 
 
@@ -185,9 +185,9 @@ def _check_alike(variants: Sequence[Variant]) -> None:
         slots = [slot for part in variant.body for slot in part.outputs if slot.meaning.layer >= 0]
         for slot in slots:
             first, where = seen.setdefault(slot.name, (slot, variant))
-            if (first.encoding, _heads(first)) != (slot.encoding, _heads(slot)):
+            if (first.spec.encoding, _heads(first)) != (slot.spec.encoding, _heads(slot)):
                 raise BundleError(
-                    f"tensor {slot.name} is {first} in {where} and {slot} in {variant}: "
+                    f"tensor {slot.name} is {first.spec} in {where} and {slot.spec} in {variant}: "
                     "the variants cannot share a cache"
                 )
         if {slot.name for slot in slots} != set(seen):

@@ -15,7 +15,9 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from engine.bundle.manifest import TensorSpec
 from engine.bundle.specs import Axis, Count, Name, Text
+from engine.bundle.tensors import INTEGERS
 from engine.errors import BundleError
 
 
@@ -35,6 +37,12 @@ class BinaryTensor(msgspec.Struct, frozen=True, omit_defaults=True):
     shape: Annotated[tuple[Axis, ...], Meta(max_length=8)]
     data_format: Count = 0
     encoding: QnnEncoding | None = None
+
+    def spec(self) -> TensorSpec:
+        """As a manifest has it; of several scales the first."""
+        if self.encoding is None or self.dtype not in INTEGERS:
+            return TensorSpec(self.name, self.dtype, self.shape)
+        return TensorSpec(self.name, self.dtype, self.shape, self.encoding.scales[0], -self.encoding.offsets[0])
 
 
 class BinaryGraph(msgspec.Struct, frozen=True):

@@ -72,8 +72,8 @@ def _check_chain(spec: GraphSpec, links: list[BinaryGraph]) -> None:
             before = made.get(tensor.name)
             if before is not None and _form(before) != _form(tensor):
                 raise BundleError(
-                    f"graph {spec.name}: {tensor.name} leaves one part as {_words(before)} and enters the next as "
-                    f"{_words(tensor)}"
+                    f"graph {spec.name}: {tensor.name} leaves one part as {before.spec()} and enters the next as "
+                    f"{tensor.spec()}"
                 )
         made |= {tensor.name: tensor for tensor in link.outputs}
 
@@ -100,8 +100,7 @@ def _check_side(spec: GraphSpec, side: str, wanted: Iterable[TensorSpec], found:
             )
         if real.dtype != tensor.dtype or _axes(real.shape) != _axes(tensor.shape):
             raise BundleError(
-                f"graph {spec.name} {side} {tensor.name} is {_words(real)} in its binary, "
-                f"the manifest says {tensor.dtype} {list(tensor.shape)}"
+                f"graph {spec.name} {side} {tensor.name} is {real.spec()} in its binary, the manifest says {tensor}"
             )
         _check_encoding(spec, side, tensor, real)
     if left:
@@ -109,16 +108,13 @@ def _check_side(spec: GraphSpec, side: str, wanted: Iterable[TensorSpec], found:
 
 
 def _check_encoding(spec: GraphSpec, side: str, tensor: TensorSpec, real: BinaryTensor) -> None:
-    scale, offset = _scale(real)
-    same = (scale is None) == (tensor.scale is None)
-    if same and scale is not None and tensor.scale is not None:
-        near = abs(scale - tensor.scale) <= RELATIVE * abs(scale)
-        same = near and offset == -(tensor.zero_point or 0)
+    own = real.spec()
+    same = (own.scale is None) == (tensor.scale is None)
+    if same and own.scale is not None and tensor.scale is not None:
+        near = abs(own.scale - tensor.scale) <= RELATIVE * abs(own.scale)
+        same = near and own.zero_point == (tensor.zero_point or 0)
     if not same:
-        raise BundleError(
-            f"graph {spec.name} {side} {tensor.name} has scale {scale} and offset {offset} in its binary, the manifest "
-            f"says scale {tensor.scale} and zero point {tensor.zero_point}"
-        )
+        raise BundleError(f"graph {spec.name} {side} {tensor.name} is {own} in its binary, the manifest says {tensor}")
 
 
 def _check_caches(spec: GraphSpec, inputs: Mapping[str, BinaryTensor], outputs: Mapping[str, BinaryTensor]) -> None:
@@ -129,30 +125,17 @@ def _check_caches(spec: GraphSpec, inputs: Mapping[str, BinaryTensor], outputs: 
         twin = outputs.get(DESCRIBED.sub("_out", name))
         if twin is None:
             raise BundleError(f"graph {spec.name} takes {name} but gives nothing to fill it with")
-        if (twin.dtype, _scale(twin)) != (tensor.dtype, _scale(tensor)):
-            raise BundleError(f"graph {spec.name}: {name} is {_words(tensor)}, {twin.name} is {_words(twin)}")
+        if twin.spec().encoding != tensor.spec().encoding:
+            raise BundleError(f"graph {spec.name}: {name} is {tensor.spec()}, {twin.name} is {twin.spec()}")
 
 
 def _form(tensor: BinaryTensor) -> tuple[object, ...]:
-    return tensor.dtype, _axes(tensor.shape), tensor.data_format, _scale(tensor)
+    return _axes(tensor.shape), tensor.data_format, tensor.spec().encoding
 
 
 def _axes(shape: Iterable[int | str]) -> list[int | str]:
     """Exports differ in axes of length 1; the bytes are the same."""
     return [size for size in shape if size != 1]
-
-
-def _scale(tensor: BinaryTensor) -> tuple[float | None, int | None]:
-    """Scale and offset of a quantised tensor, nothing for others."""
-    if tensor.encoding is None or tensor.dtype.startswith("float"):
-        return None, None
-    return tensor.encoding.scales[0], tensor.encoding.offsets[0]
-
-
-def _words(tensor: BinaryTensor) -> str:
-    scale, offset = _scale(tensor)
-    encoded = "" if scale is None else f" (scale {scale}, offset {offset})"
-    return f"{tensor.dtype} {list(tensor.shape)}{encoded}"
 
 
 TRIAL_FOLDER = "loads"
