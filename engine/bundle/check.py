@@ -5,6 +5,7 @@ Legend: N = rows, C = context, P = past columns, K = KV heads, D = head size.
 
 from engine.bundle.encoder import check_encoder
 from engine.bundle.fused import check_fused
+from engine.bundle.images import check_images
 from engine.bundle.manifest import GraphKind, GraphSpec, Manifest, TensorSpec
 from engine.bundle.segments import check_segments
 from engine.bundle.serial import check_serial
@@ -54,6 +55,7 @@ def check_contract(manifest: Manifest) -> None:
         return
     check_head_weight(manifest)
     _check_embedding(manifest)
+    check_images(manifest)
     if manifest.is_serial:
         check_serial(manifest)
         return
@@ -118,7 +120,7 @@ def check_listed(manifest: Manifest) -> None:
     binaries = manifest.npu.binaries if manifest.npu else ()
     floats = tuple(name for name in (manifest.kv_scales, manifest.conv_weights, manifest.head_basis) if name)
     prefix = (manifest.forecast.file,) if manifest.forecast else ()
-    for name in (*binaries, *(graph.file for graph in manifest.graphs), *floats, *prefix):
+    for name in (*binaries, *(graph.file for graph in manifest.every_graph), *floats, *prefix):
         listed_bytes(manifest, name)
 
 

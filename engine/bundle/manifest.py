@@ -175,7 +175,8 @@ class Manifest(msgspec.Struct, frozen=True, omit_defaults=True):
     quality: of 4-bit codes that were chosen, None where they are rounded to nearest. embedding: the embeddings of
     tokens where graphs take them in place of ids; layer_embedding: what each layer gets of a token besides. window: how
     far back the rows of window caches see, 0 = there are none.
-    sample: what is tried at load, None where nothing is. vision: None for a model that reads no images.
+    sample: what is tried at load, None where nothing is. vision: None for a model that reads no images; image_graph:
+    its graph where that has one size.
     head_basis: the file of the factors and turns that keys and values are stored with, "" where there are none.
     """
 
@@ -213,7 +214,13 @@ class Manifest(msgspec.Struct, frozen=True, omit_defaults=True):
     window: UnknownSize = 0
     sample: SampleSpec | None = None
     vision: VisionSpec | None = None
+    image_graph: GraphSpec | None = None
     head_basis: Text = ""
+
+    @property
+    def every_graph(self) -> tuple[GraphSpec, ...]:
+        """Those of the text, then that of images if it has one size."""
+        return self.graphs if self.image_graph is None else (*self.graphs, self.image_graph)
 
     @property
     def row_outputs(self) -> int:

@@ -124,8 +124,8 @@ def is_scatter(graphs: Iterable[GraphSpec]) -> bool:
 
 
 EMBEDS = ("inputs_embeds", "input_embeds")
-IMAGES = re.compile(r"visual_pos_masks|deepstack_visual_embeds_\d+")  # zeros of these mean that there are none
 LAYER_EMBEDS = "per_layer_inputs"
+
 # The row inputs that every kind of graph has, and what the last graph gives.
 IDS, MASK, COS, SIN = "input_ids", "attention_mask", "position_ids_cos", "position_ids_sin"
 LOGITS = "logits"

@@ -1,5 +1,6 @@
 """What a bundle says of images: how one is cut into tiles, how a prompt names it, and the graph that reads a tile."""
 
+import re
 from enum import StrEnum
 from typing import Annotated
 
@@ -13,13 +14,25 @@ PIXELS, FEATURES = "pixels", "image_features"  # uint8 [1, 3, side, side]; float
 # [P, 1], the largest row and column, at least 1 [1, 2].
 PATCHES, PLACES, PADDING, SPAN = "patches", "places", "padding", "span"
 EMBEDS, EMBEDDED = "inputs_embeds", "is_embedded"  # of the first linear graph: rows [1, N, hidden], 1 where they count
+# Of a graph of one size, as in GenieX bundles: floats as `FixedSpec` says; what patches P see of each other [1, P, P],
+# all or those of a window, HIDDEN where nothing. It gives FEATURES, and what is added behind a layer of the text apart.
+PIXEL_VALUES, SEEN, SEEN_IN_WINDOW, HIDDEN = "pixel_values", "full_attention_mask", "window_attention_mask", -1000.0
+# Of the text graphs beside: which rows are images' [1, N]; to the first of them the first of DEEP [T, H] is added, ...
+IMAGE_ROWS, DEEP = "visual_pos_masks", re.compile(r"deepstack_visual_embeds_(\d+)")
 Side = Annotated[int, Meta(ge=0, le=4096)]
 Pixels = Annotated[int, Meta(ge=1, le=1 << 32)]
+Colour = Annotated[float, Meta(ge=-10, le=10)]
+Deviation = Annotated[float, Meta(ge=1e-6, le=10)]
 
 
 def deepstack_name(layer: int) -> str:
     """What is added to the rows of an image behind a layer of the text: [1, N, hidden], 0 in all other rows."""
     return f"deepstack_{layer}"
+
+
+def deep_features(layer: int) -> str:
+    """The same of a pool, and as the graph of images gives it: [T, hidden]."""
+    return f"deepstack_visual_embeds_{layer}"
 
 
 class Cutting(StrEnum):
@@ -66,6 +79,20 @@ class NativeSpec(msgspec.Struct, frozen=True, omit_defaults=True):
         return -(-rows // self.window) * -(-columns // self.window) * self.window**2
 
 
+class FixedSpec(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a graph of one size takes: colours from 0 to 1, minus `mean`, by `std`, of each channel.
+
+    height, width: pixels. Of a native image: frames, of a patch, all alike; theta, of the rotation by row and column.
+    """
+
+    height: Annotated[int, Meta(ge=1, le=4096)]
+    width: Annotated[int, Meta(ge=1, le=4096)]
+    mean: tuple[Colour, Colour, Colour]
+    std: tuple[Deviation, Deviation, Deviation]
+    frames: Annotated[int, Meta(ge=1, le=16)] = 1
+    theta: Annotated[float, Meta(ge=1, le=1e12)] = 1e4
+
+
 class VisionSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     """Images of a bundle whose text graphs take rows in place of tokens.
 
@@ -76,7 +103,7 @@ class VisionSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     tile, tile_tag or whole_tag between them; tile_tag has {row} and {column}, from 1. row_end: behind a row of tiles,
     and once more behind all of them. closing: behind the last tile. longest: the longer side of an image before it is
     cut, 0 = as it is. most_tiles: of a canvas, the whole image not counted. both_ways: rows of a tile see each other
-    both ways, so that all of them lie in one step.
+    both ways, so that all of them lie in one step. fixed: None = the graph has free sizes.
     """
 
     file: Name
@@ -97,3 +124,4 @@ class VisionSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     native: NativeSpec | None = None
     deepstack: Annotated[int, Meta(ge=0, le=64)] = 0
     both_ways: bool = False
+    fixed: FixedSpec | None = None

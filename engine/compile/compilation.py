@@ -65,8 +65,8 @@ class Compilation:
 
     packed: by part; packed_encoder: instead, of an encoder. graphs: of the bundle; onnx_graphs: what its context
     binaries were made from. files: entries of the manifest. encodings: of activations, by their key in the bundle.
-    quality: how 4-bit codes were chosen, None = rounded to nearest.
-    wide: tensors that get 8 bits all the same. vision: None for a model that reads no images.
+    quality: how 4-bit codes were chosen, None = rounded to nearest. wide: tensors that get 8 bits all the same.
+    vision: None for a model that reads no images; image_graph: of one size.
     is_rotated: whether the stream is. original, original_network: as the source has them, whatever stages make of it.
     """
 
@@ -94,6 +94,7 @@ class Compilation:
     quality: QualitySpec | None = None
     wide: frozenset[str] = frozenset()
     vision: VisionSpec | None = None
+    image_graph: GraphSpec | None = None
     is_rotated: bool = False
     original: Checkpoint = field(init=False)
     original_network: Network = field(init=False)
@@ -159,6 +160,7 @@ def describe(work: Compilation) -> Manifest:
         quality=work.quality,
         encoder=network.encoder.spec if network.encoder else None,
         vision=work.vision,
+        image_graph=work.image_graph,
     )
 
 

@@ -14,6 +14,7 @@ from engine.compile.graphs.layers import FUSED, NPU
 from engine.compile.graphs.pool import PartPlan, plan_parts
 from engine.compile.graphs.recurrence import conv_weights_stage
 from engine.compile.graphs.vision import vision_stage
+from engine.compile.image_plan import check_images, open_for, resolve_split
 from engine.compile.plan import (
     check_arguments,
     check_layers,
@@ -46,7 +47,7 @@ from engine.compile.targets.cpu import (
 )
 from engine.compile.targets.encoder import compile_encoder
 from engine.compile.targets.measure import baseline_warning, measure_logits, parity_stage, quality_stage
-from engine.compile.targets.npu import SOURCES, binaries_stage, genie_stage, plan_binaries
+from engine.compile.targets.npu import SOURCES, binaries_stage, genie_stage, image_binary_stage, plan_binaries
 from engine.compile.targets.speech import compile_speech
 from engine.isolation.machine import usable_memory
 from engine.models.encoders import architecture_of, is_encoder_folder
@@ -62,9 +63,9 @@ INTEGER = (calibration_stage, graphs_stage(integer_graph))
 
 def stages_of(is_npu: bool, graphs: Sequence[Stage], ending: Sequence[Stage] = (genie_stage,)) -> tuple[Stage, ...]:
     """In order; the text comes first: it is quick, and often what is missing. ending: what only an NPU's have."""
-    made = (text_stage, *WEIGHTS, *graphs)
+    made = (text_stage, vision_stage, *WEIGHTS, *graphs)
     if is_npu:
-        return (*made, binaries_stage, quality_stage(measure_logits), *ending, hash_stage)
+        return (*made, binaries_stage, image_binary_stage, quality_stage(measure_logits), *ending, hash_stage)
     return (*made, hash_stage, parity_stage(measure_logits))
 
 
@@ -110,13 +111,14 @@ def resolve(arguments: CompileArguments, progress: ProgressSink) -> tuple[Compil
     """
     check_arguments(arguments)
     shapes = fixed_shapes(arguments)
-    source = open_source(arguments.source, with_images=layout_of(arguments) is Layout.SEGMENTS)
+    source = open_for(arguments)
     if source.remark:
         progress.note(source.remark)
     arguments = with_kept_floats(arguments, source.float_bytes(), usable_memory())
     network = read_network(source.config, requested_context(arguments, shapes))
-    arguments = resolve_caches(resolve_layout(arguments, network.odd_head_dim), network)
+    arguments = resolve_split(resolve_caches(resolve_layout(arguments, network.odd_head_dim), network), network)
     check_recurrent(arguments, network)
+    check_images(arguments, network)
     check_layers(arguments, network)
     arguments = resolve_task(arguments, source.config, SentenceFiles.read(arguments.source))
     check_task(arguments, source.config, network)

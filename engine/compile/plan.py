@@ -191,9 +191,6 @@ def check_layers(arguments: CompileArguments, network: Network) -> None:
         raise UnsupportedModel("attn_logit_softcapping is not supported for a model that reads images")
     if layout_of(arguments) is Layout.SEGMENTS:
         return
-    if network.reads_images:
-        family = network.spec.family
-        raise CompileError(f"a model that reads images ({family}) needs --target cpu with --layout segments")
     is_pool = layout_of(arguments) is Layout.POOL
     is_float = is_pool and method_of(arguments).activations is Activations.FLOAT32
     lacking = network.unlike_layers or ("" if is_float else network.other_stream)

@@ -64,6 +64,7 @@ def write_embedding(work: Compilation) -> None:
     """Write the table that the host looks tokens up in, float32 as in GenieX bundles."""
     name, vocab = f"{work.network.details.names.embedding}.weight", work.network.spec.vocab
     factor = np.float32(work.network.details.multipliers.embedding)
+    work.checkpoint.require(name, (vocab, work.network.spec.hidden))
     with (work.folder / EMBEDDING_FILE).open("wb") as file:
         for start in range(0, vocab, EMBEDDING_ROWS):
             rows = work.checkpoint.rows(name, start, min(start + EMBEDDING_ROWS, vocab))

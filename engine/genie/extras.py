@@ -4,7 +4,6 @@ Keys of tables: what qai-hub-models 0.65 writes into genie_config.json (`dialog.
 usual name.
 """
 
-import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,7 +17,6 @@ from engine.errors import BundleError, CompileError
 from engine.files import brief, confined, is_regular, shown
 from engine.genie.config import CONFIG_FILE, MAX_TOKENS, SELF_SPECULATION, Fields, GenieConfig, load_optional
 from engine.genie.roles import Role
-from engine.genie.text import read_metadata
 from engine.genie.variants import Variant
 from engine.models.config_fields import ConfigFields
 from engine.models.rotary import MAX_POSITIONS, RopeReading, read_rope
@@ -104,7 +102,8 @@ def read_forecast(folder: Path, config: GenieConfig, model: ModelSpec, kv_dtype:
 
 
 # Kinds whose text-only form is plain rotation: image positions are what they add.
-PLAIN_KINDS = ("default", "partial", "qwen2vl-mrope", "qwen3vl-mrope")
+BY_AXIS = ("qwen2vl-mrope", "qwen3vl-mrope")  # rows and columns of an image: in blocks, and woven
+PLAIN_KINDS = ("default", "partial", *BY_AXIS)
 SCALED_KINDS = ("llama3", "longrope", "linear")
 OF_TENSORS = ("partial_rotary_factor", "rope_theta", "type")  # told by them, or read elsewhere
 PROPORTIONAL = "proportional"  # the first frequencies of a whole table, the others do not turn
@@ -146,8 +145,13 @@ def genie_rope(config: GenieConfig, model: Fields, rotary_dim: int, context_toke
     }
     if scaling.get("rope_type") == "longrope" and not model.has("max_position_embeddings"):
         _check_stretch(scaling)
+    told = position.group("rope-scaling")
+    kind, sections = told.text("rope-type", ""), told.integers("mrope-section") if is_told else ()
+    if sections and (kind not in BY_AXIS or len(sections) != 3):
+        raise BundleError(f"{CONFIG_FILE}: mrope-section must be three numbers, of {' or '.join(BY_AXIS)}")
+    wanted = RopeReading(rotary_dim, longest, context_tokens, sections=sections, is_woven=kind == BY_AXIS[1])
     try:
-        rope = read_rope(ConfigFields(values, file), RopeReading(rotary_dim, longest, context_tokens))
+        rope = read_rope(ConfigFields(values, file), wanted)
     except CompileError as error:
         raise BundleError(str(error)) from error
     if position.group("rope-scaling").text("rope-type", "") != PROPORTIONAL:
@@ -240,9 +244,6 @@ def _encoding(told: Fields, where: str) -> tuple[float, int]:
     )
 
 
-log = logging.getLogger("hexserve.genie")
-
-
 def read_window(config: GenieConfig, model: Fields, variant: Variant) -> tuple[int, RopeSpec | None]:
     """How far back rows of window caches see, and the rotation of their layers; (0, None) where there are none.
 
@@ -258,10 +259,3 @@ def read_window(config: GenieConfig, model: Fields, variant: Variant) -> tuple[i
         raise BundleError(f"{CONFIG_FILE}: no positional encoding of the layers that see a window (prefix swa_)")
     own = replace(config, position=config.local_position)
     return window, genie_rope(own, Fields({}, "config.json"), int(cos.spec.shape[-1]) * 2, variant.context)
-
-
-def tell_images(folder: Path) -> None:
-    """Say in the log that images are not read, where the folder has an encoder of them."""
-    sees = read_metadata(folder).group("genie").values.get("supports_vision") is True
-    if sees or any(folder.glob("vision_encoder*.bin")):
-        log.warning("%s has an encoder of images, which is not served: the model answers text only", folder.name)

@@ -26,8 +26,8 @@ from engine.genie.extras import (
     read_forecast,
     read_table,
     read_window,
-    tell_images,
 )
+from engine.genie.images import read_images
 from engine.genie.parts import Part, Slot, read_part
 from engine.genie.roles import Role
 from engine.genie.text import GenieText, read_genie_text, read_metadata, sample_of
@@ -91,7 +91,6 @@ def read_genie(folder: Path, describe: Callable[[Path], BinaryInfo], runtime: st
     forecast = read_forecast(folder, config, shape, kv_dtype) if caches and not first.is_serial else None
     window, local_rope = read_window(config, model, first)
     shape = msgspec.structs.replace(shape, local_rope=local_rope)
-    tell_images(folder)
     embedding = layers = None
     if _takes(parts, Role.EMBEDS):
         embedding = read_table(folder, config.embedding, "dialog.embedding")
@@ -120,6 +119,11 @@ def read_genie(folder: Path, describe: Callable[[Path], BinaryInfo], runtime: st
         window=window,
         sample=sample_of(folder, text.spec, infos, shape.vocab),
     )
+    images = read_images(folder, model, text, manifest, describe)
+    if images is not None:
+        check_age(images.path.name, images.info, runtime)
+        manifest, binaries = images.beside(manifest), binaries | {images.path.name: images.path}
+        wrappers.append(Wrapper(images.graph, (images.node,)))
     files = {manifest.head_weight: extras.lm_head_weight} if extras.lm_head_weight else {}
     files |= {table.file: confined(folder, table.file) for table in (embedding, layers) if table is not None}
     files |= {forecast.spec.file: forecast.path} if forecast is not None else {}

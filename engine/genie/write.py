@@ -18,6 +18,7 @@ from engine.errors import BundleError
 from engine.genie.config import CONFIG_FILE, NO_BOS, load_fields
 from engine.genie.extras import SCALED_KINDS
 from engine.genie.text import token_ids
+from engine.genie.write_images import by_axis, image_files, image_metadata
 from engine.runtime.qnn.binary import padded, rename_graphs
 
 BACK_END_FILE = "htp_backend_ext_config.json"
@@ -57,10 +58,12 @@ def write_genie_files(folder: Path, manifest: Manifest, config: Mapping[str, obj
         raise BundleError(f"{manifest.name} has no context binaries that Genie could run")
     ids = token_ids(load_fields(folder / manifest.text.tokenizer))
     names = genie_names(manifest)
+    dialog = genie_config(manifest, ids, config or {}, tuple(names.copies))
     documents = {
-        CONFIG_FILE: genie_config(manifest, ids, config or {}, tuple(names.copies)),
+        CONFIG_FILE: dialog,
         BACK_END_FILE: back_end_config(npu.soc_model, npu.htp_arch),
-        METADATA_FILE: metadata(manifest),
+        METADATA_FILE: metadata(manifest, config or {}),
+        **image_files(manifest, config or {}, dialog["dialog"], BACK_END_FILE),
     }
     renamed = names.renamed
     for copy, (source, inside) in names.copies.items():
@@ -129,7 +132,8 @@ def genie_config(
     text, model = manifest.text, manifest.model
     bos = ids.get(text.bos_token, NO_BOS) if text.add_bos and text.bos_token else NO_BOS
     binaries = [*(file for _, links in _splits(manifest) for file, _ in links), *copies]
-    rotation, position = _rotation(model.rope, config)
+    merge = manifest.vision.native.merge if manifest.vision and manifest.vision.native else 0
+    rotation, position = _rotation(model.rope, config, merge)
     back_end = {
         "version": 1,
         "use-mmap": True,
@@ -179,9 +183,17 @@ def _embedding(table: TableSpec | None) -> dict[str, object]:
     return {"embedding": told}
 
 
-def _rotation(rope: RopeSpec, config: Mapping[str, object]) -> tuple[dict[str, object], dict[str, object]]:
-    """(keys of the back end, keys of the model): plain rotation stands in the former, scaled in the latter."""
+def _rotation(rope: RopeSpec, config: Mapping[str, object], merge: int) -> tuple[dict[str, object], dict[str, object]]:
+    """(keys of the back end, keys of the model): plain rotation stands in the former, another in the latter.
+
+    merge: patches of a side of what becomes a row, of images whose rows turn by their places, else 0.
+    """
     theta: float = int(rope.theta) if rope.theta.is_integer() else rope.theta
+    if merge and rope.kind != "default":
+        raise BundleError(f"Genie knows no rotation by rows and columns whose frequencies are scaled by {rope.kind}")
+    if merge:
+        told = {"type": "rope", "rope-dim": rope.rotary_dim // 2, "rope-theta": theta}
+        return {}, {"positional-encoding": told | {"rope-scaling": by_axis(rope, merge)}}
     if rope.kind == "default":
         return {"pos-id-dim": rope.rotary_dim // 2, "rope-theta": theta}, {}
     if rope.kind not in SCALED_KINDS:
@@ -210,7 +222,7 @@ def back_end_config(soc_model: int, htp_arch: int) -> dict[str, object]:
     }
 
 
-def metadata(manifest: Manifest) -> dict[str, object]:
+def metadata(manifest: Manifest, config: Mapping[str, object]) -> dict[str, object]:
     """The content of metadata.json: tensors of every pass with their encodings, in ONNX's sign."""
     assert manifest.npu is not None
     contexts = sorted({graph.context for graph in manifest.graphs if graph.context})
@@ -222,9 +234,9 @@ def metadata(manifest: Manifest) -> dict[str, object]:
         "tool_versions": {"qairt": manifest.npu.sdk, **manifest.versions},
         "model_files": {
             graph.name: {"inputs": _tensors(graph.inputs), "outputs": _tensors(graph.outputs)}
-            for graph in manifest.graphs
+            for graph in manifest.every_graph
         },
-        "genie": {"context_lengths": contexts, "supports_streaming": True},
+        "genie": {"context_lengths": contexts, "supports_streaming": True, **image_metadata(manifest, config)},
         "chipset_attributes": {"soc_model": manifest.npu.soc_model, "htp_version": f"v{manifest.npu.htp_arch}"},
     }
 

@@ -16,7 +16,6 @@ from engine.bundle.model_spec import ModelSpec, RopeSpec
 from engine.bundle.tensors import (
     EMBEDS,
     IDS,
-    IMAGES,
     MASK,
     ROTARY,
     WINDOW_MASK,
@@ -27,6 +26,7 @@ from engine.bundle.tensors import (
     place_of,
 )
 from engine.bundle.variant import StepShape, shape_of
+from engine.bundle.vision import DEEP, IMAGE_ROWS
 from engine.errors import BundleError
 from engine.runtime.interface import PackedBatch, PackedSegment
 from engine.runtime.mask import paint
@@ -236,6 +236,8 @@ class RowInputs:
         self._masks: dict[Encoding, tuple[Array, Array]] = {}
         self._rotary: dict[tuple[str, Encoding], Array] = {}
         self._window_masks: list[tuple[Array, Array]] = []
+        self._image_rows: list[tuple[Array, Array]] = []
+        self._deep: list[tuple[int, Array, Encoding]] = []
 
     def buffer(self, tensor: TensorSpec) -> Array | None:
         """The array to bind to a row input, None when the tensor is something else.
@@ -269,12 +271,27 @@ class RowInputs:
             array = self._arena.array(f"{tensor.name} {encoding}", half, np.dtype(tensor.dtype))
             self._rotary[tensor.name, encoding] = array
             return array.reshape((1,) * (len(tensor.shape) - 2) + array.shape)
-        return self._constant(tensor)
+        given = self._image_buffer(tensor)
+        return self._constant(tensor) if given is None else given
+
+    def _image_buffer(self, tensor: TensorSpec) -> Array | None:
+        """Of DeepStack: nothing is added until rows of images come."""
+        deep = DEEP.fullmatch(tensor.name)
+        if deep is None and tensor.name != IMAGE_ROWS:
+            return None
+        array = np.full([int(dim) for dim in tensor.shape], tensor.zero_point or 0, np.dtype(tensor.dtype))
+        if deep is None:
+            codes = np.array([0, 1])
+            is_plain = tensor.dtype == "bool"
+            self._image_rows.append(
+                (array, codes if is_plain else encoding_of(tensor).encode(codes.astype(np.float64)))
+            )
+        else:
+            self._deep.append((int(deep[1]), array, encoding_of(tensor)))
+        return array
 
     def _constant(self, tensor: TensorSpec) -> Array | None:
         """What is the same in every step of the shape."""
-        if IMAGES.fullmatch(tensor.name):
-            return np.full([int(dim) for dim in tensor.shape], tensor.zero_point or 0, np.dtype(tensor.dtype))
         if tensor.name == "cache_index":
             # Fresh columns always follow the past ones, so that scatter and concatenation are laid out alike.
             first = self._shape.past
@@ -296,8 +313,10 @@ class RowInputs:
         for codes, mask in self._window_masks:
             (segment,) = batch.segments
             mask[...] = codes[self._in_window(segment, mask.shape[1] - len(mask)).view(np.int8)]
+        turned_by = batch.positions if batch.axes is None else batch.axes
         for (name, encoding), out in self._rotary.items():
-            rotary.fill(name, encoding, batch.positions, out)
+            rotary.fill(name, encoding, turned_by, out)
+        self._fill_images(batch)
 
     def _in_window(self, segment: PackedSegment, columns: int) -> NDArray[np.bool_]:
         """bool [N, columns + N]: each row sees the last `window` tokens up to its own."""
@@ -307,3 +326,13 @@ class RowInputs:
         near = (tokens <= own[:, None]) & (tokens > own[:, None] - self._window) & (tokens >= 0)
         near[: segment.start] = False
         return np.ascontiguousarray(near)
+
+    def _fill_images(self, batch: PackedBatch) -> None:
+        for rows, codes in self._image_rows:
+            rows[...] = codes[0]
+        if batch.embedded is None:
+            return
+        for rows, codes in self._image_rows:
+            rows.reshape(-1)[batch.embedded.rows] = codes[1]
+        for layer, deep, encoding in self._deep:
+            batch.embedded.write_deep(layer, deep, encoding)

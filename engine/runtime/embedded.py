@@ -24,7 +24,13 @@ class EmbeddedRows:
 
     def write(self, hidden: Array, encoding: Encoding) -> None:
         """Put them in the place of what the embedding graph made of the rows' token ids: [1, N, H]."""
-        hidden[0, self.rows] = encoding.encode(self.values.astype(np.float64))
+        hidden[0, self.rows] = encoding.encode(self.values[:, : hidden.shape[-1]].astype(np.float64))
+
+    def write_deep(self, layer: int, deep: Array, encoding: Encoding) -> None:
+        """Put what DeepStack adds behind a layer into deep [T, H], in the order of the rows."""
+        begin, count = (1 + layer) * deep.shape[-1], len(self.rows)
+        values = self.values[np.argsort(self.rows), begin : begin + deep.shape[-1]]
+        deep[:count] = encoding.encode(values.astype(np.float64)) if values.shape[1] else encoding.encode(np.zeros(1))
 
     def moved(self, row_of: NDArray[np.int64]) -> "EmbeddedRows":
         """The same after the rows of the step have changed places."""

@@ -82,7 +82,10 @@ def _check_size(width: int, height: int, limits: PictureLimits) -> None:
 
 def _cut(image: Image.Image, spec: VisionSpec, is_small: bool) -> ImageTiles:
     if spec.native is not None:
-        width, height = native_size(*image.size, spec.native, is_small)
+        if spec.fixed is None:
+            width, height = native_size(*image.size, spec.native, is_small)
+        else:
+            width, height = spec.fixed.width, spec.fixed.height
         cell = spec.native.cell
         return ImageTiles(height // cell, width // cell, (_pixels(_resized(image, width, height, spec)),))
     if spec.longest:

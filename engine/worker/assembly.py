@@ -27,8 +27,10 @@ from engine.grammar.matching import load_tokenizer
 from engine.isolation.machine import usable_memory
 from engine.messages import Ready
 from engine.runtime.encoder import EncoderRuntime
+from engine.runtime.fixed_vision import FixedVisionGraph
 from engine.runtime.interface import Runtime
 from engine.runtime.opening import open_generator
+from engine.runtime.qnn.provider import qnn_provider
 from engine.runtime.qnn.trial import checked_provider
 from engine.runtime.reading import self_check
 from engine.runtime.sessions import Provider, cpu_provider
@@ -182,12 +184,15 @@ def _open_planner(manifest: Manifest, shapes: ShapeTable, costs: CostTable, conf
 
 
 def _open_images(folder: Path, manifest: Manifest, config: EngineConfig) -> ImageQueue | None:
-    """What reads images beside the steps: half of the cores are left to these."""
+    """What reads images beside the steps: on the CPU half of the cores are left to these."""
     if manifest.vision is None:
         return None
     spins = config.spin == SPIN_ON
     threads = config.threads if spins else max(1, (config.threads or os.cpu_count() or 1) // 2)
-    return ImageQueue(VisionGraph(folder, manifest, manifest.vision, cpu_provider(threads, spins)).rows)
+    provider = cpu_provider(threads, spins) if manifest.npu is None else qnn_provider(manifest)
+    if manifest.image_graph is not None:
+        return ImageQueue(FixedVisionGraph(folder, manifest, provider).rows)
+    return ImageQueue(VisionGraph(folder, manifest, manifest.vision, provider).rows)
 
 
 def _variants(manifest: Manifest, shapes: ShapeTable) -> tuple[str, ...]:

@@ -314,8 +314,8 @@ def add_forecast(dialog: dict[str, Any], folder: Path, spec: ModelSpec) -> None:
 
 def embedding_table(checkpoint: Path) -> np.ndarray:
     """float32 [V, H]."""
+    name = f"{read_network(read_json(checkpoint / 'config.json'), 0).details.names.embedding}.weight"
     with SafetensorsCheckpoint(checkpoint) as weights:
-        name = "model.embed_tokens.weight"
         return np.asarray(weights.tensor(name, weights.shape(name)), np.float32)
 
 

@@ -10,11 +10,22 @@ from engine.worker.assembly import assemble
 
 def served(folder: Path, prompts: Mapping[str, Sequence[int]], count: int, **settings: object) -> dict[str, list[int]]:
     """What the worker's engine makes of prompts that come at once; greedy."""
+    asked = [Request(name, tuple(prompt), greedily(count)) for name, prompt in prompts.items()]
+    return answered(folder, asked, **settings)
+
+
+def greedily(count: int) -> SamplingParams:
+    """So many tokens, the likeliest each."""
+    return SamplingParams(count, temperature=0.0)
+
+
+def answered(folder: Path, asked: Sequence[Request], **settings: object) -> dict[str, list[int]]:
+    """The tokens of requests that come at once, by their ids."""
     made = assemble(EngineConfig(bundle=str(folder), **settings))  # type: ignore[arg-type]
-    for name, prompt in prompts.items():
-        made.loop.add(Request(name, tuple(prompt), SamplingParams(count, temperature=0.0)), (), 1, 0.0)
-    found: dict[str, list[int]] = {name: [] for name in prompts}
-    while made.loop.scheduler.has_work:
+    for request in asked:
+        made.loop.add(request, (), 1, 0.0)
+    found: dict[str, list[int]] = {request.id: [] for request in asked}
+    while made.loop.has_work:
         report = made.loop.step()
         assert not report.failures, report.failures
         for event in report.events:

@@ -23,7 +23,7 @@ def convert_to_twin(made: Generated, cache: Path) -> Path:
     manifest = load_manifest(folder)
     check_binaries(manifest, as_bound(folder, manifest, made.infos))
     files = dict(manifest.files)
-    for graph in manifest.graphs:
+    for graph in manifest.every_graph:
         wrapper = onnx.load(str(folder / graph.file))
         merged = _merged(made, folder / graph.file, wrapper.graph)
         onnx.save(merged, str(folder / graph.file))

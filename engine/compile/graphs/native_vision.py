@@ -13,7 +13,7 @@ import numpy as np
 
 from engine.bundle.vision import FEATURES, PADDING, PATCHES, PLACES, SPAN, NativeSpec
 from engine.compile.graphs.graph_builder import CONTRIB, ROWS
-from engine.compile.graphs.tower import DTYPE, TowerWriter
+from engine.compile.graphs.tower import TowerWriter
 from engine.models.network import Activation
 from engine.models.vision_network import NativeNetwork
 
@@ -30,12 +30,18 @@ class NativeWriter(TowerWriter):
 
     def write(self, width: int, advance: Callable[[int], None]) -> None:
         """patches, places, padding, span -> image_features [P / M, W], or [P / M, W * (1 + deep layers)]."""
-        graph, network, root = self.graph, self.network, self.network.root
-        patch = self.native.patch
+        graph, patch = self.graph, self.native.patch
         graph.add_input(PATCHES, "uint8", ROWS, 3 * patch**2)
-        graph.add_input(PLACES, DTYPE, ROWS, 2)
-        graph.add_input(PADDING, DTYPE, ROWS, 1)
-        graph.add_input(SPAN, DTYPE, 1, 2)  # of learned positions; the others leave it
+        graph.add_input(PLACES, self.dtype, ROWS, 2)
+        graph.add_input(PADDING, self.dtype, ROWS, 1)
+        graph.add_input(SPAN, self.dtype, 1, 2)  # of learned positions; the others leave it
+        rows = self.encoded(width, advance)
+        graph.op("Concat", rows, name=FEATURES, axis=-1)
+        graph.add_output(FEATURES, self.dtype, CELLS, width * len(rows))
+
+    def encoded(self, width: int, advance: Callable[[int], None]) -> list[str]:
+        """Rows of the text [P / M, W], then those that are added behind its first layers."""
+        network, root = self.network, self.network.root
         x = self.embedded()
         turned = self.rotation()
         merged: list[str] = []
@@ -46,9 +52,7 @@ class NativeWriter(TowerWriter):
                 name = f"{root}deepstack_merger_list.{network.deep.index(layer)}."
                 merged.append(self.merged(x, name, width, is_normed_whole=True))
             advance(1)
-        rows = [self.merged(x, f"{root}merger.", width), *merged]
-        graph.op("Concat", rows, name=FEATURES, axis=-1)
-        graph.add_output(FEATURES, DTYPE, CELLS, width * len(rows))
+        return [self.merged(x, f"{root}merger.", width), *merged]
 
     @property
     def native(self) -> NativeSpec:
@@ -104,7 +108,7 @@ class NativeWriter(TowerWriter):
         normed = self.any_norm(x, f"{name}norm2", hidden)
         if network.is_gated:
             gate, up = (self.linear(normed, f"{name}mlp.{side}_proj", hidden, ffn) for side in ("gate", "up"))
-            inner = graph.op("Mul", [graph.op("QuickGelu", [gate], CONTRIB, alpha=1.0), up])
+            inner = graph.op("Mul", [self.silu(gate), up])
             return graph.op("Add", [x, self.linear(inner, f"{name}mlp.down_proj", ffn, hidden)])
         inner = self.activated(self.linear(normed, f"{name}mlp.linear_fc1", hidden, ffn), network.activation)
         return graph.op("Add", [x, self.linear(inner, f"{name}mlp.linear_fc2", ffn, hidden)])
@@ -138,6 +142,10 @@ class NativeWriter(TowerWriter):
         mixed = graph.op("MultiHeadAttention", [query, key, value], CONTRIB, num_heads=heads, scale=scale)
         return self.linear(graph.reshape(mixed, 1, ROWS, hidden), f"{name}proj", hidden, hidden)
 
+    def silu(self, x: str) -> str:
+        """x * sigmoid(x)."""
+        return self.graph.op("QuickGelu", [x], CONTRIB, alpha=1.0)
+
     def empty_slots(self) -> str:
         """What the keys of a slot add to a score [1, P, H, 1], before the scale."""
         graph, network = self.graph, self.network
@@ -155,7 +163,7 @@ class NativeWriter(TowerWriter):
         norm, first, second = ("ln_q", "mlp.0", "mlp.2") if network.is_gated else ("norm", "linear_fc1", "linear_fc2")
         if not is_normed_whole:
             x = self.any_norm(x, name + norm, network.hidden)
-        x = graph.reshape(x, ROWS, whole)
+        x = graph.reshape(x, -1, whole)
         if is_normed_whole:
             x = self.any_norm(x, name + norm, whole)
         inner = self.activated(self.linear(x, name + first, whole, whole), Activation.GELU)

@@ -4,11 +4,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import onnx
+from onnx import TensorProto
 
 from engine.bundle.manifest import GraphKind, GraphSpec
 from engine.bundle.tensors import EMBEDS
 from engine.bundle.variant import StepShape
+from engine.bundle.vision import IMAGE_ROWS, deep_features
 from engine.compile.arguments import Split
 from engine.compile.graphs.embedding import embed
 from engine.compile.graphs.graph_builder import LOGIT_ROWS, GraphBuilder, WrittenGraph
@@ -17,6 +20,7 @@ from engine.compile.quantisation.packed import PackedPart
 from engine.models.network import Network
 
 EMBEDDED = "embedded"
+DEEP_ROWS = 256  # of images in a step, as in GenieX bundles
 HIDDEN = "hidden_states"
 
 
@@ -127,8 +131,15 @@ def build_graph(plan: GraphPlan, packed: PackedPart, network: Network, lowering:
         graph.add_input(COS_INPUT, dtype, 1, 1, "rows", half)
         graph.add_input(SIN_INPUT, dtype, 1, 1, "rows", half)
     x = writer.embedded(embed(graph, part.source, packed.table)) if packed.table else part.source
+    deep = [layer for layer in part.layers if layer < network.deepstack]
+    if deep:
+        graph.add_input(IMAGE_ROWS, "bool", 1, "rows")
     for index, layer in zip(part.layers, packed.layers, strict=True):
         x = writer.layer(x, layer, index)
+        if index in deep:
+            x = graph.op(
+                "Add", [x, _of_images(graph, graph.add_input(deep_features(index), dtype, DEEP_ROWS, spec.hidden))]
+            )
     if packed.final_norm is not None:
         x = writer.norm(x, graph.parameter(packed.final_norm))
     if packed.head is not None:
@@ -136,6 +147,25 @@ def build_graph(plan: GraphPlan, packed: PackedPart, network: Network, lowering:
     graph.op("Identity", [x], name=part.result)
     graph.add_output(part.result, dtype, 1, rows, spec.hidden if packed.head is None else spec.vocab)
     return graph
+
+
+def _of_images(graph: GraphBuilder, deep: str) -> str:
+    """deep [T, H] -> [1, N, H]: its first row where the first row of an image stands, and so on; 0 in all others."""
+    assert graph.shape is not None and graph.shape.rows <= DEEP_ROWS, "graphs of images have at most so many rows"
+    count = graph.shape.rows
+
+    def flags() -> str:
+        return graph.op("Cast", [IMAGE_ROWS], to=graph.onnx_dtype)
+
+    def ranks() -> str:
+        # A product, as the HTP has no running sum: how many rows of images are before each; exact in half precision.
+        before = graph.constant(np.triu(np.ones((count, count), graph.dtype), 1))
+        return graph.op("Cast", [graph.op("MatMul", [graph.once("image_flags", flags), before])], to=TensorProto.INT32)
+
+    rows = graph.op("Gather", [deep, graph.once("image_ranks", ranks)], axis=0)
+    return graph.op(
+        "Mul", [rows, graph.once("image_column", lambda: graph.reshape(graph.once("image_flags", flags), 1, "rows", 1))]
+    )
 
 
 def check_graph(path: Path) -> None:

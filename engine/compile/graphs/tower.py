@@ -5,12 +5,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from engine.compile.graphs.graph_builder import GraphBuilder
+from engine.compile.graphs.graph_builder import CONTRIB, GraphBuilder
 from engine.compile.quantisation.weight_file import WeightFile
 from engine.compile.sources.checkpoint import Checkpoint, Float32
 from engine.models.network import Activation
 
-DTYPE = "float32"
 LIGHTEST = 255.0  # a colour as a byte
 
 
@@ -30,6 +29,31 @@ class TowerWriter:
         floats = graph.op("Cast", [pixels], to=graph.onnx_dtype)
         scaled = graph.op("Mul", [floats, graph.constant(scale.astype(np.float32))])
         return graph.op("Add", [scaled, graph.constant(shift.astype(np.float32))])
+
+    @property
+    def dtype(self) -> str:
+        """Of what flows through the graph."""
+        return str(self.graph.dtype)
+
+    @property
+    def has_one_size(self) -> bool:
+        """Whether it is for an NPU, as GenieX has such graphs: of plain operators, floats for pixels."""
+        return self.graph.shape is not None
+
+    def attention(self, taken: Sequence[str], heads: int, width: int, mask: str = "") -> str:
+        """Queries, keys and values [1, P, width] -> the same shape. mask: added to scores [1, P, P], of one size."""
+        graph = self.graph
+        if not self.has_one_size:
+            return graph.op("MultiHeadAttention", taken, CONTRIB, num_heads=heads)
+        size = width // heads
+        query, key, value = (
+            graph.op("Transpose", [graph.reshape(each, 1, -1, heads, size)], perm=perm)
+            for each, perm in zip(taken, ([0, 2, 1, 3], [0, 2, 3, 1], [0, 2, 1, 3]), strict=True)
+        )
+        scores = graph.op("MatMul", [graph.op("Mul", [query, graph.real(size**-0.5)]), key])
+        weights = graph.op("Softmax", [graph.op("Add", [scores, mask]) if mask else scores], axis=-1)
+        mixed = graph.op("Transpose", [graph.op("MatMul", [weights, value])], perm=[0, 2, 1, 3])
+        return graph.reshape(mixed, 1, -1, width)
 
     def activated(self, x: str, activation: Activation) -> str:
         """GELU in one of its forms."""

@@ -10,44 +10,65 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from engine.bundle.manifest import describe_file
-from engine.bundle.vision import FEATURES, PIXELS
+from engine.bundle.manifest import GraphKind, GraphSpec, describe_file
+from engine.bundle.variant import StepShape
+from engine.bundle.vision import FEATURES, PIXEL_VALUES, PIXELS
 from engine.compile.compilation import Compilation
-from engine.compile.graphs.graph_builder import CONTRIB, GraphBuilder
+from engine.compile.graphs.graph_builder import GraphBuilder
 from engine.compile.graphs.native_vision import NativeWriter
-from engine.compile.graphs.tower import DTYPE, TowerWriter
+from engine.compile.graphs.sized_vision import SizedWriter
+from engine.compile.graphs.tower import TowerWriter
 from engine.compile.quantisation.weight_file import WeightFile
 from engine.compile.sources.checkpoint import Checkpoint
 from engine.compile.sources.text_files import load_tokenizer
 from engine.errors import UnsupportedModel
 from engine.models.network import Activation
+from engine.models.sized_vision import patches_of, with_one_size
 from engine.models.vision import read_vision
-from engine.models.vision_network import VISION_DATA, NativeNetwork, TileForm, VisionFiles, VisionNetwork
+from engine.models.vision_network import VISION_DATA, Encoder, NativeNetwork, TileForm, VisionFiles, VisionNetwork
 
 CONNECTOR_EPSILON = 1e-5
 
 
 def vision_stage(work: Compilation) -> None:
-    """Write the vision graph in float32 beside those of the text, where there is one."""
+    """Write the graph of images beside those of the text, where there is one: of free sizes, or for an NPU of one."""
     if not work.network.reads_images:
         return
     network = read_vision(vision_files(work))
     if network is None:
         raise UnsupportedModel("the checkpoint says nothing of how it reads images")
+    if work.arguments.is_npu:
+        network = with_one_size(network, work.network.compiled_context)
     work.progress.stage("vision", network.layers, "layers")
-    with WeightFile(work.folder, VISION_DATA) as file:
-        graph = GraphBuilder(DTYPE, None)
-        writer: TileWriter | NativeWriter
-        if isinstance(network, NativeNetwork):
-            writer = NativeWriter(graph, work.checkpoint, file, network)
-        else:
-            writer = WRITERS[network.form](graph, work.checkpoint, file, _named(network, work.checkpoint))
-        writer.write(work.network.spec.hidden, work.progress.advance)
-    work.files[VISION_DATA] = file.entry
-    path = work.folder / network.spec.file
+    work.graph_folder.mkdir(exist_ok=True)
+    with work.pipeline.weight_file(work.graph_folder, VISION_DATA) as file:
+        graph = vision_graph(
+            network, work.checkpoint, file, work.network.spec.hidden, work.pipeline.dtype, work.progress.advance
+        )
+    path = work.graph_folder / network.spec.file
     path.write_bytes(graph.model("vision").SerializeToString())
-    work.files[network.spec.file] = describe_file(path)
     work.vision = network.spec
+    if network.spec.fixed is not None:
+        tensors = tuple(graph.inputs), tuple(graph.outputs)
+        work.image_graph = GraphSpec("vision", network.spec.file, GraphKind.IMAGE_ENCODER, 1, 1, *tensors)
+    if work.keeps_graphs:
+        work.files |= {VISION_DATA: file.entry, network.spec.file: describe_file(path)}
+
+
+def vision_graph(
+    network: Encoder, checkpoint: Checkpoint, file: WeightFile, width: int, dtype: str, advance: Callable[[int], None]
+) -> GraphBuilder:
+    """The graph of an encoder, of one size where its spec says so. width: of the text's rows."""
+    fixed = network.spec.fixed is not None
+    writer: TileWriter | NativeWriter
+    if isinstance(network, NativeNetwork):
+        graph = GraphBuilder(dtype, StepShape(patches_of(network), 0) if fixed else None)
+        writer = (SizedWriter if fixed else NativeWriter)(graph, checkpoint, file, network)
+    else:
+        graph = GraphBuilder(dtype, StepShape(1, 0) if fixed else None)
+        writer = WRITERS[network.form](graph, checkpoint, file, _named(network, checkpoint))
+    writer.write(width, advance)
+    return graph
 
 
 def _named(network: VisionNetwork, checkpoint: Checkpoint) -> VisionNetwork:
@@ -68,16 +89,20 @@ class TileWriter(TowerWriter):
     network: VisionNetwork
 
     def write(self, width: int, advance: Callable[[int], None]) -> None:
-        """pixels uint8 [1, 3, S, S] -> image_features [tokens, W]."""
+        """pixels uint8 [1, 3, S, S], or pixel_values of them -> image_features [tokens, W]."""
         graph, network = self.graph, self.network
         side = network.spec.side
-        graph.add_input(PIXELS, "uint8", 1, 3, side, side)
-        x = self.embedded(self.normalised(PIXELS, network.mean, network.std, (1, 3, 1, 1)))
+        if self.has_one_size:
+            pixels = graph.add_input(PIXEL_VALUES, self.dtype, 1, 3, side, side)
+        else:
+            graph.add_input(PIXELS, "uint8", 1, 3, side, side)
+            pixels = self.normalised(PIXELS, network.mean, network.std, (1, 3, 1, 1))
+        x = self.embedded(pixels)
         for layer in range(network.layers):
             x = self.layer(x, layer)
             advance(1)
         graph.reshape(self.connected(x, width), network.spec.tokens, width, name=FEATURES)
-        graph.add_output(FEATURES, DTYPE, network.spec.tokens, width)
+        graph.add_output(FEATURES, self.dtype, network.spec.tokens, width)
 
     def embedded(self, pixels: str) -> str:
         """[1, 3, S, S] -> patches with their positions [1, P, D]."""
@@ -108,7 +133,7 @@ class TileWriter(TowerWriter):
         hidden, epsilon = network.hidden, network.epsilon
         normed = self.norm(x, f"{name}layer_norm1", hidden, epsilon)
         taken = [self.linear(normed, f"{name}self_attn.{side}_proj", hidden, hidden) for side in ("q", "k", "v")]
-        mixed = graph.op("MultiHeadAttention", taken, CONTRIB, num_heads=network.heads)
+        mixed = self.attention(taken, network.heads, hidden)
         x = graph.op("Add", [x, self.linear(mixed, f"{name}self_attn.out_proj", hidden, hidden)])
         inner = self.linear(self.norm(x, f"{name}layer_norm2", hidden, epsilon), f"{name}mlp.fc1", hidden, network.ffn)
         inner = self.activated(inner, network.activation)
@@ -137,12 +162,12 @@ class ClassTokenWriter(TileWriter):
 
     def layer(self, x: str, index: int) -> str:
         """What attention and feed-forward give is scaled before it is added."""
-        graph, network, name = self.graph, self.network, f"{self.network.root}encoder.layer.{index}."
+        network, name = self.network, f"{self.network.root}encoder.layer.{index}."
         hidden, epsilon, inside = network.hidden, network.epsilon, f"{name}attention."
         normed = self.norm(x, f"{name}layernorm_before", hidden, epsilon)
         has_bias = f"{inside}q_proj.bias" in self.checkpoint
         taken = [self.linear(normed, f"{inside}{side}_proj", hidden, hidden, has_bias) for side in ("q", "k", "v")]
-        mixed = graph.op("MultiHeadAttention", taken, CONTRIB, num_heads=network.heads)
+        mixed = self.attention(taken, network.heads, hidden)
         x = self.added(x, self.linear(mixed, f"{inside}projection_layer", hidden, hidden), f"{name}lambda_1")
         normed = self.norm(x, f"{name}layernorm_after", hidden, epsilon)
         inner = self.activated(self.linear(normed, f"{name}mlp.fc1", hidden, network.ffn), network.activation)

@@ -89,6 +89,7 @@ def _even(layers: int, count: int) -> list[range]:
 
 NOT_GENIE = "Genie has no graphs of two caches"
 LARGEST_AT_ONCE = 1_500_000_000  # bytes of weights under compilation; a compiler takes some seven times as much memory
+IMAGE_BINARY = "vision_encoder.bin"
 SOURCES = "sources"  # folder in the unfinished bundle for the weights and ONNX graphs that binaries are made from
 
 
@@ -109,6 +110,20 @@ def binaries_stage(work: Compilation) -> None:
     work.graphs[:], chains = chain(work, nodes)
     not_genie = NOT_GENIE if _is_fused(work) else ""
     work.npu = NpuSpec(chip.soc_model, chip.htp_arch, binaries, chains, sdk, not_genie=not_genie)
+
+
+def image_binary_stage(work: Compilation) -> None:
+    """Compile the graph of images, where there is one, into a binary of its own."""
+    graph, npu = work.image_graph, work.npu
+    if graph is None:
+        return
+    assert npu is not None
+    work.progress.stage("image encoder", 1, "graphs")
+    (node,) = compile_group(work, IMAGE_BINARY, [graph.name]).values()
+    work.image_graph = write_wrapper(graph.name, [Link(graph, node)], 1, 1, work.folder)
+    inside = {IMAGE_BINARY: (node.name,)}, {graph.name: ((IMAGE_BINARY, node.name),)}
+    work.npu = msgspec.structs.replace(npu, binaries=npu.binaries | inside[0], chains=npu.chains | inside[1])
+    work.progress.advance(1)
 
 
 def binary_groups(work: Compilation) -> dict[str, list[str]]:

@@ -25,7 +25,7 @@ _LAST_WORDS = 600
 # Of graphs that are whole ones alone.
 KEPT_KINDS = (
     *(GraphKind.LMHEAD, GraphKind.ENCODER, GraphKind.FUSED),
-    *(GraphKind.SPEECH_ENCODER, GraphKind.SPEECH_DECODER),
+    *(GraphKind.SPEECH_ENCODER, GraphKind.SPEECH_DECODER, GraphKind.IMAGE_ENCODER),
 )
 
 

@@ -113,7 +113,7 @@ def as_bound(folder: Path, manifest: Manifest, infos: Mapping[str, BinaryInfo]) 
     """
     assert manifest.npu is not None
     nodes: dict[tuple[str, str], tuple[ContextNode, str]] = {}
-    for graph in manifest.graphs:
+    for graph in manifest.every_graph:
         found, told = read_wrapper(folder / graph.file), manifest.npu.chains.get(graph.name, ())
         runs = tuple((node.binary, node.graph) for node in found)
         if told and runs != told:

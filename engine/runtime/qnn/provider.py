@@ -136,10 +136,11 @@ def qnn_provider(manifest: Manifest) -> Provider:
     for name in unknown_options(options, Path(_package().get_library_path()).read_bytes()):
         log.warning("%s: the QNN provider seems to have no option %s and may ignore it", OPTIONS_VARIABLE, name)
     last = manifest.graphs[-1].file
-    shared = bool(manifest.npu.shared)
+    shared = {graph.file for graph in manifest.graphs} if manifest.npu.shared else set()  # a binary of images is alone
 
     def open_graph(path: Path) -> ort.InferenceSession:
-        sharing = {SHARE: "1", **({STOP_SHARING: "1"} if path.name == last else {})} if shared else {}
+        is_shared = path.name in shared
+        sharing = {SHARE: "1", **({STOP_SHARING: "1"} if path.name == last else {})} if is_shared else {}
         return open_session(path, options, sharing)
 
     return Provider(device_name(), open_graph)

@@ -31,7 +31,7 @@ from engine.runtime.qnn.environment import OPTIONS_VARIABLE, explain, package_ve
 from engine.runtime.qnn.ep_context import as_bound
 from engine.runtime.qnn.provider import check_machine, device_name, qnn_provider
 from engine.runtime.qnn.reader import check_age, describe_binary, run_apart, runtime_version
-from engine.runtime.sessions import Provider, cpu_provider, load_sessions
+from engine.runtime.sessions import Provider, cpu_provider, load_sessions, open_graph
 
 # onnxruntime compares sizes only.
 RELATIVE = 1e-6  # scales are float32 in the binary
@@ -45,7 +45,7 @@ def check_binaries(manifest: Manifest, infos: Mapping[str, BinaryInfo]) -> None:
     """
     assert manifest.npu is not None
     graphs = {(file, graph.name): graph for file, info in infos.items() for graph in info.graphs}
-    for spec in manifest.graphs:
+    for spec in manifest.every_graph:
         chain = manifest.npu.chains.get(spec.name)
         if not chain:
             raise BundleError(f"the manifest does not say which binary graph {spec.name} runs")
@@ -147,7 +147,11 @@ def main(argv: Sequence[str]) -> int:
     folder = Path(argv[0])
     try:
         manifest = load_manifest(folder)
-        load_sessions(folder, manifest, qnn_provider(manifest)).clear()
+        provider = qnn_provider(manifest)
+        sessions = load_sessions(folder, manifest, provider)
+        if manifest.image_graph is not None:
+            open_graph(folder, manifest.image_graph, provider)
+        sessions.clear()
     except BundleError as error:
         print(error, file=sys.stderr)
         return REFUSED
@@ -188,7 +192,7 @@ def read_binaries(folder: Path, manifest: Manifest, cache: Path | None) -> dict[
 def trial_key(folder: Path, manifest: Manifest) -> str:
     """Names a load: the files as they lie there, what would load them, and the options."""
     assert manifest.npu is not None
-    names = sorted({*manifest.npu.binaries, *(graph.file for graph in manifest.graphs)})
+    names = sorted({*manifest.npu.binaries, *(graph.file for graph in manifest.every_graph)})
     stamps = [(name, (folder / name).stat().st_size, (folder / name).stat().st_mtime_ns) for name in names]
     hashes = [manifest.files[name].sha256 for name in names]
     settings = os.environ.get(OPTIONS_VARIABLE, "")
