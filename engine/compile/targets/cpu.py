@@ -37,15 +37,6 @@ MEMORY_SHARE = 0.5  # of the machine, for weights and the float32 caches of one 
 
 
 @dataclass(frozen=True, slots=True)
-class CacheLoss:
-    """Mean KL in nats. weights: of the graphs over float32 caches, against the float model. caches: of the same graphs
-    over int8 caches, against float32 ones."""
-
-    weights: float
-    caches: float
-
-
-@dataclass(frozen=True, slots=True)
 class CacheMemory:
     """Bytes. caches: float32 ones of one sequence of full length. weights: as stored. machine: 0 = not known."""
 
@@ -66,10 +57,11 @@ def settled_kv(weights_loss: float, memory: CacheMemory) -> str:
     return f"keys and values stay float32: int8 ones would lose more than the weights, whose KL is {weights_loss:.1e}"
 
 
-def choose_kv(loss: CacheLoss, memory: CacheMemory) -> tuple[KvType, str]:
-    """The type, and the reason with its figures."""
-    share = loss.caches / loss.weights if loss.weights else float("inf")
-    told = f"int8 ones lose KL {loss.caches:.1e}, {100 * share:.0f} % of what the weights lose"
+def choose_kv(weights_loss: float, caches_loss: float, memory: CacheMemory) -> tuple[KvType, str]:
+    """The type, and the reason with its figures. Losses are mean KL [nats]: of the graphs over float32 caches against
+    the float model, and of the same graphs over int8 caches against float32 ones."""
+    share = caches_loss / weights_loss if weights_loss else float("inf")
+    told = f"int8 ones lose KL {caches_loss:.1e}, {100 * share:.0f} % of what the weights lose"
     if share <= NEXT_TO_NOTHING:
         return KvType.INT8, f"keys and values are int8: {told}"
     if memory.is_short:
@@ -84,22 +76,15 @@ TEXTS = 32
 HIGHEST_CODE = 127
 
 
-@dataclass(frozen=True, slots=True)
-class CacheReading:
-    """tokens: of each text. margin: what other text may reach beyond all of them."""
-
-    tokens: int
-    margin: float
-
-
-# A channel that the texts do not show at its largest is cut off in every answer. A quarter of the tokens shows less.
-QUICK, THOROUGH = CacheReading(32, 1.5), CacheReading(128, 1.2)
+# Tokens of each text, and what other text may reach beyond all of them: a channel that the texts do not show at its
+# largest is cut off in every answer. A quarter of the tokens shows less.
+QUICK, THOROUGH = (32, 1.5), (128, 1.2)
 
 
 def measured_scales(work: Compilation, manifest: Manifest) -> Float32:
     """Scales [L, 2, K, D] of int8 caches, from calibration text over float ones, which parity does not use."""
-    reading = QUICK if work.arguments.quality is QualityLevel.FAST else THOROUGH
-    length = min(reading.tokens, work.network.compiled_context)
+    tokens_of_text, margin = QUICK if work.arguments.quality is QualityLevel.FAST else THOROUGH
+    length = min(tokens_of_text, work.network.compiled_context)
     texts = work.calibration_texts(length, TEXTS)
     work.progress.stage("cache scales", len(texts), "texts")
     reach, layers = KvReach(work.network.spec), range(len(work.network.spec.attention_layers))
@@ -113,7 +98,7 @@ def measured_scales(work: Compilation, manifest: Manifest) -> Float32:
             work.progress.advance(1)
     finally:
         runtime.close()
-    return reach.scales(reading.margin)
+    return reach.scales(margin)
 
 
 class KvReach:
@@ -167,7 +152,7 @@ def segment_losses_stage(work: Compilation) -> None:
         work.files[KV_SCALES] = describe_file(work.folder / KV_SCALES)
         rounded = bundle_logits(work.folder, _with_caches(work, KvType.INT8), texts)
         lost = compare_logits(floats, rounded)
-        kv, reason = choose_kv(CacheLoss(over_floats.kl.value, lost.kl.value), memory)
+        kv, reason = choose_kv(over_floats.kl.value, lost.kl.value, memory)
         if asked is None:
             work.progress.note(reason)
         if (asked or kv) is KvType.INT8:

@@ -3,7 +3,7 @@
 import pytest
 
 from engine.compile.arguments import KvType
-from engine.compile.targets.cpu import CacheLoss, CacheMemory, choose_kv, settled_kv
+from engine.compile.targets.cpu import CacheMemory, choose_kv, settled_kv
 
 ROOM, SHORT, UNKNOWN = CacheMemory(10, 10, 1000), CacheMemory(400, 200, 1000), CacheMemory(400, 200, 0)
 
@@ -11,16 +11,16 @@ ROOM, SHORT, UNKNOWN = CacheMemory(10, 10, 1000), CacheMemory(400, 200, 1000), C
 @pytest.mark.parametrize(
     ("loss", "memory", "kv", "told"),
     [
-        (CacheLoss(1e-3, 4e-3), ROOM, KvType.FLOAT32, "int8 ones lose KL 4.0e-03, 400 % of what the weights lose"),
-        (CacheLoss(1e-1, 5e-3), ROOM, KvType.INT8, "keys and values are int8: int8 ones lose KL 5.0e-03, 5 %"),
-        (CacheLoss(1e-1, 5.1e-3), ROOM, KvType.FLOAT32, "--kv int8 takes a quarter of the memory"),
-        (CacheLoss(1e-3, 4e-3), SHORT, KvType.INT8, "although int8 ones lose KL 4.0e-03"),
-        (CacheLoss(1e-3, 4e-3), UNKNOWN, KvType.FLOAT32, "stay float32"),
-        (CacheLoss(0.0, 1e-9), ROOM, KvType.FLOAT32, "stay float32"),
+        ((1e-3, 4e-3), ROOM, KvType.FLOAT32, "int8 ones lose KL 4.0e-03, 400 % of what the weights lose"),
+        ((1e-1, 5e-3), ROOM, KvType.INT8, "keys and values are int8: int8 ones lose KL 5.0e-03, 5 %"),
+        ((1e-1, 5.1e-3), ROOM, KvType.FLOAT32, "--kv int8 takes a quarter of the memory"),
+        ((1e-3, 4e-3), SHORT, KvType.INT8, "although int8 ones lose KL 4.0e-03"),
+        ((1e-3, 4e-3), UNKNOWN, KvType.FLOAT32, "stay float32"),
+        ((0.0, 1e-9), ROOM, KvType.FLOAT32, "stay float32"),
     ],
 )
-def test_choice(loss: CacheLoss, memory: CacheMemory, kv: KvType, told: str) -> None:
-    found, reason = choose_kv(loss, memory)
+def test_choice(loss: tuple[float, float], memory: CacheMemory, kv: KvType, told: str) -> None:
+    found, reason = choose_kv(*loss, memory)
     assert found is kv and told in reason
 
 

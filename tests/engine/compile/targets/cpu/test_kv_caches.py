@@ -208,6 +208,6 @@ def test_float32_is_the_default_where_int8_loses_more(
     tiny_checkpoint: Path, build: Build, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Scales so wide that caches hold few codes: the loss is measured, told, and avoided."""
-    monkeypatch.setattr(kv_caches, "QUICK", kv_caches.CacheReading(32, 20.0))
+    monkeypatch.setattr(kv_caches, "QUICK", (32, 20.0))
     _, manifest = build(tiny_checkpoint, quant=Quant.INT8, layout=Layout.SEGMENTS, parity_tokens=60)
     assert manifest.kv_dtype == "float32" and not manifest.kv_scales and "kv_kl" not in manifest.parity
