@@ -7,6 +7,7 @@ Shapes: n rows of a branch, P past columns, K KV heads, H head size.
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import msgspec
 import numpy as np
 import onnx
 
@@ -28,7 +29,7 @@ from engine.compile.graphs.embedding import embed
 from engine.compile.graphs.float_graph import WIDE, FloatGraph, prepare
 from engine.compile.graphs.fused_layers import Branch, FusedBuilder, FusedLayerWriter, branches_of, twin_of
 from engine.compile.graphs.graph_builder import GraphBuilder, WrittenGraph, value_info
-from engine.compile.graphs.integer_graphs import quantise_graph
+from engine.compile.graphs.integer_graphs import coded_as, quantise_graph
 from engine.compile.graphs.layers import COS_INPUT, MASK_INPUT, SIN_INPUT, Lowering, linear
 from engine.compile.graphs.pool import GraphPlan
 from engine.compile.plan import fused_spec
@@ -77,7 +78,7 @@ class CacheUpdater(GraphBuilder):
                     bounds = [self.integers(number) for number in (branch.start, branch.stop, axis)]
                     rows = self._moved(spec, "Slice", [fresh], bounds)
                     self._moved(spec, "ScatterElements", [past, rows], [index], updated, axis=axis)
-                    made.append(TensorSpec(updated, spec.dtype, spec.shape, spec.scale, spec.zero_point))
+                    made.append(msgspec.structs.replace(spec, name=updated))
         graph.node.extend(self._nodes)
         graph.initializer.extend(self._tensors.values())
         return tuple(made)
@@ -153,9 +154,7 @@ def _add_mask(graph: GraphBuilder, has_codes: bool) -> str:
     if not has_codes:
         return graph.add_input(MASK_INPUT, str(graph.dtype), 1, 1, "rows", "context")
     graph.add_input(MASK_INPUT, MASK_CODES.dtype, 1, 1, "rows", "context")
-    (mask,) = (tensor for tensor in graph.inputs if tensor.name == MASK_INPUT)
-    coded = TensorSpec(mask.name, mask.dtype, mask.shape, MASK_CODES.scale, MASK_CODES.zero_point)
-    graph.inputs[graph.inputs.index(mask)] = coded
+    graph.inputs[-1] = coded_as(graph.inputs[-1], MASK_CODES)
     scale = graph.constant(np.array(MASK_CODES.scale, np.float32))
     return graph.op("DequantizeLinear", [MASK_INPUT, scale, graph.constant(np.array(MASK_CODES.zero_point, np.uint16))])
 
@@ -202,10 +201,7 @@ def finish(
 
 
 def _renamed(tensors: Sequence[TensorSpec], names: Mapping[str, str]) -> tuple[TensorSpec, ...]:
-    return tuple(
-        TensorSpec(names.get(each.name, each.name), each.dtype, each.shape, each.scale, each.zero_point)
-        for each in tensors
-    )
+    return tuple(msgspec.structs.replace(each, name=names.get(each.name, each.name)) for each in tensors)
 
 
 def fused_graph(work: Compilation, plan: GraphPlan) -> WrittenGraph:

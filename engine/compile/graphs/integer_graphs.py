@@ -73,8 +73,7 @@ class _Rewriter:
     def _border(self, tensor: TensorSpec) -> TensorSpec:
         if not tensor.dtype.startswith("float"):
             return tensor
-        encoding = self._encodings[self._graph.key(tensor.name)]
-        return replace_spec(tensor, encoding)
+        return coded_as(tensor, self._encoding(tensor.name))
 
     def _encoding(self, name: str) -> Encoding:
         return self._encodings[self._graph.key(name)]
@@ -133,7 +132,7 @@ class _Rewriter:
         return scale, zero
 
 
-def replace_spec(tensor: TensorSpec, encoding: Encoding) -> TensorSpec:
+def coded_as(tensor: TensorSpec, encoding: Encoding) -> TensorSpec:
     """The same tensor as codes."""
     return TensorSpec(tensor.name, encoding.dtype, tensor.shape, encoding.scale, encoding.zero_point)
 
