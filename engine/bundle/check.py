@@ -17,6 +17,8 @@ from engine.bundle.tensors import (
     FREE_PAST,
     FREE_ROWS,
     LOGITS,
+    WINDOW_MASK,
+    WINDOW_ROTARY,
     Form,
     Place,
     check_form,
@@ -68,6 +70,7 @@ def check_contract(manifest: Manifest) -> None:
         return
     found: dict[tuple[int | None, int | None], list[tuple[str, set[int]]]] = {}
     for spec in manifest.graphs:
+        _check_sights(manifest, {tensor.name for tensor in spec.inputs}, spec.name)
         layers: set[int] = set()
         for side, suffix, tensors in (("input", "_in", spec.inputs), ("output", "_out", spec.outputs)):
             for tensor in tensors:
@@ -79,6 +82,14 @@ def check_contract(manifest: Manifest) -> None:
             found.setdefault((spec.rows, spec.context), []).append((spec.name, layers))
     for parts in found.values():
         _check_layers(manifest, parts)
+
+
+def _check_sights(manifest: Manifest, taken: set[str], graph: str) -> None:
+    """Layers with windows or rotations of their own: the manifest tells of what a graph takes."""
+    if WINDOW_MASK in taken and not any(manifest.model.layer_windows):
+        raise BundleError(f"graph {graph} takes {WINDOW_MASK}, and no layer of the model has a window")
+    if taken & set(WINDOW_ROTARY) and manifest.model.local_rope is None:
+        raise BundleError(f"graph {graph} takes a rotation for windows, of which the manifest tells nothing")
 
 
 def _check_embedding(manifest: Manifest) -> None:

@@ -194,6 +194,8 @@ def check_layers(arguments: CompileArguments, network: Network) -> None:
     is_pool = layout_of(arguments) is Layout.POOL
     is_float = is_pool and method_of(arguments).activations is Activations.FLOAT32
     lacking = network.unlike_layers or ("" if is_float else network.other_stream)
+    if not is_pool or arguments.whole_context:
+        lacking = lacking or network.own_sights
     if lacking:
         shortest = min((window for window in network.spec.layer_windows if window), default=0)
         shorter = f", or a context of at most {shortest}" if shortest and not network.own_forms else ""

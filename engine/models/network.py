@@ -393,14 +393,18 @@ class Network:
     @property
     def unlike_layers(self) -> str:
         """What attention of some layer has that graphs over one pool lack, by name; "" = nothing."""
-        spec = self.spec
         if self.own_forms:
             return self.own_forms
-        if spec.has_sinks:
+        if self.spec.has_sinks:
             return "sinks of heads"
+        return "windows of several sizes" if len({*self.spec.layer_windows} - {0}) > 1 else ""
+
+    @property
+    def own_sights(self) -> str:
+        """What a layer sees or turns by that others do not, by name; "" = nothing."""
+        spec = self.spec
         if any(spec.layer_windows):
             return f"a window of {max(spec.layer_windows)} tokens"
         rotations = {spec.attention_of(layer).rotation for layer in spec.attention_layers}
-        if len(rotations) > 1 or RotationKind.LOCAL in rotations:
-            return "layers with rotations of their own"
-        return ""
+        is_own = len(rotations) > 1 or RotationKind.LOCAL in rotations
+        return "layers with rotations of their own" if is_own else ""

@@ -29,7 +29,7 @@ from engine.bundle.variant import StepShape, shape_of
 from engine.bundle.vision import DEEP, IMAGE_ROWS
 from engine.errors import BundleError
 from engine.runtime.interface import PackedBatch, PackedSegment
-from engine.runtime.mask import paint
+from engine.runtime.mask import hide_behind, paint
 from engine.runtime.tables import Tables
 
 GROWTH = 1024
@@ -233,7 +233,8 @@ class RowInputs:
         self._shape = shape
         self._window = manifest.window
         self._ids: list[Array] = []
-        self._masks: dict[Encoding, tuple[Array, Array]] = {}
+        self._masks: dict[tuple[int, Encoding], tuple[Array, Array]] = {}  # by what layers of a pool see, 0 = all
+        self._pool_window = max(manifest.model.layer_windows, default=0)
         self._rotary: dict[tuple[str, Encoding], Array] = {}
         self._window_masks: list[tuple[Array, Array]] = []
         self._image_rows: list[tuple[Array, Array]] = []
@@ -256,10 +257,11 @@ class RowInputs:
             array = self._arena.array(f"{tensor.name} {encoding}", (rows, width), np.dtype(tensor.dtype))
             self._looked_up[tensor.name, encoding] = array
             return array.reshape([rows if isinstance(dim, str) else dim for dim in tensor.shape])
-        if tensor.name == MASK:
+        if tensor.name == MASK or (tensor.name == WINDOW_MASK and not self._window):
             encoding = encoding_of(tensor)
-            array = self._arena.array(f"mask {encoding}", (rows, context), np.dtype(tensor.dtype))
-            self._masks[encoding] = (encoding.mask_codes(), array)
+            array = self._arena.array(f"{tensor.name} {encoding}", (rows, context), np.dtype(tensor.dtype))
+            window = self._pool_window if tensor.name == WINDOW_MASK else 0
+            self._masks[window, encoding] = (encoding.mask_codes(), array)
             return array.reshape((1,) * (len(tensor.shape) - 2) + (rows, context))
         if tensor.name == WINDOW_MASK:
             array = self._arena.array(tensor.name, (rows, int(tensor.shape[-1])), np.dtype(tensor.dtype))
@@ -308,8 +310,10 @@ class RowInputs:
             self._tables[name].fill(batch.input_ids, looked_up, encoding)
             if batch.embedded is not None and name in EMBEDS:
                 batch.embedded.write(looked_up[None], encoding)
-        for codes, mask in self._masks.values():
+        for (window, _), (codes, mask) in self._masks.items():
             paint(batch, mask, codes, self._padding_sees)
+            if window:
+                hide_behind(batch, mask, codes[0], window)
         for codes, mask in self._window_masks:
             (segment,) = batch.segments
             mask[...] = codes[self._in_window(segment, mask.shape[1] - len(mask)).view(np.int8)]

@@ -60,3 +60,19 @@ def _show_past(rows: Array, segment: PackedSegment, block_size: int, seen: np.ge
         width = min(left, len(blocks) * block_size)
         rows[:, blocks[0] * block_size : blocks[0] * block_size + width] = seen
         left -= width
+
+
+def hide_behind(batch: PackedBatch, mask: Array, hidden: np.generic, window: int) -> None:
+    """Close in a painted mask [N, C] what lies `window` tokens or more before each row."""
+    for segment in batch.segments:
+        first = segment.past - window + 1  # the token that a first row no longer sees is the one before
+        if first + segment.count <= 0:
+            continue
+        blocks = np.asarray(segment.blocks, np.int64)[:, None] * batch.block_size + np.arange(batch.block_size)
+        own = np.arange(batch.shape.past + segment.start, batch.shape.past + segment.end)
+        columns = np.concatenate([blocks.reshape(-1)[: segment.past], own])
+        tokens = np.concatenate([np.arange(segment.past), batch.positions[segment.start : segment.end]])
+        rows = np.arange(segment.start, segment.end)
+        behind = tokens[None, :] <= batch.positions[rows][:, None] - window
+        at = np.nonzero(behind)
+        mask[rows[at[0]], columns[at[1]]] = hidden

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from engine.bundle.tensors import Encoding, place_of
 from engine.compile.graphs.float_graph import DEQUANTIZE, WIDE, FloatGraph
-from engine.compile.graphs.layers import COS_INPUT, MASK_INPUT, SIN_INPUT
+from engine.compile.graphs.layers import LOCAL_TABLES, MASK_INPUT, PLAIN_TABLES, WINDOW_MASK
 
 # Room for what the calibration text did not show; at 16 bits it costs next to nothing.
 MARGIN = 1.1
@@ -100,7 +100,8 @@ KV_ZERO, KV_LARGEST = 128, 127
 VALUE_SHARE = 0.85
 MASK_FLOOR = -100.0
 
-ROTARY_INPUTS = (COS_INPUT, SIN_INPUT)
+ROTARY_INPUTS = (*PLAIN_TABLES, *LOCAL_TABLES)
+MASK_INPUTS = (MASK_INPUT, WINDOW_MASK)
 SHARE_ENCODING = Encoding(WIDE_DTYPE, 1.0 / 65536, 0)
 FIXED_OPERATORS = {"Softmax": SHARE_ENCODING, "Sigmoid": SHARE_ENCODING}
 
@@ -138,7 +139,8 @@ def choose_encodings(
     have the extremes, as the largest are those looked for, and values `VALUE_SHARE` of theirs.
     """
     groups = tied(graphs)
-    inputs = {MASK_INPUT: mask_encoding(MASK_FLOOR), **dict.fromkeys(ROTARY_INPUTS, rotary_encoding(rotary_factor))}
+    inputs = dict.fromkeys(MASK_INPUTS, mask_encoding(MASK_FLOOR))
+    inputs |= dict.fromkeys(ROTARY_INPUTS, rotary_encoding(rotary_factor))
     fixed = {groups.find(key): encoding for graph in graphs for key, encoding in _fixed(graph, inputs)}
     names = {graph.key(name): name for graph in graphs for name in graph.activations()}
     caches = {groups.find(key): _share(name) for key, name in names.items() if _is_cache(name)}

@@ -16,7 +16,7 @@ from engine.bundle.model_spec import RopeSpec
 from engine.bundle.tensors import COS, FLOATS, IDS, MASK, SIN
 from engine.compile.graphs.embedding import embed
 from engine.compile.graphs.graph_builder import ROWS, GraphBuilder
-from engine.compile.graphs.layers import LayerWriter, Lowering, linear, rotate_by
+from engine.compile.graphs.layers import PLAIN_TABLES, LayerWriter, Lowering, linear, rotate_by
 from engine.compile.graphs.pool import GraphPlan, PartPlan
 from engine.compile.quantisation.packed import PackedEncoder, PackedEncoderLayer, PackedNorm, PackedPart
 from engine.models.network import Activation, Network
@@ -104,7 +104,7 @@ class _EncoderWriter:
 
     def _rotated(self, x: str) -> str:
         spec = self.network.spec
-        return self.lowering.rotate(self.graph, x, spec.head_dim, spec.rope)
+        return self.lowering.rotate(self.graph, x, spec.head_dim, spec.rope, PLAIN_TABLES)
 
     def _norm(self, x: str, packed: PackedNorm) -> str:
         weight, bias = self.graph.parameter(packed.weight), self.graph.parameter(packed.bias)

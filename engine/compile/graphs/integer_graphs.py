@@ -158,7 +158,8 @@ def calibration_stage(work: Compilation) -> None:
     for spec in specs:
         (folder / spec.file).unlink()
     choose = extreme_range if work.arguments.quality is QualityLevel.FAST else error_range
-    work.encodings = choose_encodings(graphs, observed, work.network.spec.rope.factor, choose)
+    largest_factor = max(rope.factor for rope in work.network.spec.ropes.values())
+    work.encodings = choose_encodings(graphs, observed, largest_factor, choose)
     span = score_span(graphs, observed)
     if span > SAFE_SPAN:
         work.progress.note(f"attention scores span {span:.0f}: a mask of {MASK_FLOOR:.0f} may not hide every column")

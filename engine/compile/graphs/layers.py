@@ -22,19 +22,22 @@ from engine.models.network import Activation, Network, NormKind, QkNorm
 class Lowering:
     """norm(graph, x, weight, epsilon): RMS over the last axis. silu(graph, x): x * sigmoid(x).
 
-    rotate(graph, x [1, heads, rows, head_dim], head_dim, rope): rotation by the graph's cos and sin inputs
+    rotate(graph, x [1, heads, rows, head_dim], head_dim, rope, inputs): rotation by two of the graph's inputs
     [1, 1, rows, rotary_dim / 2]. spreads_single_row: a lone row keeps its query heads apart instead of folding
     them into rows, because the product of one row with a matrix needs no copy of the matrix.
     """
 
     norm: Callable[[GraphBuilder, str, str, float], str]
     silu: Callable[[GraphBuilder, str], str]
-    rotate: Callable[[GraphBuilder, str, int, RopeSpec], str]
+    rotate: Callable[[GraphBuilder, str, int, RopeSpec, tuple[str, str]], str]
     spreads_single_row: bool
 
 
 COS_INPUT = "position_ids_cos"
 SIN_INPUT = "position_ids_sin"
+Tables = tuple[str, str]  # cos and sin
+PLAIN_TABLES: Tables = (COS_INPUT, SIN_INPUT)
+LOCAL_TABLES: Tables = ("swa_position_ids_cos", "swa_position_ids_sin")
 
 
 def _fused_norm(graph: GraphBuilder, x: str, weight: str, epsilon: float) -> str:
@@ -45,8 +48,8 @@ def _fused_silu(graph: GraphBuilder, x: str) -> str:
     return graph.op("QuickGelu", [x], domain=CONTRIB, alpha=1.0)
 
 
-def _fused_rotate(graph: GraphBuilder, x: str, head_dim: int, rope: RopeSpec) -> str:
-    return rotate_by(graph, x, _table_rows(graph, rope.rotary_dim), head_dim, rope)
+def _fused_rotate(graph: GraphBuilder, x: str, head_dim: int, rope: RopeSpec, inputs: Tables) -> str:
+    return rotate_by(graph, x, _table_rows(graph, rope.rotary_dim, inputs), head_dim, rope)
 
 
 def rotate_by(graph: GraphBuilder, x: str, tables: tuple[str, str], head_dim: int, rope: RopeSpec) -> str:
@@ -66,10 +69,11 @@ def _rotation(head_dim: int, rope: RopeSpec) -> dict[str, Any]:
     return {"rotary_embedding_dim": rotated} | ({"interleaved": 1} if rope.is_interleaved else {})
 
 
-def _table_rows(graph: GraphBuilder, rotary_dim: int) -> tuple[str, str]:
+def _table_rows(graph: GraphBuilder, rotary_dim: int, inputs: Tables = PLAIN_TABLES) -> Tables:
     """cos and sin as the operator wants them: [1, rows, rotary_dim / 2]."""
-    cos = graph.once("cos_rows", lambda: graph.reshape(COS_INPUT, 1, "rows", rotary_dim // 2))
-    return cos, graph.once("sin_rows", lambda: graph.reshape(SIN_INPUT, 1, "rows", rotary_dim // 2))
+    cos, sin = inputs
+    rows = graph.once(f"{cos} rows", lambda: graph.reshape(cos, 1, "rows", rotary_dim // 2))
+    return rows, graph.once(f"{sin} rows", lambda: graph.reshape(sin, 1, "rows", rotary_dim // 2))
 
 
 def _plain_norm(graph: GraphBuilder, x: str, weight: str, epsilon: float) -> str:
@@ -83,9 +87,9 @@ def _plain_silu(graph: GraphBuilder, x: str) -> str:
     return graph.op("Mul", [x, graph.op("Sigmoid", [x])])
 
 
-def _plain_rotate(graph: GraphBuilder, x: str, head_dim: int, rope: RopeSpec) -> str:
+def _plain_rotate(graph: GraphBuilder, x: str, head_dim: int, rope: RopeSpec, inputs: Tables) -> str:
     """Each number of the first half of the rotary part turns with its partner in the second half."""
-    half, cos, sin = rope.rotary_dim // 2, COS_INPUT, SIN_INPUT
+    half, (cos, sin) = rope.rotary_dim // 2, inputs
     rest = head_dim - rope.rotary_dim
     sizes = (half, half, rest) if rest else (half, half)
     first, second, *kept = graph.op_many("Split", [x, graph.integers(*sizes)], len(sizes), axis=-1)
@@ -193,7 +197,7 @@ def _stacked(paths: tuple[str, ...], linear: str, inputs: int, outputs: tuple[in
     return [LoraModule(path, linear, inputs, width) for path, width in zip(paths, widths, strict=True)]
 
 
-MASK_INPUT = "attention_mask"
+MASK_INPUT, WINDOW_MASK = "attention_mask", "swa_attention_mask"
 
 
 @dataclass(frozen=True, slots=True)
@@ -346,7 +350,11 @@ class LayerWriter:
 
     def turned(self, x: str, rope: RopeSpec) -> str:
         """x [1, heads, N, d], rotated."""
-        return self.lowering.rotate(self.graph, x, self.network.spec.head_dim, rope)
+        return self.lowering.rotate(self.graph, x, self.network.spec.head_dim, rope, self.tables(rope))
+
+    def tables(self, rope: RopeSpec) -> Tables:
+        """The inputs that a rotation turns by."""
+        return PLAIN_TABLES if rope == self.network.spec.rope else LOCAL_TABLES
 
     def _folded_shape(self, key: str, first: int, last: Dim) -> str:
         """[first, 1, G * N, last], so that a key head is multiplied once for its whole group; one row alone may be
@@ -367,7 +375,7 @@ class LayerWriter:
 
     def visible(self, index: int) -> str:
         """What is added to the scores of a layer [1, 1, N, C]."""
-        return MASK_INPUT
+        return WINDOW_MASK if self.network.spec.attention_of(index).window else MASK_INPUT
 
     def _folded_mask(self, index: int) -> str:
         """The layer's mask repeated for the group, in the layout of the scores."""

@@ -15,7 +15,7 @@ from engine.bundle.vision import IMAGE_ROWS, deep_features
 from engine.compile.arguments import Split
 from engine.compile.graphs.embedding import embed
 from engine.compile.graphs.graph_builder import LOGIT_ROWS, GraphBuilder, WrittenGraph
-from engine.compile.graphs.layers import COS_INPUT, MASK_INPUT, SIN_INPUT, LayerWriter, Lowering, linear
+from engine.compile.graphs.layers import LayerWriter, Lowering, linear
 from engine.compile.quantisation.packed import PackedPart
 from engine.models.network import Network
 
@@ -126,10 +126,11 @@ def build_graph(plan: GraphPlan, packed: PackedPart, network: Network, lowering:
     else:
         graph.add_input(part.source, dtype, 1, rows, spec.hidden)
     if part.layers:
-        half = spec.rope.rotary_dim // 2
-        graph.add_input(MASK_INPUT, dtype, 1, 1, "rows", "context")
-        graph.add_input(COS_INPUT, dtype, 1, 1, "rows", half)
-        graph.add_input(SIN_INPUT, dtype, 1, 1, "rows", half)
+        for mask in dict.fromkeys(map(writer.visible, part.layers)):
+            graph.add_input(mask, dtype, 1, 1, "rows", "context")
+        for rope in dict.fromkeys(filter(None, map(spec.rope_of, part.layers))):
+            for table in writer.tables(rope):
+                graph.add_input(table, dtype, 1, 1, "rows", rope.rotary_dim // 2)
     x = writer.embedded(embed(graph, part.source, packed.table)) if packed.table else part.source
     deep = [layer for layer in part.layers if layer < network.deepstack]
     if deep:
