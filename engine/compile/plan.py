@@ -193,13 +193,14 @@ def check_layers(arguments: CompileArguments, network: Network) -> None:
         return
     is_pool = layout_of(arguments) is Layout.POOL
     is_float = is_pool and method_of(arguments).activations is Activations.FLOAT32
-    lacking = network.unlike_layers or ("" if is_float else network.other_stream)
-    if not is_pool or arguments.whole_context:
-        lacking = lacking or network.own_sights
+    lacking, place = network.unlike_layers or ("" if is_float else network.own_operators), "--layout segments"
+    if not lacking and (not is_pool or arguments.whole_context):
+        lacking, place = network.own_sights or ("" if is_pool else network.other_stream), "--layout pool"
     if lacking:
+        target = "--target cpu with " if place == "--layout segments" else ""
         shortest = min((window for window in network.spec.layer_windows if window), default=0)
         shorter = f", or a context of at most {shortest}" if shortest and not network.own_forms else ""
-        raise CompileError(f"{lacking} ({network.spec.family}) needs --target cpu with --layout segments{shorter}")
+        raise CompileError(f"{lacking} ({network.spec.family}) needs {target}{place}{shorter}")
 
 
 NPU_BLOCK = 32

@@ -365,10 +365,15 @@ class Network:
             "a norm of all heads, or of turned ones": details.qk_norm in (QkNorm.ALL, QkNorm.TURNED_HEADS),
             "a multiplier": details.multipliers != Multipliers(attention=details.multipliers.attention),
             "a cap of scores or logits": bool(details.attention_softcap or details.logit_softcap),
-            "experts": self.details.experts is not None,
-            "a rotation of neighbours": self.spec.rope.is_interleaved,
         }
-        return next((name for name, has in unusual.items() if has), "")
+        return next((name for name, has in unusual.items() if has), self.own_operators)
+
+    @property
+    def own_operators(self) -> str:
+        """What layers have that only operators of onnxruntime's CPU compute, by name; "" = nothing."""
+        if self.details.experts is not None:
+            return "experts"
+        return "a rotation of neighbours" if self.spec.rope.is_interleaved else ""
 
     @property
     def own_forms(self) -> str:

@@ -9,11 +9,12 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+from numpy.typing import NDArray
 from onnx import helper
 
 from engine.bundle.manifest import GraphSpec, TensorSpec
-from engine.bundle.model_spec import ModelSpec
-from engine.bundle.tensors import COS, IDS, MASK, SIN, Array
+from engine.bundle.model_spec import ModelSpec, RopeSpec
+from engine.bundle.tensors import IDS, MASK, ROTARY, WINDOW_MASK, WINDOW_ROTARY, Array
 from engine.bundle.variant import StepShape
 from engine.compile.calibration.encodings import MASK_FLOOR, Observed, Range
 from engine.compile.check.parity import cpu_session
@@ -126,14 +127,20 @@ def _keep(caches: dict[str, Array], known: Mapping[str, Array], start: int) -> N
 
 
 def _row_inputs(model: ModelSpec, shape: StepShape, tokens: Sequence[int], start: int) -> dict[str, Array]:
-    """Ids, mask and rotation of a full pass that begins at a position. The mask hides as much as its codes can say."""
+    """Ids, masks and rotations of a full pass that begins at a position. A mask hides as much as its codes can say."""
+    rows = start + np.arange(shape.rows)
     mask = np.full((1, 1, shape.rows, shape.context), MASK_FLOOR, np.float32)
     mask[..., :start] = 0
     mask[0, 0, :, shape.past :][np.tri(shape.rows, dtype=bool)] = 0
-    angles = (start + np.arange(shape.rows))[:, None] * np.array(model.rope.inverse_frequencies)
-    return {
-        IDS: np.array([tokens], np.int32),
-        MASK: mask,
-        COS: (np.cos(angles) * model.rope.factor)[None, None].astype(np.float32),
-        SIN: (np.sin(angles) * model.rope.factor)[None, None].astype(np.float32),
-    }
+    behind = np.concatenate([np.arange(shape.past), rows]) <= rows[:, None] - max(model.layer_windows, default=0)
+    tables = {name: _turned(model.rope, is_cos, rows) for name, is_cos in ROTARY.items()}
+    if model.local_rope is not None:
+        tables |= {name: _turned(model.local_rope, is_cos, rows) for name, is_cos in WINDOW_ROTARY.items()}
+    near = np.where(behind, np.float32(MASK_FLOOR), mask)
+    return {IDS: np.array([tokens], np.int32), MASK: mask, WINDOW_MASK: near, **tables}
+
+
+def _turned(rope: RopeSpec, is_cos: bool, positions: NDArray[np.int64]) -> Array:
+    angles = positions[:, None] * np.array(rope.inverse_frequencies)
+    turned: Array = ((np.cos(angles) if is_cos else np.sin(angles)) * rope.factor).astype(np.float32)
+    return turned[None, None]

@@ -166,18 +166,21 @@ def test_weights_too_large_for_their_type(source: Path, build: Build) -> None:
         build(source)
 
 
+FUSED = {"layout": Layout.FUSED, "quant": Quant.W8A16, "rows": (32,), "context": (512,)}
+
+
 @pytest.mark.parametrize(
     ("changes", "options", "message"),
     [
         (
             {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 32},
-            {},
-            r"a window of 32 tokens \(qwen3\) needs --target cpu with --layout segments, or a context of at most 32",
+            FUSED,
+            r"a window of 32 tokens \(qwen3\) needs --layout pool, or a context of at most 32",
         ),
         (
             {"architectures": ["GemmaForCausalLM"], "hidden_act": None},
-            {"quant": Quant.W8A16, "rows": (1,), "context": (64,)},
-            r"a feed-forward with GELU \(gemma\) needs --target cpu with --layout segments",
+            FUSED,
+            r"a feed-forward with GELU \(gemma\) needs --layout pool",
         ),
         (
             EXPERTS,

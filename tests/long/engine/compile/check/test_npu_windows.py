@@ -1,0 +1,48 @@
+"""Layers with windows, rotations, norms and caps of their own, as X Elite binaries in the HTP emulator."""
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from engine.bundle.manifest import Manifest
+from engine.compile.arguments import QualityLevel, Quant, Target
+from engine.evaluation.models import open_bundle
+from tests.engine.compile.check.test_families import CASES
+
+
+@pytest.mark.parametrize(
+    ("case", "quant", "apart"),
+    [
+        ("mistral-window", Quant.FP16, 0.01),
+        ("mistral-window", Quant.W8A16, 0.15),
+        ("gemma2", Quant.FP16, 0.02),
+        ("gemma3", Quant.W8A16, 0.1),
+        ("smollm3", Quant.FP16, 0.01),
+        ("exaone4", Quant.W8A16, 0.15),
+        ("granite", Quant.W8A16, 0.05),
+    ],
+)
+def test_logits_behind_a_window(
+    case: str,
+    quant: Quant,
+    apart: float,
+    make_oracle: Callable[..., tuple[Any, Path]],
+    build: Callable[..., tuple[Path, Manifest]],
+) -> None:
+    """Of 100 tokens where windows are of 16, against transformers. apart: largest error over the largest logit."""
+    pytest.importorskip("onnxruntime_qnn")
+    family, _, changes = CASES[case]
+    model, source = make_oracle(family, **changes)
+    shapes: dict[str, Any] = {"rows": (24,), "context": (136,), "parity_tokens": 64}
+    folder, _ = build(source, quant=quant, target=Target.X_ELITE, quality=QualityLevel.FAST, **shapes)
+    text = [(index * 37 + 11) % 300 for index in range(100)]
+    with torch.no_grad():
+        expected = model(torch.tensor([text]), use_cache=False).logits[0].numpy()
+    with ExitStack() as stack:
+        measured = open_bundle(case, folder, None, stack).logits(text)
+    assert np.abs(measured - expected).max() / np.abs(expected).max() < apart
