@@ -1,9 +1,7 @@
 """The pool and the sequences whose keys it holds, and how texts that become vectors take turns with the others.
 
-How much of the steps texts get that become vectors, while somebody waits for tokens.
-
-Tokens come first: beside them texts have at most so many rows as a setting allows, and what would be padding. Once they
-have waited for some steps they get that many before any prompt does, so that they always go on.
+Tokens come first: beside those who wait for them texts have at most so many rows as a setting allows, and what would
+be padding. Once they have waited for some steps they get that many before any prompt does, so that they always go on.
 """
 
 from collections import abc

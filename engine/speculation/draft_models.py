@@ -1,13 +1,8 @@
-"""Draft models: one that guesses token by token, one that denoises a block.
+"""Draft models: one guesses token by token; of a block-diffusion model one step proposes the rest of a block.
 
-A draft model: before a pass it reads what is new of each sequence and goes on from there, token by token.
-
-It samples as the served model will, with the same random number for the same token, so that the two agree most often.
-
-A block-diffusion model as a draft: one step proposes the rest of a block.
-
-Whole blocks of a sequence are read and kept; the block that it has got into follows them with masks for what is
-missing, and the step predicts all of them at once. Nothing of that block is kept.
+Before a pass both read what is new of each sequence. The first goes on from there; it samples as the served model will,
+with the same random number for the same token, so that the two agree most often. The second keeps whole blocks; the one
+that a sequence has got into follows them with masks for what is missing, and nothing of it is kept.
 """
 
 import logging
