@@ -143,12 +143,13 @@ class CompileArguments:
 
 def default_quant(target: Target, source: Path) -> Quant:
     """The method when --quant is left out."""
-    from engine.models.encoders import is_encoder_folder  # noqa: PLC0415 (loads numpy)
+    from engine.compile.sources.speech.source import is_speech  # noqa: PLC0415 (loads numpy, as does the next)
+    from engine.models.encoders import is_encoder_folder  # noqa: PLC0415
 
     if is_encoder_folder(source):
         return Quant(quant_by_size(float_bytes(source), Quant.INT8)) if target is Target.CPU else Quant.FP16
     if target is not Target.CPU:
-        return Quant.W4
+        return Quant.FP16 if is_speech(source) else Quant.W4
     stored = stored_codes_of(source)
     if source.suffix == GGUF_SUFFIX or (stored is not None and stored.is_carried):
         return Quant.KEEP
