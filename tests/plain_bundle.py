@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from engine.bundle.manifest import GraphKind, GraphSpec, Manifest
 from engine.bundle.tensors import FLOATS, encoding_of
 from engine.bundle.variant import StepShape, shape_of
-from engine.compile.check.parity import cpu_session
+from engine.compile.check.parity import plain_cpu
 from engine.runtime.tables import Tables
 
 Array = NDArray[np.generic]
@@ -22,8 +22,8 @@ Opener = Callable[[Path], onnxruntime.InferenceSession]
 class PartChain:
     """The graphs of one shape, run one after the other. shape None = the free graphs."""
 
-    def __init__(self, folder: Path, manifest: Manifest, shape: StepShape | None, opener: Opener = cpu_session) -> None:
-        self.links = [(spec, opener(folder / spec.file)) for spec in graphs_of(manifest, shape)]
+    def __init__(self, folder: Path, manifest: Manifest, shape: StepShape | None, opener: Opener | None = None) -> None:
+        self.links = [(spec, (opener or plain_cpu().open)(folder / spec.file)) for spec in graphs_of(manifest, shape)]
 
     def run(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
         """All outputs of all parts by name; a part takes what it needs from the feeds and from the parts before."""

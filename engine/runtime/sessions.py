@@ -84,12 +84,13 @@ class Provider:
     openers: int = 1
 
 
-def cpu_provider(threads: int, spins: bool = False) -> Provider:
+def cpu_provider(threads: int, spins: bool = False, is_exact: bool = False) -> Provider:
     """onnxruntime's CPU provider; 0 threads leaves the count to it.
 
     spins: all sessions share one pool whose threads wait for work without sleeping, up to 40 ms long. Every CPU
     provider of the process must then be one that spins, with as many threads. Otherwise each session has its own,
     and they sleep. Either way sessions share the memory for what lies between their operators: they run in turns.
+    is_exact: products with dequantised weights do not round what they multiply them with to 8 bits.
     """
     options = ort.SessionOptions()
     options.log_severity_level = 3
@@ -99,6 +100,8 @@ def cpu_provider(threads: int, spins: bool = False) -> Provider:
     else:
         options.intra_op_num_threads = threads
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    if is_exact:
+        options.add_session_config_entry("session.qdq_matmulnbits_accuracy_level", "1")
     _open_shared_memory()
     options.add_session_config_entry("session.use_env_allocators", "1")
     # Opening re-lays the weights on one core each.

@@ -17,7 +17,7 @@ from engine.bundle.model_spec import ModelSpec, RopeSpec
 from engine.bundle.tensors import IDS, MASK, ROTARY, WINDOW_MASK, WINDOW_ROTARY, Array
 from engine.bundle.variant import StepShape
 from engine.compile.calibration.encodings import MASK_FLOOR, Observed, Range
-from engine.compile.check.parity import cpu_session
+from engine.compile.check.parity import plain_cpu
 from engine.compile.graphs.float_graph import DEQUANTIZE, FloatGraph
 from engine.compile.graphs.graph_builder import WrittenGraph, value_info
 
@@ -84,7 +84,7 @@ def observe(
     """
     extremes: dict[str, list[Range]] = {}
     values: dict[str, int] = {}
-    parts = [(spec, cpu_session(folder / spec.file)) for spec in graphs]
+    parts = [(spec, plain_cpu().open(folder / spec.file)) for spec in graphs]
     for text in texts:
         seen: dict[str, Range] = {}
         values = {}

@@ -1,10 +1,10 @@
 """The last stage: the finished bundle is run as it is served and compared with the float reference."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
-from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,10 +15,9 @@ from engine.compile.sources.text_files import load_tokenizer
 from engine.demo.location import HELD_OUT, is_shipped, shipped_texts
 from engine.errors import CompileError
 from engine.runtime.interface import Runtime
-from engine.runtime.onnx_library import ort
 from engine.runtime.opening import open_generator
 from engine.runtime.reading import STEP_ROWS, read_rows, reading_shapes, text_logits
-from engine.runtime.sessions import Provider
+from engine.runtime.sessions import Provider, cpu_provider
 
 MOST_TOKENS, LEAST_TOKENS = 512, 64
 LARGE = 1_000_000_000  # parameters from which on fewer tokens are taken, so that the check takes as long
@@ -64,21 +63,13 @@ def _pieces(tokens: list[int], longest: int) -> list[list[int]]:
 
 
 Float32 = NDArray[np.float32]
-Session: TypeAlias = ort.InferenceSession
-Opener = Callable[[Path], Session]
 SEED = 0  # of the confidence interval
-ERROR_LOGGING = 3  # onnxruntime's severity: errors and worse
 
 
-def cpu_session(path: Path) -> ort.InferenceSession:
-    """A graph ready to run as it was written."""
-    options = ort.SessionOptions()
-    options.log_severity_level = ERROR_LOGGING
-    # Graphs run in turn: threads that spin for one session would take the processors of the next.
-    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    # Else products with dequantised weights round their inputs to 8 bits, also those of a graph of floats.
-    options.add_session_config_entry("session.qdq_matmulnbits_accuracy_level", "1")
-    return ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+@cache
+def plain_cpu() -> Provider:
+    """Runs graphs as they are written."""
+    return cpu_provider(0, is_exact=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,25 +137,19 @@ def bundle_logits(
     manifest: Manifest,
     texts: Sequence[Sequence[int]],
     rows: int = STEP_ROWS,
-    opener: Opener | None = None,
+    provider: Provider | None = None,
 ) -> Float32:
-    """Logits [all tokens, vocab] of texts by the bundle's own runtime. opener: None = on the CPU.
+    """Logits [all tokens, vocab] of texts by the bundle's own runtime. provider: None = the CPU.
 
     A text takes two steps at least, so that the cache is read too; one where there is none. rows: of a step at most,
     where shapes are free.
     """
-    provider = parity_provider(opener)
-    runtime = open_generator(folder, manifest, reading_shapes(manifest, rows), provider)
+    runtime = open_generator(folder, manifest, reading_shapes(manifest, rows), provider or plain_cpu())
     read = _read_fused if runtime.shapes.slots else text_logits if manifest.reads_whole_context else _read_in_two
     try:
         return np.concatenate([read(runtime, tokens) for tokens in texts])
     finally:
         runtime.close()
-
-
-def parity_provider(opener: Opener | None) -> Provider:
-    """What graphs are measured on; None = the CPU."""
-    return Provider("parity", opener or cpu_session)
 
 
 def _read_in_two(runtime: Runtime, tokens: Sequence[int]) -> Float32:

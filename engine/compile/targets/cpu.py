@@ -15,7 +15,7 @@ from engine.bundle.tensors import Array
 from engine.bundle.variant import StepShape
 from engine.bundle.weight_files import FLOAT_BYTES, KV_SCALES, LEAST, scales_shape, write_floats
 from engine.compile.arguments import KvType, QualityLevel
-from engine.compile.check.parity import bundle_logits, compare_logits, parity_provider
+from engine.compile.check.parity import bundle_logits, compare_logits, plain_cpu
 from engine.compile.compilation import Compilation, describe
 from engine.compile.graphs.attention import attention_graphs, masked_attention_graphs
 from engine.compile.graphs.graph_builder import GraphBuilder
@@ -89,7 +89,7 @@ def measured_scales(work: Compilation, manifest: Manifest) -> Float32:
     work.progress.stage("cache scales", len(texts), "texts")
     reach, layers = KvReach(work.network.spec), range(len(work.network.spec.attention_layers))
     shapes = reading_shapes(manifest, length)
-    runtime = SegmentRuntime(work.folder, manifest, shapes, parity_provider(None))
+    runtime = SegmentRuntime(work.folder, manifest, shapes, plain_cpu())
     try:
         for tokens in texts:
             read_rows(runtime, StepShape(length, 0), tokens, 0, (), is_kept=False)

@@ -16,7 +16,7 @@ from engine.bundle.variant import StepShape
 from engine.bundle.weight_files import write_floats
 from engine.compile.arguments import CompileArguments, Layout, QualityLevel, Split
 from engine.compile.check.encoder_vectors import bundle_vectors, compare_vectors, parity_passages, reference_vectors
-from engine.compile.check.parity import parity_provider
+from engine.compile.check.parity import plain_cpu
 from engine.compile.compilation import Compilation, Pipeline, finished
 from engine.compile.graphs.encoder_graphs import build_encoder_graph, build_two_way_graph, encoder_part
 from engine.compile.graphs.graph_builder import WrittenGraph
@@ -33,7 +33,7 @@ from engine.compile.sources.source import Source
 from engine.compile.sources.task import MODULES, SentenceFiles, names_in, pooling_spec
 from engine.compile.sources.text_files import load_tokenizer
 from engine.compile.stages import graphs_stage, hash_stage, packing
-from engine.compile.targets.measure import Measured, parity_stage, quality_stage
+from engine.compile.targets.measure import parity_stage, quality_stage
 from engine.compile.targets.npu import SOURCES, binaries_stage
 from engine.errors import CompileError, UnsupportedModel
 from engine.files import brief
@@ -41,6 +41,7 @@ from engine.isolation.machine import usable_memory
 from engine.models.config_fields import ConfigFields
 from engine.models.encoders import ENCODER_FAMILIES, architecture_of, read_encoder, read_length, read_pooling
 from engine.models.network import EncoderDetails
+from engine.runtime.sessions import Provider
 from engine.sources.publish import staged_folder
 
 DENSE = "Dense"
@@ -236,16 +237,16 @@ def encoder_graph(work: Compilation, plan: GraphPlan) -> WrittenGraph:
     return build_encoder_graph(plan, packed, work.network, pipeline.lowering, pipeline.dtype).written(plan.name)
 
 
-def measure_encoder(work: Compilation, graphs: Measured) -> None:
+def measure_encoder(work: Compilation, manifest: Manifest, provider: Provider) -> None:
     """Of one pass; a float bundle that differs is a bug, so it fails."""
     rows = [shape.rows for shape in work.shapes]
-    most = max(rows) if graphs.opener is None else min(rows)
+    most = max(rows) if provider is plain_cpu() else min(rows)
     texts = parity_passages(work.folder, work.network, work.arguments.parity_tokens or PARITY_TOKENS, most)
     count = sum(map(len, texts))
     work.progress.stage("parity", count, "tokens")
     kind = work.pooling.kind if work.pooling is not None else PoolingKind.CLS
     expected = reference_vectors(work.checkpoint, work.network, texts, kind)
-    found = bundle_vectors(work.folder, graphs.manifest, texts, kind, parity_provider(graphs.opener))
+    found = bundle_vectors(work.folder, manifest, texts, kind, provider)
     work.progress.advance(count)
     work.parity = {"tokens": float(count), "texts": float(len(texts))} | compare_vectors(expected, found)
     if is_exact(work.arguments) and work.parity["cosine"] < LEAST_COSINE:

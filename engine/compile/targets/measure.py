@@ -2,7 +2,6 @@
 
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 
 import msgspec
@@ -13,7 +12,7 @@ from engine.bundle.specs import ModelTask, QualitySpec, SampleSpec
 from engine.compile.arguments import CompileArguments, QualityLevel
 from engine.compile.calibration.forward import reference_hidden, reference_logits
 from engine.compile.calibration.statistics import mean_divergence
-from engine.compile.check.parity import Opener, Parity, bundle_logits, compare_logits, parity_texts
+from engine.compile.check.parity import Parity, bundle_logits, compare_logits, parity_texts, plain_cpu
 from engine.compile.compilation import Compilation, Stage, describe
 from engine.compile.plan import longest_sequence
 from engine.compile.quantisation.choose.llama_cpp import q4_0_of
@@ -23,6 +22,7 @@ from engine.compile.targets.npu import NPU_TARGETS
 from engine.errors import CompileError
 from engine.runtime.qnn.provider import EMULATOR, device_name, is_device, open_session, run_options
 from engine.runtime.reading import token_losses
+from engine.runtime.sessions import Provider
 
 FP32_ERROR_LIMIT = 1e-3
 HARMLESS = 0.01  # nats: nobody needs a warning of less
@@ -36,21 +36,13 @@ ON_CPU = "CPU, same graphs before they became binaries"
 NOT_MEASURED = "not measured: too large for this machine"
 
 
-@dataclass(frozen=True, slots=True)
-class Measured:
-    """The graphs to run. opener: None = on the CPU."""
-
-    manifest: Manifest
-    opener: Opener | None = None
-    is_emulated: bool = False
-
-
-Measure = Callable[[Compilation, Measured], None]  # fills in `parity`; CompileError when a graph gives no numbers
+# Runs the graphs of a manifest and fills in `parity`. CompileError when a graph gives no numbers.
+Measure = Callable[[Compilation, Manifest, Provider], None]
 
 
 def parity_stage(measure: Measure) -> Stage:
     """Run the finished bundle on the CPU; a float bundle that differs is a bug, so it fails."""
-    return lambda work: measure(work, Measured(describe(work)))
+    return lambda work: measure(work, describe(work), plain_cpu())
 
 
 def quality_stage(measure: Measure) -> Stage:
@@ -63,11 +55,10 @@ def quality_stage(measure: Measure) -> Stage:
         if way == ON_CPU:
             folder = work.pipeline.graph_folder
             graphs = [msgspec.structs.replace(graph, file=f"{folder}/{graph.file}") for graph in work.onnx_graphs]
-            measure(work, Measured(msgspec.structs.replace(describe(work), graphs=tuple(graphs))))
+            measure(work, msgspec.structs.replace(describe(work), graphs=tuple(graphs)), plain_cpu())
         elif way != NOT_MEASURED:
             options = run_options(NPU_TARGETS[work.arguments.target], extra="")
-            opener = partial(open_session, options=options, config={})
-            measure(work, Measured(describe(work), opener, way == EMULATOR))
+            measure(work, describe(work), Provider(way, partial(open_session, options=options, config={})))
         shutil.rmtree(work.graph_folder)
 
     return measured
@@ -80,15 +71,15 @@ def choose_way(parameters: int, shared: bool, device: bool) -> str:
     return ON_CPU if parameters <= CPU_PARAMETERS else NOT_MEASURED
 
 
-def measure_logits(work: Compilation, graphs: Measured) -> None:
+def measure_logits(work: Compilation, manifest: Manifest, provider: Provider) -> None:
     """Against those of the checkpoint; of an NPU bundle also the sample that it is tried with."""
-    count, is_fused = work.arguments.parity_tokens, graphs.manifest.fused is not None
-    if graphs.is_emulated:
+    count, is_fused = work.arguments.parity_tokens, manifest.fused is not None
+    if provider.device == EMULATOR:
         count = min(count, EMULATED_PASSES * (1 if is_fused else max(shape.rows for shape in work.shapes)))
     texts = held_out_texts(work, count)
     work.progress.stage("parity", 2 * sum(map(len, texts)), "tokens")
     expected = float_logits(work, texts)
-    found = bundle_logits(work.folder, graphs.manifest, texts, opener=graphs.opener)
+    found = bundle_logits(work.folder, manifest, texts, provider=provider)
     work.progress.advance(len(expected))
     parity = compare_logits(expected, found)
     check_exact(work.arguments, parity)

@@ -11,11 +11,11 @@ import pytest
 
 from engine.bundle.manifest import DiffusionSpec, load_manifest, save_manifest
 from engine.compile.arguments import CompileArguments, Layout, Quant
-from engine.compile.check import parity
 from engine.compile.pipeline import compile_bundle
 from engine.compile.progress import SilentProgress
 from engine.errors import BundleError, CompileError
 from engine.evaluation.models import open_bundle, open_reference
+from engine.runtime.onnx_library import ort
 from tests.bundles import Bundles
 from tests.embedders import compiled
 from tests.engine.compile.sources.gguf.gguf_files import write_gguf
@@ -74,13 +74,13 @@ def test_a_graph_is_opened_once_for_all_windows(
     bundles: Bundles, stack: ExitStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opened: list[str] = []
-    create = parity.ort.InferenceSession
+    create = ort.InferenceSession
 
     def counted(path: str, *rest: object, **named: object) -> object:
         opened.append(path)
         return create(path, *rest, **named)
 
-    monkeypatch.setattr(parity.ort, "InferenceSession", counted)
+    monkeypatch.setattr(ort, "InferenceSession", counted)
     for layout in ("fixed", "segments"):
         model = open_bundle("mine", bundles(layout), None, stack)
         for tokens in WINDOWS:

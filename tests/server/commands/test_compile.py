@@ -167,9 +167,7 @@ def test_without_onnx(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("content", "reason"), [(b"text", "is not a GGUF file"), (b"GGUF\3\0\0\0", "the file ends inside its header")]
-)
+@pytest.mark.parametrize(("content", "reason"), [(b"text", "is not a GGUF file"), (b"GGUF\3\0\0\0", "it ends early")])
 def test_a_gguf_file_that_is_none_ends_with_one_sentence(content: bytes, reason: str, tmp_path: Path) -> None:
     (tmp_path / "m.gguf").write_bytes(content)
     result = CliRunner().invoke(app, ["compile", str(tmp_path / "m.gguf"), "-o", str(tmp_path / "o")])

@@ -5,18 +5,17 @@ what it knows best: block formats.
 """
 
 import math
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from io import BufferedReader
 from pathlib import Path
 
 import numpy as np
 from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 from numpy.typing import NDArray
 
+from engine.compile.sources.mapped import Bytes, MappedReader
 from engine.errors import CompileError
-from engine.files import brief, model_parts, open_regular, shown
+from engine.files import brief, model_parts
 
 Value = int | float | bool | str | tuple[str, ...] | NDArray[np.generic]
 
@@ -28,54 +27,30 @@ _DTYPES = ("<u1", "<i1", "<u2", "<i2", "<u4", "<i4", "<f4", "<u1", "<u8", "<i8",
 _NUMBERS = dict(zip((0, 1, 2, 3, 4, 5, 6, _BOOL, 10, 11, 12), _DTYPES, strict=True))
 
 
-class HeaderReader:
-    """Reads from the start of a file of `size` bytes; CompileError names the file."""
+class HeaderReader(MappedReader):
+    """Reads from the start of a file."""
 
-    def __init__(self, stream: BufferedReader, size: int, title: str) -> None:
-        self._stream = stream
-        self._left = size
-        self._title = title
-        self._strings = 0
-        self.position = 0
+    _strings = 0  # of all arrays so far
 
-    def refused(self, reason: str) -> CompileError:
-        """The error for a header that cannot be used."""
-        return CompileError(f"{self._title}: {reason}")
-
-    def take(self, count: int) -> bytes:
-        """Exactly so many bytes."""
-        if count > self._left:
-            raise self.refused("the file ends inside its header")
-        if self.position + count > HEADER_BYTES:
-            raise self.refused(f"the header is larger than {HEADER_BYTES} bytes")
-        content = self._stream.read(count)
-        if len(content) != count:
-            raise self.refused("the file ends inside its header")
-        self._left -= count
-        self.position += count
-        return content
-
-    def u32(self) -> int:
-        """An unsigned number of 4 bytes."""
-        return int.from_bytes(self.take(4), "little")
-
-    def u64(self) -> int:
-        """An unsigned number of 8 bytes."""
-        return int.from_bytes(self.take(8), "little")
+    def take(self, size: int) -> Bytes:
+        found = super().take(size)
+        if self.place > HEADER_BYTES:
+            raise self.broken(f"its header is larger than {HEADER_BYTES} bytes")
+        return found
 
     def text(self, longest: int = MAX_STRING) -> str:
         """A string of at most `longest` bytes of UTF-8."""
-        size = self.u64()
+        size = self.number("Q")
         if size > longest:
-            raise self.refused(f"the header has a string of {size} bytes, at most {longest} are read")
+            raise self.broken(f"the header has a string of {size} bytes, at most {longest} are read")
         try:
-            return self.take(size).decode("utf-8")
+            return self.take(size).tobytes().decode("utf-8")
         except UnicodeDecodeError:
-            raise self.refused("the header has a string that is not UTF-8") from None
+            raise self.broken("the header has a string that is not UTF-8") from None
 
     def value(self) -> Value:
         """A value behind the number of its type; arrays of numbers as arrays, of strings as tuples."""
-        kind = self.u32()
+        kind = self.number("I")
         if kind == _STRING:
             return self.text()
         if kind == _ARRAY:
@@ -84,19 +59,19 @@ class HeaderReader:
         return bool(number) if kind == _BOOL else _plain(number)
 
     def _array(self) -> Value:
-        kind, count = self.u32(), self.u64()
+        kind, count = self.number("I"), self.number("Q")
         if kind != _STRING:
             return self._numbers(kind, count)
         self._strings += min(count, MAX_STRINGS + 1)
-        if 8 * count > self._left or self._strings > MAX_STRINGS:
-            raise self.refused(f"the header has an array of {count} strings, which is too many")
+        if 8 * count > len(self.data) - self.place or self._strings > MAX_STRINGS:
+            raise self.broken(f"the header has an array of {count} strings, which is too many")
         return tuple(self.text() for _ in range(count))
 
     def _numbers(self, kind: int, count: int) -> NDArray[np.generic]:
         if kind not in _NUMBERS:
-            raise self.refused(f"the header has a value of type {kind}, which is not read")
+            raise self.broken(f"the header has a value of type {kind}, which is not read")
         dtype = np.dtype(_NUMBERS[kind])
-        return np.frombuffer(self.take(count * dtype.itemsize), dtype)
+        return np.frombuffer(self.take(count * dtype.itemsize).tobytes(), dtype)
 
 
 def _plain(number: np.generic) -> int | float:
@@ -172,66 +147,59 @@ def read_header(path: Path) -> GgufHeader:
 
 def _read(path: Path) -> GgufHeader:
     """The header of one file."""
-    try:
-        with open_regular(path) as stream:
-            size = os.fstat(stream.fileno()).st_size
-            return _header(path, HeaderReader(stream, size, str(path)), size)
-    except OSError as error:
-        raise CompileError(f"{path} cannot be read: {shown(error)}") from error
-
-
-def _header(path: Path, reader: HeaderReader, size: int) -> GgufHeader:
-    if size < len(MAGIC) or reader.take(len(MAGIC)) != MAGIC:
+    reader = HeaderReader(path)
+    if reader.data[: len(MAGIC)].tobytes() != MAGIC:
         raise CompileError(f"{path} is not a GGUF file")
-    version = reader.u32()
+    reader.take(len(MAGIC))
+    version = reader.number("I")
     if version not in VERSIONS:
         raise CompileError(f"{path} is GGUF of version {version}; versions 2 and 3 are read, little-endian ones")
-    tensors, keys = reader.u64(), reader.u64()
+    tensors, keys = reader.number("Q"), reader.number("Q")
     if tensors > MAX_TENSORS or keys > MAX_KEYS:
-        raise reader.refused(f"the header counts {tensors} tensors and {keys} keys, at most {MAX_KEYS} are read")
+        raise reader.broken(f"the header counts {tensors} tensors and {keys} keys, at most {MAX_KEYS} are read")
     metadata: dict[str, Value] = {}
     for _ in range(keys):
         key = reader.text(MAX_KEY)
         if key in metadata:
-            raise reader.refused(f"the header has the key {brief(key)} twice")
+            raise reader.broken(f"the header has the key {brief(key)} twice")
         metadata[key] = reader.value()
     alignment = metadata.get("general.alignment", DEFAULT_ALIGNMENT)
     if not isinstance(alignment, int) or not 8 <= alignment <= 1 << 20 or alignment % 8:
-        raise reader.refused(f"general.alignment must be a multiple of 8 up to {1 << 20}, it is {brief(alignment)}")
+        raise reader.broken(f"general.alignment must be a multiple of 8 up to {1 << 20}, it is {brief(alignment)}")
     described = [_tensor(reader) for _ in range(tensors)]
-    start = -(-reader.position // alignment) * alignment
+    start = -(-reader.place // alignment) * alignment
     found: dict[str, StoredRows] = {}
     for name, shape, kind, offset in described:
         if name in found:
-            raise reader.refused(f"the header has the tensor {brief(name)} twice")
-        found[name] = _placed(reader, StoredRows(path, name, shape, _kind(reader, name, kind), start + offset, 0), size)
+            raise reader.broken(f"the header has the tensor {brief(name)} twice")
+        found[name] = _placed(reader, StoredRows(path, name, shape, _kind(reader, name, kind), start + offset, 0))
     return GgufHeader(path, metadata, found)
 
 
 def _tensor(reader: HeaderReader) -> tuple[str, tuple[int, ...], int, int]:
     """Name, shape, type and offset as written; the file counts dimensions from the fastest on."""
     name = reader.text(MAX_NAME)
-    count = reader.u32()
+    count = reader.number("I")
     if not 1 <= count <= MAX_DIMS:
-        raise reader.refused(f"tensor {brief(name)} has {count} dimensions, 1 to {MAX_DIMS} are read")
-    shape = tuple(reader.u64() for _ in range(count))[::-1]
-    return name, shape, reader.u32(), reader.u64()
+        raise reader.broken(f"tensor {brief(name)} has {count} dimensions, 1 to {MAX_DIMS} are read")
+    shape = tuple(reader.number("Q") for _ in range(count))[::-1]
+    return name, shape, reader.number("I"), reader.number("Q")
 
 
 def _kind(reader: HeaderReader, name: str, number: int) -> GGMLQuantizationType:
     try:
         return GGMLQuantizationType(number)
     except ValueError:
-        raise reader.refused(f"tensor {brief(name)} has the unknown type {number}") from None
+        raise reader.broken(f"tensor {brief(name)} has the unknown type {number}") from None
 
 
-def _placed(reader: HeaderReader, tensor: StoredRows, size: int) -> StoredRows:
+def _placed(reader: HeaderReader, tensor: StoredRows) -> StoredRows:
     """The tensor with the bytes of its rows."""
     block, block_bytes = GGML_QUANT_SIZES[tensor.kind]
     title, shape = brief(tensor.name), tensor.shape
     if min(shape) < 1 or shape[-1] % block:
-        raise reader.refused(f"tensor {title} has shape {brief(shape)}, which {tensor.kind.name} does not store")
+        raise reader.broken(f"tensor {title} has shape {brief(shape)}, which {tensor.kind.name} does not store")
     stored = replace(tensor, row_bytes=shape[-1] // block * block_bytes)
-    if stored.offset + stored.bytes > size:
-        raise reader.refused(f"tensor {title} does not lie inside the file")
+    if stored.offset + stored.bytes > len(reader.data):
+        raise reader.broken(f"tensor {title} does not lie inside the file")
     return stored

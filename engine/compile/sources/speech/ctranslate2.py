@@ -11,14 +11,15 @@ from pathlib import Path
 
 import numpy as np
 
-from engine.compile.sources.speech.arrays import MappedReader, StoredArray
+from engine.compile.sources.mapped import MappedReader
+from engine.compile.sources.speech.arrays import StoredArray
 from engine.errors import CompileError, UnsupportedModel
 from engine.files import brief, open_regular
 
 MODEL_FILE = "model.bin"
 KIND, VERSIONS = "WhisperSpec", range(4, 7)
 DTYPES = {0: "<f4", 1: "<i1", 2: "<i2", 3: "<i4", 4: "<f2", 5: "<u2"}  # 5: bfloat16
-MOST_VARIABLES, MOST_RANK, MOST_NAME, MOST_BYTES = 1 << 16, 8, 1024, (1 << 32) - 1
+MOST_VARIABLES, MOST_RANK, MOST_NAME = 1 << 16, 8, 1024
 _ATTENTION = {"self_attention": "self_attn", "attention": "encoder_attn"}
 
 
@@ -40,12 +41,12 @@ def read_variables(path: Path) -> dict[str, StoredArray]:
 class _Reader(MappedReader):
     def variables(self) -> dict[str, StoredArray]:
         """Those of the whole file; quantised ones with their scales."""
-        version = self.number("I", MOST_BYTES)
+        version = self.number("I")
         if version not in VERSIONS:
             raise UnsupportedModel(f"{self.path} has version {version}, read are {VERSIONS[0]} to {VERSIONS[-1]}")
         if (kind := self.text()) != KIND:
             raise UnsupportedModel(f"{self.path} holds a {brief(kind)}, read is {KIND}")
-        self.number("I", MOST_BYTES)
+        self.number("I")
         found = dict(self.variable() for _ in range(self.number("I", MOST_VARIABLES)))
         for _ in range(self.number("I", MOST_VARIABLES)):
             alias, name = self.text(), self.text()
@@ -62,8 +63,8 @@ class _Reader(MappedReader):
     def variable(self) -> tuple[str, StoredArray]:
         """The next one, with its name."""
         name = self.text()
-        shape = tuple(self.number("I", MOST_BYTES) for _ in range(self.number("B", MOST_RANK)))
-        kind, size = self.number("B", 255), self.number("I", MOST_BYTES)
+        shape = tuple(self.number("I") for _ in range(self.number("B", MOST_RANK)))
+        kind, size = self.number("B"), self.number("I")
         if kind not in DTYPES:
             raise UnsupportedModel(f"{self.path}: {brief(name)} has the unknown type {kind}")
         dtype = np.dtype(DTYPES[kind])

@@ -6,13 +6,15 @@ uint32 bytes and the bytes; then tensors to the end: int32 rank, int32 bytes of 
 from the fastest on, the name, the numbers.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
-from engine.compile.sources.speech.arrays import BlockArray, MappedReader, ModelArray, StoredArray
+from engine.compile.sources.mapped import MappedReader
+from engine.compile.sources.speech.arrays import StoredArray
 from engine.errors import CompileError, UnsupportedModel
 from engine.files import WHISPER_MAGIC, brief
 
@@ -58,7 +60,7 @@ class GgmlWhisper:
     path: Path
     sizes: Mapping[str, int]
     words: tuple[bytes, ...]
-    tensors: Mapping[str, ModelArray] = field(repr=False)
+    tensors: Mapping[str, StoredArray] = field(repr=False)
 
     def config(self) -> dict[str, object]:
         """The sizes as transformers' config.json names them."""
@@ -67,7 +69,7 @@ class GgmlWhisper:
         widths = {f"{half}_ffn_dim": self._rows(f"{half}.blocks.0.mlp.0.weight") for half in ("encoder", "decoder")}
         return {**self.sizes, **widths}
 
-    def arrays(self) -> dict[str, ModelArray]:
+    def arrays(self) -> dict[str, StoredArray]:
         """The tensors under transformers' names; those that it has none for keep theirs."""
         return {_renamed(name): _as_vector(name, array) for name, array in self.tensors.items()}
 
@@ -91,9 +93,9 @@ def _renamed(name: str) -> str:
     return f"model.{half}.layers.{layer}.{_LAYER[module]}.{part}" if module in _LAYER else name
 
 
-def _as_vector(name: str, array: ModelArray) -> ModelArray:
+def _as_vector(name: str, array: StoredArray) -> StoredArray:
     """Biases of convolutions lie there as columns."""
-    if isinstance(array, StoredArray) and name.endswith("bias") and array.codes.ndim > 1:
+    if not array.kind and name.endswith("bias") and array.codes.ndim > 1:
         return StoredArray(array.codes.reshape(-1))
     return array
 
@@ -108,7 +110,7 @@ class _Reader(MappedReader):
             raise self.broken(f"filters of {rows} rows for {sizes['num_mel_bins']} bands")
         self.take(4 * rows * self.number("i", MOST_SIZE))
         words = tuple(self.take(self.number("I", MOST_NAME)).tobytes() for _ in range(self.number("i", MOST_WORDS)))
-        tensors: dict[str, ModelArray] = {}
+        tensors: dict[str, StoredArray] = {}
         while self.place < len(self.data) and len(tensors) < MOST_TENSORS:
             name, array = self.tensor()
             if name in tensors:
@@ -116,7 +118,7 @@ class _Reader(MappedReader):
             tensors[name] = array
         return GgmlWhisper(self.path, sizes, words, tensors)
 
-    def tensor(self) -> tuple[str, ModelArray]:
+    def tensor(self) -> tuple[str, StoredArray]:
         """The next one, with its name."""
         rank, length, kind = self.number("i", MOST_RANK), self.number("i", MOST_NAME), self.number("i", 1 << 16)
         shape = tuple(self.number("i", MOST_SIZE) for _ in range(rank))[::-1]
@@ -127,8 +129,11 @@ class _Reader(MappedReader):
             dtype = np.dtype(_FLOATS[kind])
             codes = self.take(int(np.prod(shape, dtype=np.int64)) * dtype.itemsize)
             return name, StoredArray(codes.view(dtype).reshape(shape))
+        from gguf.constants import GGMLQuantizationType  # noqa: PLC0415 (takes a moment)
+        from gguf.quants import quant_shape_to_byte_shape  # noqa: PLC0415
+
         try:
-            size = BlockArray.size_of(kind, shape)
+            stored = quant_shape_to_byte_shape(shape, GGMLQuantizationType(kind))
         except ValueError as error:
             raise UnsupportedModel(f"{self.path}: tensor {brief(name)} cannot be read: {error}") from error
-        return name, BlockArray(self.take(size), kind, shape)
+        return name, StoredArray(self.take(math.prod(stored)).reshape(stored), kind=kind)

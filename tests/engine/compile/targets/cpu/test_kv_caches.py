@@ -1,7 +1,6 @@
 """int8 caches: scales by their definition, codes as the operator rounds them, and what both cost."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -71,10 +70,8 @@ def test_scales_by_definition(
 
     add = KvReach.add
     monkeypatch.setattr(KvReach, "add", spy)
-    monkeypatch.setattr(
-        "engine.compile.pipeline.resolve_quality", lambda arguments, *_: replace(arguments, quality=QualityLevel(level))
-    )
-    folder, manifest = build(tiny_checkpoint, quant=Quant.FP32, kv=KvType.INT8, layout=Layout.SEGMENTS)
+    quality = QualityLevel(level)
+    folder, manifest = build(tiny_checkpoint, quant=Quant.INT4, quality=quality, kv=KvType.INT8, layout=Layout.SEGMENTS)
     scales = read_kv_scales(folder, manifest)
     assert manifest.text is not None
     documents = calibration_documents(tiny_checkpoint, None, folder, manifest.text)
