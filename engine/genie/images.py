@@ -119,12 +119,9 @@ def _binary(folder: Path) -> Path:
 
 def _spec(tensor: BinaryTensor) -> TensorSpec:
     """BundleError for a tensor of several scales, or one that lacks its scale."""
-    if tensor.dtype not in INTEGERS:
-        return TensorSpec(tensor.name, tensor.dtype, tensor.shape)
-    encoding = tensor.encoding
-    if encoding is None or len(encoding.scales) != 1:
+    if tensor.dtype in INTEGERS and (tensor.encoding is None or len(tensor.encoding.scales) != 1):
         raise BundleError(f"tensor {tensor.name} is {tensor.dtype} and has no scale")
-    return TensorSpec(tensor.name, tensor.dtype, tensor.shape, encoding.scales[0], -encoding.offsets[0])
+    return tensor.spec()
 
 
 def _sizes(metadata: Fields) -> FixedSpec:
