@@ -72,7 +72,7 @@ def test_neighbours_and_stale_columns_change_no_bit(npu_bundle: Callable[[str], 
 def test_the_readme_question_has_its_answer(npu_bundle: Callable[[str], Path], layout: str, tmp_path: Path) -> None:
     with serving(str(npu_bundle(layout)), cache=tmp_path) as server:
         assert ask(server) == ANSWER
-        assert any("fused caches are updated by" in line for line in server.lines)
+        assert any("fused caches are written by" in line for line in server.lines)
 
 
 def test_one_binary_holds_all_graphs_with_one_copy_of_the_weights(npu_bundle: Callable[[str], Path]) -> None:
