@@ -55,7 +55,8 @@ def convert_folder(folder: Path, cache: Path, tools: Toolbox | None = None) -> P
     if is_good(target):
         return target
     tools = tools or machine_tools(cache)
-    read = read_genie if is_genie_folder(folder) else read_hub_speech
+    with reading(folder):
+        read = read_genie if is_genie_folder(folder) else read_hub_speech
     bundle = read(folder, tools.describe, tools.runtime)
     try:
         with draft_beside(target) as draft:

@@ -163,7 +163,7 @@ def test_a_response_goes_on_with_the_same_items_and_the_next_numbers(
     resumption = Resumption.new()
     whole = groups(servers[0], "/v1/responses", body, resumption)
     expected = heard(b"".join(frames for frames, _ in whole))
-    assert len(whole) > 2
+    assert len(whole) > 1, "tokens that were made together are one piece, so there may be only two"
     for cut in sorted({1, len(whole) // 2, len(whole) - 1}):
         delivered = resumption
         for _, line in whole[:cut]:

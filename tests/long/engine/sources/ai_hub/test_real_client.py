@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tests.clients.environments import python_with
 
-REQUIREMENT = "qai-hub-models-cli==0.65.0"
+REQUIREMENT = "qai-hub-models-cli==0.65.0\nmsgspec>=0.19\nnumpy>=1.26"
 ROOT = Path(__file__).resolve().parents[5]
 X, X2 = "qualcomm-snapdragon-x-elite", "qualcomm-snapdragon-x2-elite"
 
