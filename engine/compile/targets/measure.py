@@ -9,14 +9,15 @@ import numpy as np
 
 from engine.bundle.manifest import Manifest
 from engine.bundle.specs import ModelTask, QualitySpec, SampleSpec
-from engine.compile.arguments import CompileArguments, QualityLevel
+from engine.compile.arguments import CompileArguments, QualityLevel, Quant
 from engine.compile.calibration.forward import reference_hidden, reference_logits
 from engine.compile.calibration.statistics import mean_divergence
 from engine.compile.check.parity import Parity, bundle_logits, compare_logits, parity_texts, plain_cpu
 from engine.compile.compilation import Compilation, Stage, describe
 from engine.compile.plan import longest_sequence
 from engine.compile.quantisation.choose.llama_cpp import q4_0_of
-from engine.compile.quantisation.methods.table import is_exact
+from engine.compile.quantisation.methods.method import Activations
+from engine.compile.quantisation.methods.table import is_exact, method_of
 from engine.compile.sources.checkpoint import Float32, RoundedCheckpoint
 from engine.compile.targets.npu import NPU_TARGETS
 from engine.errors import CompileError
@@ -81,6 +82,7 @@ def measure_logits(work: Compilation, manifest: Manifest, provider: Provider) ->
     expected = float_logits(work, texts)
     found = bundle_logits(work.folder, manifest, texts, provider=provider)
     work.progress.advance(len(expected))
+    check_overflow(work.arguments, found)
     parity = compare_logits(expected, found)
     check_exact(work.arguments, parity)
     work.parity = parity_figures(work, parity)
@@ -89,6 +91,15 @@ def measure_logits(work: Compilation, manifest: Manifest, provider: Provider) ->
     if has_sample:  # an embedder's rows are no logits, and fused graphs do not give those of a prompt
         ids = texts[0][:SAMPLE_TOKENS]
         work.sample = SampleSpec(tuple(ids), tuple(round(float(loss), 3) for loss in token_losses(found, ids)))
+
+
+def check_overflow(arguments: CompileArguments, logits: Float32) -> None:
+    """CompileError when activations were too large for half precision; Gemma 3 has such."""
+    is_half = method_of(arguments).activations is Activations.FLOAT16
+    if is_half and not np.isfinite(logits).all():
+        raise CompileError(
+            f"--quant {arguments.quant}: the model overflows half precision; take --quant {Quant.W8A16} or {Quant.W4A16}"
+        )
 
 
 def check_exact(arguments: CompileArguments, parity: Parity) -> None:

@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 
 from engine.bundle.specs import QualitySpec
-from engine.compile.arguments import CompileArguments, Layout, QualityLevel, Quant
+from engine.compile.arguments import CompileArguments, Layout, QualityLevel, Quant, Target
 from engine.compile.pipeline import compile_bundle
-from engine.compile.targets.measure import Q4_0, baseline_warning
+from engine.compile.targets.measure import Q4_0, baseline_warning, check_overflow
+from engine.errors import CompileError
 from tests.engine.compile.quantisation.choose.test_quality import Notes
 
 GOOD = QualitySpec("good", (), 0, 0.0)
@@ -23,6 +24,15 @@ def test_only_what_loses_more_is_warned_of() -> None:
     assert "KL 0.340 against 0.210" in fast
     assert fast.endswith("try --quality good")
     assert "--calibration" in good
+
+
+def test_what_overflows_half_precision_is_told_what_to_take() -> None:
+    logits = np.array([[0.0, np.nan]], np.float32)
+    half = CompileArguments(Path("a"), Path("b"), Target.X_ELITE, Quant.W4)
+    with pytest.raises(CompileError, match="--quant w4: the model overflows half precision; take --quant w8a16 or"):
+        check_overflow(half, logits)
+    check_overflow(half, logits[:, :1])
+    check_overflow(replace(half, quant=Quant.W8A16), logits)  # another fault, told by the comparison
 
 
 @pytest.mark.parametrize(("quant", "is_measured"), [(Quant.FP32, False), (Quant.W4A16, True)])
