@@ -97,9 +97,8 @@ def check_overflow(arguments: CompileArguments, logits: Float32) -> None:
     """CompileError when activations were too large for half precision; Gemma 3 has such."""
     is_half = method_of(arguments).activations is Activations.FLOAT16
     if is_half and not np.isfinite(logits).all():
-        raise CompileError(
-            f"--quant {arguments.quant}: the model overflows half precision; take --quant {Quant.W8A16} or {Quant.W4A16}"
-        )
+        better = f"--quant {Quant.W8A16} or {Quant.W4A16}"
+        raise CompileError(f"--quant {arguments.quant}: the model overflows half precision; take {better}")
 
 
 def check_exact(arguments: CompileArguments, parity: Parity) -> None:
