@@ -1,6 +1,7 @@
 """What a client is served of published files, against their own floats, beside llama.cpp on the same tokens."""
 
 import json
+from dataclasses import astuple
 from pathlib import Path
 
 import msgspec
@@ -8,6 +9,8 @@ import pytest
 from rich.console import Console
 
 from engine.compile.sources.source import open_source
+from engine.models.family import read_network
+from engine.models.network import Network
 from tests.real.conftest import FIGURES
 from tools.fidelity.__main__ import BAR, MADE, measured
 from tools.fidelity.served import read_as_served
@@ -57,13 +60,23 @@ def test_a_folder_is_served_no_farther_from_its_floats_than_q4_k_m(
     assert found.kl.high <= figures.of(name, "Q4_K_M", "published").kl.mean
 
 
+def tensor_names(network: Network) -> list[str]:
+    """All that such a folder may have, in order."""
+    modules: list[str] = []
+    for told in astuple(network.details.names):
+        modules += [told] if isinstance(told, str) else told
+    layers = range(network.spec.layers)
+    named = dict.fromkeys(module.format(layer=layer) for module in modules for layer in layers)
+    return [f"{name}.{kind}" for name in named for kind in ("weight", "bias")]
+
+
 def as_folder(file: Path, folder: Path) -> Path:
     """A file's floats as a Hugging Face folder."""
     folder.mkdir()
     source = open_source(file)
     with source.tensors() as tensors:
-        stored = ((name, tensors.tensor(name, tensors.shape(name))) for name in tensors.unused())
-        write_shards(folder, stored)
+        names = [name for name in tensor_names(read_network(source.config)) if name in tensors]
+        write_shards(folder, ((name, tensors.tensor(name, tensors.shape(name))) for name in names))
         vocab = source.config["vocab_size"]
         assert isinstance(vocab, int)
         text = source.write_text(folder, vocab)
