@@ -9,7 +9,7 @@ import numpy as np
 
 from engine.bundle.manifest import Manifest
 from engine.bundle.specs import ModelTask, QualitySpec, SampleSpec
-from engine.compile.arguments import CompileArguments, QualityLevel, Quant
+from engine.compile.arguments import CompileArguments, QualityLevel
 from engine.compile.calibration.forward import reference_hidden, reference_logits
 from engine.compile.calibration.statistics import mean_divergence
 from engine.compile.check.parity import Parity, bundle_logits, compare_logits, parity_texts, plain_cpu
@@ -17,7 +17,7 @@ from engine.compile.compilation import Compilation, Stage, describe
 from engine.compile.plan import longest_sequence
 from engine.compile.quantisation.choose.llama_cpp import q4_0_of
 from engine.compile.quantisation.methods.method import Activations
-from engine.compile.quantisation.methods.table import is_exact, method_of
+from engine.compile.quantisation.methods.table import is_exact, method_of, quants_with
 from engine.compile.sources.checkpoint import Float32, RoundedCheckpoint
 from engine.compile.targets.npu import NPU_TARGETS
 from engine.errors import CompileError
@@ -97,8 +97,8 @@ def check_overflow(arguments: CompileArguments, logits: Float32) -> None:
     """CompileError when activations were too large for half precision; Gemma 3 has such."""
     is_half = method_of(arguments).activations is Activations.FLOAT16
     if is_half and not np.isfinite(logits).all():
-        better = f"--quant {Quant.W8A16} or {Quant.W4A16}"
-        raise CompileError(f"--quant {arguments.quant}: the model overflows half precision; take {better}")
+        better = " or ".join(quants_with(Activations.INTEGER))
+        raise CompileError(f"--quant {arguments.quant}: the model overflows half precision; take --quant {better}")
 
 
 def check_exact(arguments: CompileArguments, parity: Parity) -> None:
