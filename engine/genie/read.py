@@ -14,6 +14,7 @@ import msgspec
 
 from engine.bundle.manifest import FORMAT_VERSION, GraphKind, GraphSpec, Manifest, NpuSpec, TensorSpec
 from engine.bundle.model_spec import ModelSpec
+from engine.bundle.specs import TableSpec
 from engine.errors import BundleError
 from engine.files import confined, is_regular, shown
 from engine.genie.config import CONFIG_FILE, Fields, GenieConfig, load_optional, read_config
@@ -91,11 +92,7 @@ def read_genie(folder: Path, describe: Callable[[Path], BinaryInfo], runtime: st
     forecast = read_forecast(folder, config, shape, kv_dtype) if caches and not first.is_serial else None
     window, local_rope = read_window(config, model, first)
     shape = msgspec.structs.replace(shape, local_rope=local_rope)
-    embedding = layers = None
-    if _takes(parts, Role.EMBEDS):
-        embedding = read_table(folder, config.embedding, "dialog.embedding")
-    if _takes(parts, Role.LAYER_EMBEDS):
-        layers = read_table(folder, config.layer_embedding, "dialog.perlayer-embedding", USUAL_LAYER_FILE)
+    embedding, layers = _tables(folder, config, parts)
     manifest = Manifest(
         format_version=FORMAT_VERSION,
         name=folder.resolve().name,
@@ -124,10 +121,22 @@ def read_genie(folder: Path, describe: Callable[[Path], BinaryInfo], runtime: st
         check_age(images.path.name, images.info, runtime)
         manifest, binaries = images.beside(manifest), binaries | {images.path.name: images.path}
         wrappers.append(Wrapper(images.graph, (images.node,)))
-    files = {manifest.head_weight: extras.lm_head_weight} if extras.lm_head_weight else {}
-    files |= {table.file: confined(folder, table.file) for table in (embedding, layers) if table is not None}
-    files |= {forecast.spec.file: forecast.path} if forecast is not None else {}
+    files = {table.file: confined(folder, table.file) for table in (embedding, layers) if table is not None}
+    if extras.lm_head_weight:
+        files[manifest.head_weight] = extras.lm_head_weight
+    if forecast is not None:
+        files[forecast.spec.file] = forecast.path
     return GenieBundle(manifest, tuple(wrappers), binaries | files, text)
+
+
+def _tables(folder: Path, config: GenieConfig, parts: Sequence[Part]) -> tuple[TableSpec | None, TableSpec | None]:
+    """Of embeddings and of what each layer takes beside, where graphs take such."""
+    embedding = layers = None
+    if _takes(parts, Role.EMBEDS):
+        embedding = read_table(folder, config.embedding, "dialog.embedding")
+    if _takes(parts, Role.LAYER_EMBEDS):
+        layers = read_table(folder, config.layer_embedding, "dialog.perlayer-embedding", USUAL_LAYER_FILE)
+    return embedding, layers
 
 
 def _npu(chip: tuple[int, int], infos: Mapping[str, BinaryInfo], wrappers: Sequence[Wrapper]) -> NpuSpec:

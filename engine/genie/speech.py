@@ -17,7 +17,7 @@ from engine.bundle.specs import ModelTask, SpeechSpec
 from engine.bundle.speech import FEATURES, check_speech, cross_name, self_name
 from engine.bundle.tensors import LOGITS
 from engine.errors import BundleError, CompileError
-from engine.files import TOKENIZER_BYTES, is_regular, one_line, read_bytes, reading
+from engine.files import TOKENIZER_BYTES, is_regular, read_bytes, read_text, reading
 from engine.genie.config import Fields
 from engine.genie.read import TARGETS, USUAL_CHIP, GenieBundle, Wrapper
 from engine.genie.text import TOKENIZER_FILE, GenieText, read_metadata
@@ -28,6 +28,7 @@ from engine.runtime.qnn.ep_context import ContextNode
 from engine.runtime.qnn.reader import check_age
 from engine.speech.special_tokens import Window, speech_spec
 from engine.speech.words import WordList, never_first, never_spoken, tokenizer_of
+from engine.text.tokenizer import parsed
 
 PARTS = {"encoder": GraphKind.SPEECH_ENCODER, "decoder": GraphKind.SPEECH_DECODER}
 WORDS_FILE = "vocab.bin"
@@ -159,10 +160,12 @@ def _own_tokenizer(folder: Path) -> Tokenizer:
         raise BundleError(
             f"{folder} has the binaries of a Whisper and no words: put its {TOKENIZER_FILE} or {WORDS_FILE} there"
         )
+    with reading(path):
+        content = read_text(path, TOKENIZER_BYTES)
     try:
-        return Tokenizer.from_str(read_bytes(path, TOKENIZER_BYTES).decode())
-    except Exception as error:  # the library raises exactly this class for every parse error
-        raise BundleError(f"{path} is not a tokenizer: {one_line(error)}") from error
+        return parsed(content)
+    except ValueError as error:
+        raise BundleError(f"{path} is not a tokenizer: {error}") from error
 
 
 def words_of(content: bytes) -> list[bytes]:

@@ -24,7 +24,8 @@ from engine.bundle.vision import (
 )
 from engine.errors import BundleError, StepFailed
 from engine.request import PromptImage
-from engine.runtime.sessions import Provider, open_graph
+from engine.runtime.sessions import Provider, open_graph, run_unbound
+from engine.runtime.vision import image_bytes
 
 LIGHTEST = 255.0  # a colour as a byte
 Floats = NDArray[np.float64]
@@ -64,17 +65,12 @@ class FixedVisionGraph:
             rows = self._run(cells)[np.argsort(self._order)]
         else:
             rows = self._run(values)
-        if not np.isfinite(rows).all():
-            raise StepFailed("the vision graph returned rows that are not finite")
-        return np.ascontiguousarray(rows, "<f4").tobytes()
+        return image_bytes(rows)
 
     def _run(self, values: Floats, **changed: Array) -> NDArray[np.float32]:
         """Rows [T, width]. changed: inputs that are the same for every image otherwise."""
         inputs = self._same | {PIXEL_VALUES: self._encoded(PIXEL_VALUES, values)} | changed
-        try:
-            found = self._session.run([tensor.name for tensor in self._outputs], inputs)
-        except Exception as error:  # onnxruntime's exceptions share no base class of their own
-            raise StepFailed(f"the vision graph failed: {str(error)[:300]}") from error
+        found = run_unbound("vision", self._session, [tensor.name for tensor in self._outputs], inputs)
         return np.concatenate([_decoded(*pair) for pair in zip(self._outputs, found, strict=True)], axis=-1)
 
     def _encoded(self, name: str, values: Floats) -> Array:

@@ -1,7 +1,7 @@
 """Sessions of onnxruntime and their bindings."""
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
@@ -30,6 +30,17 @@ class Binding:
             self.session.run_with_iobinding(self.binding)
         except Exception as error:  # onnxruntime's exceptions share no base class of their own
             raise StepFailed(f"graph {self.name} failed: {str(error)[:300]}") from error
+
+
+def run_unbound(
+    name: str, session: ort.InferenceSession, outputs: Sequence[str], inputs: Mapping[str, Array]
+) -> list[Array]:
+    """The named outputs of a graph that runs too seldom to be bound. StepFailed when onnxruntime raises."""
+    try:
+        found: list[Array] = session.run(outputs, inputs)
+    except Exception as error:  # onnxruntime's exceptions share no base class of their own
+        raise StepFailed(f"graph {name} failed: {str(error)[:300]}") from error
+    return found
 
 
 Buffers = dict[str, Array | ort.OrtValue]

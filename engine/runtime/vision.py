@@ -11,7 +11,7 @@ from engine.bundle.tensors import Array
 from engine.bundle.vision import FEATURES, PADDING, PATCHES, PIXELS, PLACES, SPAN, NativeSpec, VisionSpec
 from engine.errors import StepFailed
 from engine.request import PromptImage
-from engine.runtime.sessions import Provider, open_graph
+from engine.runtime.sessions import Provider, open_graph, run_unbound
 
 SLOTS, CELLS = "rows", "cells"
 Bytes = NDArray[np.uint8]
@@ -37,9 +37,7 @@ class VisionGraph:
             raise StepFailed(f"a tile has {len(image.pixels)} bytes, {math.prod(shape)} are expected")
         pixels = np.frombuffer(image.pixels, np.uint8).reshape(shape)
         rows = self._run({PIXELS: pixels[None]}) if native is None else self._in_slots(pixels, image.grid, native)
-        if not np.isfinite(rows).all():
-            raise StepFailed("the vision graph returned rows that are not finite")
-        return np.ascontiguousarray(rows, "<f4").tobytes()
+        return image_bytes(rows)
 
     def _in_slots(self, pixels: Bytes, grid: tuple[int, int], native: NativeSpec) -> Floats:
         """Rows of an image [cells, width] by a run with the fewest slots that it fits."""
@@ -53,11 +51,15 @@ class VisionGraph:
         return self._run(native_inputs(native, pixels, slots, bucket))[slots]
 
     def _run(self, inputs: dict[str, Array]) -> Floats:
-        try:
-            (rows,) = self._session.run([FEATURES], inputs)
-        except Exception as error:  # onnxruntime's exceptions share no base class of their own
-            raise StepFailed(f"the vision graph failed: {str(error)[:300]}") from error
+        (rows,) = run_unbound("vision", self._session, [FEATURES], inputs)
         return np.asarray(rows, np.float32)
+
+
+def image_bytes(rows: Floats) -> bytes:
+    """float32 rows of an image. StepFailed when they are not finite."""
+    if not np.isfinite(rows).all():
+        raise StepFailed("graph vision returned rows that are not finite")
+    return np.ascontiguousarray(rows, "<f4").tobytes()
 
 
 def _forms(vision: VisionSpec) -> tuple[tuple[TensorSpec, ...], int | str]:

@@ -45,9 +45,12 @@ class Tokenizer:
 
         Raises BundleError when it cannot be used.
         """
-        self._special_aware = _parsed(serialized)
-        description = json.loads(serialized)
-        self._special_blind = _parsed(_without_special_pieces(serialized, description))
+        try:
+            self._special_aware = parsed(serialized)
+            description = json.loads(serialized)
+            self._special_blind = parsed(_without_special_pieces(serialized, description))
+        except ValueError as error:
+            raise BundleError(f"the tokenizer cannot be read: {error}") from error
         for instance in (self._special_aware, self._special_blind):
             instance.no_truncation()
             instance.no_padding()
@@ -151,13 +154,14 @@ def check_unicode(text: str) -> None:
         raise InvalidRequest(f"The text is not valid Unicode: lone surrogate at character {error.start}.") from None
 
 
-def _parsed(serialized: str) -> tokenizers.Tokenizer:
+def parsed(serialized: str) -> tokenizers.Tokenizer:
+    """The library's tokenizer of a tokenizer.json. ValueError with the library's reason."""
     try:
         return tokenizers.Tokenizer.from_str(serialized)
-    except BaseException as error:
+    except BaseException as error:  # a panic of the library is no Exception
         if isinstance(error, KeyboardInterrupt | SystemExit):
             raise
-        raise BundleError(f"the tokenizer cannot be read: {one_line(error)}") from error
+        raise ValueError(one_line(error)) from error
 
 
 def _without_special_pieces(serialized: str, description: Mapping[str, Any]) -> str:

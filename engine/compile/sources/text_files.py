@@ -9,9 +9,10 @@ from tokenizers import Tokenizer
 from engine.bundle.manifest import TextSpec
 from engine.compile.sources.checkpoint import read_optional_json
 from engine.errors import CompileError
-from engine.files import TEMPLATE_BYTES, TOKENIZER_BYTES, brief, one_line, read_text, shown
+from engine.files import TEMPLATE_BYTES, TOKENIZER_BYTES, brief, read_text, shown
 from engine.text.answer_finding import probed_answer
 from engine.text.format_table import end_marks
+from engine.text.tokenizer import parsed
 
 TOKENIZER_FILE = "tokenizer.json"
 TOKENIZER_CONFIG = "tokenizer_config.json"
@@ -32,9 +33,9 @@ def load_tokenizer(folder: Path) -> Tokenizer:
     except OSError as error:
         raise CompileError(f"{path} cannot be read: {shown(error)}") from error
     try:
-        tokenizer = Tokenizer.from_str(content)
-    except Exception as error:  # the library raises exactly this class for every parse error
-        raise CompileError(f"{path} is not a tokenizer: {one_line(error)}") from error
+        tokenizer = parsed(content)
+    except ValueError as error:
+        raise CompileError(f"{path} is not a tokenizer: {error}") from error
     tokenizer.no_truncation()
     tokenizer.no_padding()
     return tokenizer

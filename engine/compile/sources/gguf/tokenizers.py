@@ -29,8 +29,9 @@ from engine.compile.sources.gguf.vocabulary import (
 )
 from engine.compile.sources.text_files import TOKENIZER_FILE, describe_text
 from engine.errors import CompileError, UnsupportedModel
-from engine.files import TEMPLATE_BYTES, brief, one_line
+from engine.files import TEMPLATE_BYTES, brief
 from engine.text.format_table import END_OF_TURN
+from engine.text.tokenizer import parsed
 
 SPACE = "\u2581"
 
@@ -311,9 +312,9 @@ def _piece(kind: str, name: str) -> dict[str, object]:
 
 def _parsed(serialized: str, title: str) -> Tokenizer:
     try:
-        return Tokenizer.from_str(serialized)
-    except Exception as error:  # the library raises exactly this class for every parse error
-        raise CompileError(f"{title}: the tokenizer cannot be used: {one_line(error)}") from error
+        return parsed(serialized)
+    except ValueError as error:
+        raise CompileError(f"{title}: the tokenizer cannot be used: {error}") from error
 
 
 def _template(header: GgufHeader) -> str | None:
