@@ -86,8 +86,9 @@ def check_contract(manifest: Manifest) -> None:
 
 def _check_sights(manifest: Manifest, taken: set[str], graph: str) -> None:
     """Layers with windows or rotations of their own: the manifest tells of what a graph takes."""
-    if WINDOW_MASK in taken and not any(manifest.model.layer_windows):
-        raise BundleError(f"graph {graph} takes {WINDOW_MASK}, and no layer of the model has a window")
+    sizes = {*manifest.model.layer_windows} - {0}
+    if WINDOW_MASK in taken and len(sizes) != 1:
+        raise BundleError(f"graph {graph} takes {WINDOW_MASK}, one mask, for windows of {len(sizes)} sizes")
     if taken & set(WINDOW_ROTARY) and manifest.model.local_rope is None:
         raise BundleError(f"graph {graph} takes a rotation for windows, of which the manifest tells nothing")
 

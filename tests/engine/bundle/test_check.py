@@ -4,8 +4,10 @@ import msgspec
 import pytest
 
 from engine.bundle.check import check_contract, check_listed
-from engine.bundle.manifest import DiffusionSpec, GraphKind, Manifest, load_manifest
+from engine.bundle.manifest import DiffusionSpec, GraphKind, Manifest, TensorSpec, load_manifest
+from engine.bundle.model_spec import LayerAttention
 from engine.bundle.specs import ForecastSpec, LoraModule, RecurrentSpec
+from engine.bundle.tensors import WINDOW_MASK
 from engine.errors import BundleError
 from tests.bundles import Bundles
 from tests.engine.runtime.test_onnx_qnn import TWO, bundle
@@ -76,6 +78,27 @@ def test_what_graphs_of_that_layout_cannot_do(
 ) -> None:
     with pytest.raises(BundleError, match=message):
         check_contract(msgspec.structs.replace(load_manifest(bundles(layout)), **changes))
+
+
+@pytest.mark.parametrize(
+    ("name", "windows", "message"),
+    [
+        (WINDOW_MASK, (0, 0), "takes swa_attention_mask, one mask, for windows of 0 sizes"),
+        (WINDOW_MASK, (4, 8), "takes swa_attention_mask, one mask, for windows of 2 sizes"),
+        ("swa_position_ids_cos", (4, 0), "takes a rotation for windows, of which the manifest tells nothing"),
+    ],
+)
+def test_sights_that_the_model_does_not_have(
+    bundles: Bundles, name: str, windows: tuple[int, ...], message: str
+) -> None:
+    manifest = load_manifest(bundles("free"))
+    layers = tuple(LayerAttention(window=window) for window in windows)
+    assert manifest.model.layers == len(layers)
+    (first, *rest) = manifest.graphs
+    first = msgspec.structs.replace(first, inputs=(*first.inputs, TensorSpec(name, "float32", ("rows", "context"))))
+    model = msgspec.structs.replace(manifest.model, attention=layers)
+    with pytest.raises(BundleError, match=message):
+        check_contract(msgspec.structs.replace(manifest, model=model, graphs=(first, *rest)))
 
 
 def test_blocks_of_recurrent_layers(bundles: Bundles) -> None:
