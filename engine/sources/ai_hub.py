@@ -12,8 +12,9 @@ from engine.sources.names import AiHubName, FetchFailed
 
 # What Qualcomm AI Hub calls the chips, and the forms of weights that it has bundles in, the first one first.
 X_ELITE, X2_ELITE = "qualcomm-snapdragon-x-elite", "qualcomm-snapdragon-x2-elite"
-PRECISIONS = ("w4a16", "w4")
+PRECISIONS = ("w4a16", "w4", "float")
 RUNTIMES = ("geniex_qairt", "genie")  # folders of one shape; Qualcomm withdraws the second
+SPEECH = "voice_ai"  # a Whisper's folder with its words; those of its other runtimes have none
 PACKAGE = "qai_hub_models_cli"
 _LONGEST_REASON = 300
 
@@ -43,7 +44,8 @@ def find_bundle(name: str, chipset: str = X_ELITE, precisions: Sequence[str] = P
     """
     fetch, expected = hub_module("fetch"), user_error()
     reason: Exception | None = None
-    for precision, runtime in product(precisions, RUNTIMES):
+    runtimes = (*RUNTIMES, SPEECH)
+    for precision, runtime in product(precisions, runtimes):
         try:
             return str(
                 fetch.get_asset_url(model=name, runtime=runtime, precision=precision, chipset=chipset, quiet=True)
@@ -52,7 +54,7 @@ def find_bundle(name: str, chipset: str = X_ELITE, precisions: Sequence[str] = P
             reason = reason or error
         except OSError as error:
             raise unreachable(error) from error
-    kinds = f"{' or '.join(precisions)}, for {' or '.join(RUNTIMES)}"
+    kinds = f"{' or '.join(precisions)}, for {' or '.join(runtimes)}"
     raise FetchFailed(f"{name} has no bundle for {chipset} in {kinds}: {first_line(reason)}")
 
 

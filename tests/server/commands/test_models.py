@@ -15,7 +15,7 @@ from tests.engine.sources.file_server import Store
 
 __all__ = ["catalogue", "hub", "store"]
 
-WANTED = "qualcomm-snapdragon-x-elite in w4a16 or w4, for geniex_qairt or genie"
+WANTED = "qualcomm-snapdragon-x-elite in w4a16 or w4 or float, for geniex_qairt or genie or voice_ai"
 
 
 @pytest.fixture(autouse=True)

@@ -26,11 +26,12 @@ from qai_hub_models_cli.versions import CURRENT_VERSION
 CHIPS = {"qualcomm-snapdragon-x-elite": "Snapdragon X Elite CRD", "qualcomm-snapdragon-x2-elite": "Snapdragon X2 CRD"}
 X, X2 = CHIPS
 W4A16, W4 = Precision.PRECISION_W4A16, Precision.PRECISION_W4
-GENIE, GENIEX = Runtime.RUNTIME_GENIE, Runtime.RUNTIME_GENIEX_QAIRT
+GENIE, GENIEX, VOICE = Runtime.RUNTIME_GENIE, Runtime.RUNTIME_GENIEX_QAIRT, Runtime.RUNTIME_VOICE_AI
 ASSETS = {
     "both": [(W4A16, GENIE, X), (W4A16, GENIEX, X), (W4, GENIEX, X)],
     "older": [(W4A16, GENIE, X)],
     "mixed": [(W4, GENIEX, X), (W4A16, GENIE, X2)],
+    "whisper": [(Precision.PRECISION_FLOAT, VOICE, X)],
     "none": [],
 }
 
@@ -39,7 +40,7 @@ def release(store: str) -> dict[str, bytes]:
     """What the store serves, by path."""
     runtimes = [
         RuntimeInfo(runtime=runtime, is_aot_compiled=True, display_name=name)
-        for runtime, name in ((GENIE, "Genie"), (GENIEX, "GenieX"))
+        for runtime, name in ((GENIE, "Genie"), (GENIEX, "GenieX"), (VOICE, "Voice AI"))
     ]
     platform = PlatformInfo(
         runtimes=runtimes,

@@ -32,6 +32,7 @@ def test_bundles_and_speeds(tmp_path: Path) -> None:
             ["address", "older", "", ""],
             ["address", "mixed", "", ""],
             ["address", "mixed", "", X2],
+            ["address", "whisper", "", ""],
             ["address", "older", "w4", ""],
             ["address", "none", "", ""],
             ["address", "nobody", "", ""],
@@ -42,17 +43,19 @@ def test_bundles_and_speeds(tmp_path: Path) -> None:
         ],
         tmp_path,
     )
-    assert found[:5] == [
+    assert found[:6] == [
         f"/both-RUNTIME_GENIEX_QAIRT-PRECISION_W4A16-{X}.zip",
         f"/both-RUNTIME_GENIEX_QAIRT-PRECISION_W4-{X}.zip",
         f"/older-RUNTIME_GENIE-PRECISION_W4A16-{X}.zip",
         f"/mixed-RUNTIME_GENIEX_QAIRT-PRECISION_W4-{X}.zip",
         f"/mixed-RUNTIME_GENIE-PRECISION_W4A16-{X2}.zip",
+        f"/whisper-RUNTIME_VOICE_AI-PRECISION_FLOAT-{X}.zip",
     ]
-    failures = [answer[1] for answer in found[5:9] if isinstance(answer, list)]
-    assert failures[0].startswith(f"older has no bundle for {X} in w4, for geniex_qairt or genie: No asset found")
-    assert failures[1].startswith(f"none has no bundle for {X} in w4a16 or w4, for geniex_qairt or genie: ")
+    failures = [answer[1] for answer in found[6:10] if isinstance(answer, list)]
+    runtimes = "geniex_qairt or genie or voice_ai"
+    assert failures[0].startswith(f"older has no bundle for {X} in w4, for {runtimes}: No asset found")
+    assert failures[1].startswith(f"none has no bundle for {X} in w4a16 or w4 or float, for {runtimes}: ")
     assert "No model exists with the name or ID: 'nobody'" in failures[2]
     assert failures[3].startswith("both has no bundle for qualcomm-snapdragon-x9")
-    assert found[9:11] == [[["geniex_qairt", 512, 80.0, 30.0], ["geniex_qairt", 4096, 100.0, 20.0]], []]
-    assert isinstance(found[11], list) and "AI Hub has published no speeds of nobody" in found[11][1]
+    assert found[10:12] == [[["geniex_qairt", 512, 80.0, 30.0], ["geniex_qairt", 4096, 100.0, 20.0]], []]
+    assert isinstance(found[12], list) and "AI Hub has published no speeds of nobody" in found[12][1]
