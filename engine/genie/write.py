@@ -56,6 +56,8 @@ def write_genie_files(folder: Path, manifest: Manifest, config: Mapping[str, obj
     npu = manifest.npu
     if npu is None or not npu.chains:
         raise BundleError(f"{manifest.name} has no context binaries that Genie could run")
+    if any(manifest.model.layer_windows):
+        raise BundleError("Genie has layers with windows only where these have caches of their own")
     ids = token_ids(load_fields(folder / manifest.text.tokenizer))
     names = genie_names(manifest)
     dialog = genie_config(manifest, ids, config or {}, tuple(names.copies))

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from engine.bundle.manifest import GraphKind, GraphSpec, Manifest, NpuSpec, TensorSpec, TextSpec
-from engine.bundle.model_spec import ModelSpec, RopeSpec
+from engine.bundle.model_spec import LayerAttention, ModelSpec, RopeSpec
 from engine.errors import BundleError
 from engine.genie.config import Fields, read_config
 from engine.genie.extras import genie_rope
@@ -125,6 +125,13 @@ def test_a_rotation_that_genie_has_no_name_for_is_refused(bundle: tuple[Path, Ma
     listed = msgspec.structs.replace(manifest, model=msgspec.structs.replace(manifest.model, rope=rope))
     with pytest.raises(BundleError, match="scaled by factors"):
         write_genie_files(folder, listed, {"rope_parameters": {"rope_type": "factors", "factors": [1.0] * 16}})
+
+
+def test_windows_over_the_cache_of_all_layers_are_refused(bundle: tuple[Path, Manifest]) -> None:
+    folder, manifest = bundle
+    model = msgspec.structs.replace(manifest.model, attention=(LayerAttention(16), LayerAttention()))
+    with pytest.raises(BundleError, match="windows only where these have caches of their own"):
+        write_genie_files(folder, msgspec.structs.replace(manifest, model=model))
 
 
 def wider(manifest: Manifest, contexts: dict[int, int]) -> Manifest:
