@@ -47,8 +47,6 @@ def check_images(manifest: Manifest) -> None:
         raise BundleError("images of a pool have one size: vision.fixed and image_graph go together")
     if manifest.is_serial or manifest.reads_whole_context or manifest.fused is not None:
         raise BundleError("vision: graphs of one sequence, of whole contexts and fused ones read no images")
-    if vision.both_ways:
-        raise BundleError("vision.both_ways needs a segmented bundle: rows of a pool see what is before them")
     if vision.file != graph.file:
         raise BundleError(f"vision.file is {vision.file}, image_graph has {graph.file}")
     hidden = manifest.model.hidden

@@ -129,10 +129,18 @@ def shape_table(manifest: Manifest, max_rows: int) -> ShapeTable:
 
 
 def _of_images(shapes: ShapeTable, tokens: int) -> ShapeTable:
-    """The same for images that are not cut; BundleError when a step is too small for one."""
-    if shapes.max_rows < tokens:
-        raise BundleError(f"max_rows is {shapes.max_rows}, an image of this model takes {tokens} rows of one step")
-    return replace(shapes, image_rows=tokens)
+    """The same for images that are not cut, with no more past than a step of one has; BundleError when no step has its
+    rows."""
+    if shapes.free:
+        if shapes.max_rows < tokens:
+            raise BundleError(f"max_rows is {shapes.max_rows}, an image of this model takes {tokens} rows of one step")
+        return replace(shapes, image_rows=tokens)
+    wide = [shape.past for shape in shapes.fixed if shape.rows >= tokens]
+    if not wide:
+        raise BundleError(
+            f"no variant has the {tokens} rows of an image, the most is {shapes.max_rows}: compile more --rows"
+        )
+    return replace(shapes, max_past=max(wide), image_rows=tokens)
 
 
 def _of_blocks(shapes: ShapeTable, block_length: int) -> ShapeTable:

@@ -10,19 +10,13 @@ from engine.compile.quantisation.methods.table import method_of
 from engine.compile.sources.source import Source, open_source
 from engine.errors import CompileError
 from engine.models.network import Network
-from engine.models.vision import text_alone
 
 
 def open_for(arguments: CompileArguments) -> Source:
-    """The source with its encoder where graphs can have one; families that come without as well are text on an NPU."""
+    """The source with its encoder where graphs can have one."""
     layout = layout_of(arguments)
-    if layout is Layout.SEGMENTS:
-        return open_source(arguments.source)
-    if arguments.is_npu and layout is Layout.POOL:
-        source = open_source(arguments.source)
-        if text_alone(source.config) == source.config:
-            return source
-    return open_source(arguments.source, with_images=False)
+    reads = layout is Layout.SEGMENTS or (arguments.is_npu and layout is Layout.POOL)
+    return open_source(arguments.source, with_images=reads)
 
 
 def resolve_split(arguments: CompileArguments, network: Network) -> CompileArguments:
@@ -33,13 +27,13 @@ def resolve_split(arguments: CompileArguments, network: Network) -> CompileArgum
 
 
 def check_images(arguments: CompileArguments, network: Network) -> None:
-    """CompileError unless the graphs are segments, or an NPU's that take embeddings in half precision."""
+    """CompileError unless the graphs are segments, or an NPU's that take embeddings."""
     if not network.reads_images or layout_of(arguments) is Layout.SEGMENTS:
         return
     reads = f"a model that reads images ({network.spec.family})"
-    if not arguments.is_npu or layout_of(arguments) is not Layout.POOL or network.images_both_ways:
+    if not arguments.is_npu or layout_of(arguments) is not Layout.POOL:
         raise CompileError(f"{reads} needs --target cpu with --layout segments")
-    if method_of(arguments).activations is not Activations.FLOAT16:
+    if network.deepstack and method_of(arguments).activations is not Activations.FLOAT16:
         raise CompileError(f"{reads} takes --quant w4 or fp16 on an NPU")
     if arguments.split is not Split.HOST_LMHEAD:
         raise CompileError(f"{reads} takes --split {Split.HOST_LMHEAD} on an NPU")

@@ -259,8 +259,8 @@ def _check_sizes(arguments: CompileArguments) -> None:
 def _check_split(arguments: CompileArguments) -> None:
     if arguments.split is not Split.HOST_LMHEAD:
         return
-    if not arguments.is_npu or method_of(arguments).activations is not Activations.FLOAT16:
-        raise CompileError(f"--split {arguments.split} is for an NPU and --quant w4 or fp16")
+    if not arguments.is_npu:
+        raise CompileError(f"--split {arguments.split} is for an NPU")
 
 
 def _check_target(arguments: CompileArguments) -> None:

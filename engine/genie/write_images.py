@@ -31,6 +31,8 @@ def image_files(manifest: Manifest, config: Mapping[str, object], dialog: object
         return {}
     if vision.cutting is Cutting.GRID:
         raise BundleError("Genie has no images that are cut into rows of tiles")
+    if vision.both_ways:
+        raise BundleError("Genie has no rows that see those behind them")
     assert npu is not None and manifest.embedding is not None
     patch = vision.native.patch if vision.native is not None else patch_of(config)
     sizes = {"height": vision.fixed.height // patch, "width": vision.fixed.width // patch}

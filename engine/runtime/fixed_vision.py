@@ -57,15 +57,17 @@ class FixedVisionGraph:
         if len(image.pixels) != size:
             raise StepFailed(f"an image has {len(image.pixels)} bytes, {size} are expected")
         pixels = np.frombuffer(image.pixels, np.uint8).reshape(3, self._fixed.height, self._fixed.width)
+        return image_bytes(self.read(pixels))
+
+    def read(self, pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
+        """The same as numbers [T, width], of pixels [3, height, width]."""
         values = normalised(pixels, self._fixed)
         if self._native is not None:
             values = patches_of(values, self._native, self._fixed.frames)
-        if self._order is not None:
-            cells = values.reshape(len(self._order), -1)[self._order]
-            rows = self._run(cells)[np.argsort(self._order)]
-        else:
-            rows = self._run(values)
-        return image_bytes(rows)
+        if self._order is None:
+            return self._run(values)
+        cells = values.reshape(len(self._order), -1)[self._order]
+        return self._run(cells)[np.argsort(self._order)]
 
     def _run(self, values: Floats, **changed: Array) -> NDArray[np.float32]:
         """Rows [T, width]. changed: inputs that are the same for every image otherwise."""

@@ -108,7 +108,9 @@ def prompt_of(spec: VisionSpec, pieces: Sequence[int | Image.Image]) -> tuple[li
         grid = (tiles.rows, tiles.columns) if spec.native else (0, 0)
         for tile in tiles.tiles:
             count = spec.tokens or tiles.rows * tiles.columns
-            images.append(PromptImage(len(ids), count, blake2b(tile).digest(), tile, grid=grid))
+            images.append(
+                PromptImage(len(ids), count, blake2b(tile).digest(), tile, grid=grid, both_ways=spec.both_ways)
+            )
             ids += [spec.token] * count
     return ids, tuple(images)
 

@@ -11,7 +11,7 @@ from engine.bundle.check import check_contract
 from engine.bundle.manifest import GraphKind, load_manifest
 from engine.bundle.specs import TableSpec
 from engine.bundle.tensors import embedding_width
-from engine.compile.arguments import CompileArguments, Quant, Split, Target
+from engine.compile.arguments import CompileArguments, Quant, Split
 from engine.compile.plan import check_arguments
 from engine.config import EngineConfig
 from engine.errors import BundleError, CompileError
@@ -117,10 +117,9 @@ def test_prompts_as_embeddings(checkpoint: Path, tmp_path: Path) -> None:
     assert found == served(folder, {"a": prompt}, 12)["a"]
 
 
-def test_a_table_on_the_host_is_for_half_precision(checkpoint: Path, tmp_path: Path) -> None:
-    for target, quant in ((Target.CPU, Quant.FP32), (Target.X_ELITE, Quant.W8A16)):
-        wanted = CompileArguments(
-            checkpoint, tmp_path / "out", target=target, quant=quant, split=Split.HOST_LMHEAD, rows=(1,), context=(64,)
-        )
-        with pytest.raises(CompileError, match=r"--split host\+lmhead is for an NPU and --quant w4 or fp16"):
-            check_arguments(wanted)
+def test_a_table_on_the_host_is_for_an_npu(checkpoint: Path, tmp_path: Path) -> None:
+    wanted = CompileArguments(
+        checkpoint, tmp_path / "out", quant=Quant.FP32, split=Split.HOST_LMHEAD, rows=(1,), context=(64,)
+    )
+    with pytest.raises(CompileError, match=r"--split host\+lmhead is for an NPU"):
+        check_arguments(wanted)

@@ -1,7 +1,8 @@
-"""Runs the float graphs on text and notes the extremes of every activation in each text.
+"""Runs the float graphs on passages and notes the extremes of every activation in each of them.
 
 Smallest and largest values are taken inside the graphs, so that a pass gives back three numbers for each tensor
-however many rows it has, and two are kept of a text.
+however many rows it has, and two are kept of a passage: token ids [tokens], or rows [tokens, H] for graphs that take
+embeddings.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -14,13 +15,15 @@ from onnx import helper
 
 from engine.bundle.manifest import GraphSpec, TensorSpec
 from engine.bundle.model_spec import ModelSpec, RopeSpec
-from engine.bundle.tensors import IDS, MASK, ROTARY, WINDOW_MASK, WINDOW_ROTARY, Array
+from engine.bundle.tensors import EMBEDS, IDS, MASK, ROTARY, WINDOW_MASK, WINDOW_ROTARY, Array
 from engine.bundle.variant import StepShape
 from engine.compile.calibration.encodings import MASK_FLOOR, Observed, Range
 from engine.compile.check.parity import plain_cpu
 from engine.compile.graphs.float_graph import DEQUANTIZE, FloatGraph
 from engine.compile.graphs.graph_builder import WrittenGraph, value_info
+from engine.compile.sources.checkpoint import Float32
 
+Passage = NDArray[np.int32] | Float32
 ROWS = 64
 PAST = 192
 LEAST, MOST, COUNT = "least/", "most/", "count/"
@@ -75,22 +78,22 @@ def observe(
     graphs: Sequence[GraphSpec],
     model: ModelSpec,
     shape: StepShape,
-    texts: Iterable[Sequence[int]],
+    passages: Iterable[Passage],
     advance: Callable[[int], None],
 ) -> dict[str, Observed]:
-    """Run token sequences through observed graphs, part after part; by key. Tokens are told to `advance`.
+    """Run passages through observed graphs, part after part; by key. Tokens are told to `advance`.
 
     Only full passes are run: a row that pads would show values that no real token has.
     """
     extremes: dict[str, list[Range]] = {}
     values: dict[str, int] = {}
     parts = [(spec, plain_cpu().open(folder / spec.file)) for spec in graphs]
-    for text in texts:
+    for passage in passages:
         seen: dict[str, Range] = {}
         values = {}
         caches = _empty_caches(model, shape)
-        for start in range(0, len(text) - shape.rows + 1, shape.rows):
-            known = _row_inputs(model, shape, text[start : start + shape.rows], start) | caches
+        for start in range(0, len(passage) - shape.rows + 1, shape.rows):
+            known = _row_inputs(model, shape, passage[start : start + shape.rows], start) | caches
             for spec, session in parts:
                 names = [tensor.name for tensor in spec.outputs]
                 found = session.run(names, {tensor.name: known[tensor.name] for tensor in spec.inputs})
@@ -118,7 +121,7 @@ def _empty_caches(model: ModelSpec, shape: StepShape) -> dict[str, Array]:
 
 
 def _keep(caches: dict[str, Array], known: Mapping[str, Array], start: int) -> None:
-    """Write the columns of a pass into the caches from `start` on; behind the last pass of a text there is no room."""
+    """Write the columns of a pass into the caches from `start` on; behind its last pass there is no room."""
     for name, cache in caches.items():
         axis = 2 if "value" in name else 3
         columns, fresh = (np.moveaxis(each, axis, 0) for each in (cache, known[name.replace("_in", "_out")]))
@@ -126,8 +129,9 @@ def _keep(caches: dict[str, Array], known: Mapping[str, Array], start: int) -> N
             columns[start : start + len(fresh)] = fresh
 
 
-def _row_inputs(model: ModelSpec, shape: StepShape, tokens: Sequence[int], start: int) -> dict[str, Array]:
-    """Ids, masks and rotations of a full pass that begins at a position. A mask hides as much as its codes can say."""
+def _row_inputs(model: ModelSpec, shape: StepShape, given: Passage, start: int) -> dict[str, Array]:
+    """Ids or rows, masks and rotations of a full pass that begins at a position; masks hide as much as their codes
+    can say."""
     rows = start + np.arange(shape.rows)
     mask = np.full((1, 1, shape.rows, shape.context), MASK_FLOOR, np.float32)
     mask[..., :start] = 0
@@ -137,7 +141,7 @@ def _row_inputs(model: ModelSpec, shape: StepShape, tokens: Sequence[int], start
     if model.local_rope is not None:
         tables |= {name: _turned(model.local_rope, is_cos, rows) for name, is_cos in WINDOW_ROTARY.items()}
     near = np.where(behind, np.float32(MASK_FLOOR), mask)
-    return {IDS: np.array([tokens], np.int32), MASK: mask, WINDOW_MASK: near, **tables}
+    return {IDS if given.ndim == 1 else EMBEDS[0]: given[None], MASK: mask, WINDOW_MASK: near, **tables}
 
 
 def _turned(rope: RopeSpec, is_cos: bool, positions: NDArray[np.int64]) -> Array:

@@ -19,6 +19,7 @@ from engine.compile.calibration.encodings import (
     wide_encoding,
 )
 from engine.compile.calibration.observe import calibration_shape, observe, observed_graph
+from engine.compile.calibration.passages import passages_of
 from engine.compile.compilation import Compilation
 from engine.compile.graphs.float_graph import DEQUANTIZE, QUANTIZE, FloatGraph, prepare
 from engine.compile.graphs.graph_builder import WrittenGraph, value_info
@@ -143,18 +144,18 @@ SAFE_SPAN = 88.0
 
 
 def calibration_stage(work: Compilation) -> None:
-    """Find an encoding for every activation by running float graphs on text; the graphs do not stay."""
+    """Find an encoding for every activation by running float graphs on passages; the graphs do not stay."""
     folder = work.graph_folder
     shape = calibration_shape(work.network.compiled_context)
     length = shape.context // shape.rows * shape.rows
-    texts = work.calibration_texts(length, SEQUENCES)
-    work.progress.stage("calibration", sum(map(len, texts)), "tokens")
+    passages = passages_of(work, work.calibration_texts(length, SEQUENCES))
+    work.progress.stage("calibration", sum(map(len, passages)), "tokens")
     graphs, specs = [], []
     for part in work.parts:
         (plan,) = plan_graphs(part, (shape,))
         graphs.append(prepare(folder, part.number, pool_graph(work, plan)))
         specs.append(save_graph(plan, observed_graph(graphs[-1]), folder))
-    observed = observe(folder, specs, work.network.spec, shape, texts, work.progress.advance)
+    observed = observe(folder, specs, work.network.spec, shape, passages, work.progress.advance)
     for spec in specs:
         (folder / spec.file).unlink()
     choose = extreme_range if work.arguments.quality is QualityLevel.FAST else error_range

@@ -18,10 +18,10 @@ from engine.compile.graphs.graph_builder import GraphBuilder
 from engine.compile.graphs.native_vision import NativeWriter
 from engine.compile.graphs.sized_vision import SizedWriter
 from engine.compile.graphs.tower import TowerWriter
-from engine.compile.quantisation.weight_file import WeightFile
+from engine.compile.quantisation.weight_file import HalfWeightFile, WeightFile
 from engine.compile.sources.checkpoint import Checkpoint
 from engine.compile.sources.text_files import load_tokenizer
-from engine.errors import UnsupportedModel
+from engine.errors import CompileError, UnsupportedModel
 from engine.models.network import Activation
 from engine.models.sized_vision import patches_of, with_one_size
 from engine.models.vision import read_vision
@@ -34,17 +34,16 @@ def vision_stage(work: Compilation) -> None:
     """Write the graph of images beside those of the text, where there is one: of free sizes, or for an NPU of one."""
     if not work.network.reads_images:
         return
-    network = read_vision(vision_files(work))
-    if network is None:
-        raise UnsupportedModel("the checkpoint says nothing of how it reads images")
-    if work.arguments.is_npu:
-        network = with_one_size(network, work.network.compiled_context)
+    network = vision_network(work)
+    if network.spec.both_ways and network.spec.fixed and max(work.arguments.rows) < network.spec.tokens:
+        most, wanted = max(work.arguments.rows), network.spec.tokens
+        raise CompileError(f"--rows {most} is too few: an image of this model takes {wanted} rows of one step")
     work.progress.stage("vision", network.layers, "layers")
     work.graph_folder.mkdir(exist_ok=True)
-    with work.pipeline.weight_file(work.graph_folder, VISION_DATA) as file:
-        graph = vision_graph(
-            network, work.checkpoint, file, work.network.spec.hidden, work.pipeline.dtype, work.progress.advance
-        )
+    # Also beside integer graphs: the encoder has encodings of its own, which text does not tell.
+    kind, dtype = (HalfWeightFile, "float16") if network.spec.fixed else (WeightFile, "float32")
+    with kind(work.graph_folder, VISION_DATA) as file:
+        graph = vision_graph(network, work.checkpoint, file, work.network.spec.hidden, dtype, work.progress.advance)
     path = work.graph_folder / network.spec.file
     path.write_bytes(graph.model("vision").SerializeToString())
     work.vision = network.spec
@@ -53,6 +52,14 @@ def vision_stage(work: Compilation) -> None:
         work.image_graph = GraphSpec("vision", network.spec.file, GraphKind.IMAGE_ENCODER, 1, 1, *tensors)
     if work.keeps_graphs:
         work.files |= {VISION_DATA: file.entry, network.spec.file: describe_file(path)}
+
+
+def vision_network(work: Compilation) -> Encoder:
+    """The encoder of the source, for an NPU of one size. CompileError, UnsupportedModel."""
+    network = read_vision(vision_files(work))
+    if network is None:
+        raise UnsupportedModel("the checkpoint says nothing of how it reads images")
+    return with_one_size(network, work.network.compiled_context) if work.arguments.is_npu else network
 
 
 def vision_graph(

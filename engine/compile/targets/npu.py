@@ -119,7 +119,7 @@ def image_binary_stage(work: Compilation) -> None:
         return
     assert npu is not None
     work.progress.stage("image encoder", 1, "graphs")
-    (node,) = compile_group(work, IMAGE_BINARY, [graph.name]).values()
+    (node,) = make_binary(work.graph_folder, [graph.name], work.folder / IMAGE_BINARY, work.arguments.target).values()
     work.image_graph = write_wrapper(graph.name, [Link(graph, node)], 1, 1, work.folder)
     inside = {IMAGE_BINARY: (node.name,)}, {graph.name: ((IMAGE_BINARY, node.name),)}
     work.npu = msgspec.structs.replace(npu, binaries=npu.binaries | inside[0], chains=npu.chains | inside[1])

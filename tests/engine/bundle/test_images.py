@@ -71,12 +71,6 @@ WRONG: dict[str, tuple[Callable[[], Manifest], str]] = {
         lambda: msgspec.structs.replace(manifest(TAKEN, GIVEN, TEXT), image_graph=None),
         "vision.fixed and image_graph go together",
     ),
-    "both ways": (
-        lambda: msgspec.structs.replace(
-            manifest(TAKEN, GIVEN, TEXT), vision=msgspec.structs.replace(VISION, both_ways=True)
-        ),
-        "rows of a pool see what is before them",
-    ),
 }
 
 

@@ -51,3 +51,14 @@ def test_an_image_that_lies_in_one_step_fits_it() -> None:
         shape_table(whole, 15)
     assert shape_table(whole, 16).image_rows == 16 and shape_table(cut, 1).image_rows == 0
     assert pin(shape_table(whole, 64), 8).fixed == (StepShape(16, 512),)
+
+
+def test_fixed_shapes_of_images_have_no_more_past_than_a_step_of_one() -> None:
+    """A decode could see more, but an image behind that would never fit."""
+    seeing = msgspec.structs.replace(manifest((1, 160), (32, 96), (32, 160), block_length=None), vision=GEMMA)
+    table = shape_table(seeing, 256)
+    assert (table.fixed[0], table.max_past, table.image_rows) == (StepShape(1, 159), 128, 16)
+    assert pin(table, 8).fixed == (StepShape(32, 128),)
+    narrow = msgspec.structs.replace(manifest((1, 160), (8, 160), block_length=None), vision=GEMMA)
+    with pytest.raises(BundleError, match="no variant has the 16 rows of an image, the most is 8: compile more --rows"):
+        shape_table(narrow, 256)

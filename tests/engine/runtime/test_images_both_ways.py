@@ -113,4 +113,4 @@ def test_int8_caches(made: tuple[Any, Path]) -> None:
     model, folder = made
     request = prompt(model.config.text_config.hidden_size)
     logits, wanted = found(opened(folder, KvType.INT8), request, 23), expected(model, request)
-    assert 0 < np.abs(logits - wanted).max() < 0.1 * np.abs(wanted).max()
+    assert 0 < np.abs(logits - wanted).max() < 0.2 * np.abs(wanted).max()

@@ -3,6 +3,7 @@
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -17,7 +18,7 @@ from tests.engine.vision.judges import greedy, picture
 from tests.genie.seeing import answers, prompt_of
 from tests.live import serving
 from tests.long.npu.layouts import EMULATED
-from tests.vision_models import write_idefics3, write_qwen_vl
+from tests.vision_models import write_gemma3, write_idefics3, write_qwen_vl
 from tools.demo_vision.exam import MODEL, asked, held_out
 
 QUESTIONS = 4  # a description, a count, a colour, a shape
@@ -54,15 +55,26 @@ def test_without_its_manifest_it_is_a_folder_of_geniex(bundle: Path, expected: l
         assert asked(server.url, *held_out(0)) == expected[0]
 
 
-@pytest.mark.parametrize("family", ["Qwen3VL", "Qwen2_5_VL", "SmolVLM"])
-def test_rows_of_an_image_turn_and_go_deep(family: str, tmp_path: Path) -> None:
-    """Tokens of transformers from half precision, of two questions that share steps; SmolVLM has tiles."""
-    model = (write_idefics3 if family == "SmolVLM" else write_qwen_vl)(tmp_path / "source", family)
+WRITERS: dict[str, Any] = {"SmolVLM": write_idefics3, "Gemma3": write_gemma3}
+
+
+@pytest.mark.parametrize(
+    ("family", "quant"),
+    [(family, Quant.FP16) for family in ("Qwen3VL", "Qwen2_5_VL", "SmolVLM", "Gemma3")]
+    + [(family, Quant.W8A16) for family in ("SmolVLM", "Gemma3")],
+)
+def test_rows_of_an_image_turn_go_deep_and_see_each_other(family: str, quant: Quant, tmp_path: Path) -> None:
+    """Tokens of transformers, of questions that share steps; SmolVLM has tiles, Gemma 3 rows that see both ways, also
+    in layers with windows."""
+    model = WRITERS.get(family, write_qwen_vl)(tmp_path / "source", family)
     fields = {**EMULATED, "source": tmp_path / "source", "output": tmp_path / "bundle", "parity_tokens": 16}
-    compile_bundle(CompileArguments(**fields, quant=Quant.FP16), SilentProgress())  # type: ignore[arg-type]
+    compile_bundle(CompileArguments(**fields, quant=quant), SilentProgress())  # type: ignore[arg-type]
     spec = load_manifest(tmp_path / "bundle").vision
     assert spec is not None and spec.fixed is not None
-    shown = [picture(spec.fixed.width, spec.fixed.height, seed) for seed in (1, 2)]
-    questions = {"a": [5, shown[0], 17, 99], "b": [7, shown[1], 30]}
-    wanted = {name: greedy(model, prompt_of(spec, each)[0], [each[1]], 4) for name, each in questions.items()}
+    first, second = (picture(spec.fixed.width, spec.fixed.height, seed) for seed in (1, 2))
+    questions = {"a": [5, first, 17, 99], "b": [7, second, 30], "c": [9, first, *range(20, 40), second, 11]}
+    wanted = {
+        name: greedy(model, prompt_of(spec, each)[0], [piece for piece in each if not isinstance(piece, int)], 4)
+        for name, each in questions.items()
+    }
     assert answers(tmp_path / "bundle", questions, 4) == wanted

@@ -67,8 +67,11 @@ def balance_stage(work: Compilation) -> None:
 
 
 def _wants_rotation(work: Compilation, stream: StreamStatistics) -> bool:
-    """Vectors leave at the final norm and would be turned; floats have no range to share."""
+    """Vectors leave at the final norm and would be turned, rows of images come as they are; floats have no range to
+    share."""
     if method_of(work.arguments).activations is not Activations.INTEGER or work.arguments.task is ModelTask.EMBED:
+        return False
+    if work.network.reads_images:
         return False
     return stream.largest > OUTLIER * stream.beside and stream.largest > QUIET * stream.quiet
 
