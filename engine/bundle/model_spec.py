@@ -187,6 +187,12 @@ class ModelSpec(msgspec.Struct, frozen=True, omit_defaults=True):
         return tuple(self.attention_of(layer).window for layer in self.attention_layers)
 
     @property
+    def sight(self) -> int:
+        """Columns that a row sees in the layer that sees most, 0 = all of them."""
+        windows = self.layer_windows
+        return max(windows, default=0) if all(windows) else 0
+
+    @property
     def cache_groups(self) -> tuple[CacheGroup, ...]:
         """All layers with keys and values of their own, those that see everything first."""
         forms, found = self.layer_forms, []

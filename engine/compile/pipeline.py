@@ -115,7 +115,7 @@ def resolve(arguments: CompileArguments, progress: ProgressSink) -> tuple[Compil
     if source.remark:
         progress.note(source.remark)
     arguments = with_kept_floats(arguments, source.float_bytes(), usable_memory())
-    network = read_network(source.config, requested_context(arguments, shapes))
+    network = _network(source, arguments, shapes)
     arguments = resolve_split(resolve_caches(resolve_layout(arguments, network.odd_head_dim), network), network)
     check_recurrent(arguments, network)
     check_images(arguments, network)
@@ -175,6 +175,15 @@ def plan_parts_for(arguments: CompileArguments, network: Network) -> tuple[PartP
     if layout_of(arguments) is Layout.SEGMENTS:
         return (whole_network(network.spec.layers),)
     return plan_parts(arguments.split or DEFAULT_SPLIT, [range(network.spec.layers)])
+
+
+def _network(source: Source, arguments: CompileArguments, shapes: tuple[StepShape, ...]) -> Network:
+    """For as many tokens as the options allow. A pool that holds what every layer sees bounds no sequence."""
+    if shapes and layout_of(arguments) is Layout.POOL and not arguments.whole_context:
+        network = read_network(source.config, arguments.max_context)
+        if 0 < network.spec.sight < longest_sequence(shapes):
+            return network
+    return read_network(source.config, requested_context(arguments, shapes))
 
 
 def requested_context(arguments: CompileArguments, shapes: tuple[StepShape, ...]) -> int:

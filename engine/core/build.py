@@ -11,7 +11,7 @@ from engine.core.plan import Rules
 from engine.core.policy import CostTable
 from engine.core.scheduler import Scheduler
 from engine.core.sequence import Capacity, blocks_for
-from engine.core.window_blocks import window_budget
+from engine.core.window_blocks import Sight, window_budget
 from engine.errors import BundleError
 
 
@@ -21,7 +21,8 @@ class ModelLimits:
 
     state_bytes: what recurrent layers carry for a sequence, 0 = there are none. Such a model's host memory for prefixes
     holds snapshots of states instead of blocks. forecast: how it guesses for itself. The columns that takes
-    are the first of the pool. window: the widest of its layers, 0 = keys and values are kept of every token.
+    are the first of the pool. window: the widest of its layers, 0 = keys and values are kept of every token; of_all:
+    every layer of a pool has one.
     """
 
     max_context: int
@@ -29,6 +30,7 @@ class ModelLimits:
     state_bytes: int = 0
     forecast: ForecastSpec | None = None
     window: int = 0
+    of_all: bool = False
 
 
 def build_scheduler(shapes: ShapeTable, costs: CostTable, limits: ModelLimits, config: EngineConfig) -> Scheduler:
@@ -47,8 +49,12 @@ def build_scheduler(shapes: ShapeTable, costs: CostTable, limits: ModelLimits, c
         blocks = _widest_pool(shapes, forecast)
         columns = (blocks.block_count - blocks.reserved) * BLOCK_SIZE
     host_bytes, is_recurrent = config.kv_offload_mb * 1024**2, limits.state_bytes > 0
+    longest = min(config.max_context or limits.max_context, limits.max_context)
+    sight = Sight(limits.window, blocks.block_size, shapes.max_rows)
+    if limits.of_all and sight.most * BLOCK_SIZE <= columns:
+        columns = longest  # none of which a sequence holds at once
     rules = Rules(
-        capacity=Capacity(columns, min(config.max_context or limits.max_context, limits.max_context)),
+        capacity=Capacity(columns, longest),
         max_running=config.max_running,
         max_gap_ms=config.max_gap_ms,
         prefix_cache=config.prefix_cache,
@@ -60,7 +66,9 @@ def build_scheduler(shapes: ShapeTable, costs: CostTable, limits: ModelLimits, c
         state_snapshots=host_bytes // limits.state_bytes if is_recurrent and config.prefix_cache else 0,
         pooled_rows=config.embed_rows,
         window=limits.window,
-        window_blocks=window_budget(limits.window, shapes.max_past, shapes.max_rows, BLOCK_SIZE),
+        window_blocks=0
+        if limits.of_all
+        else window_budget(limits.window, shapes.max_past, shapes.max_rows, BLOCK_SIZE),
     )
     tree = ForecastShape(forecast.first_id, forecast.branches, forecast.columns) if forecast is not None else None
     return Scheduler(shapes, costs, blocks, rules, tree)

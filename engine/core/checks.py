@@ -6,14 +6,17 @@ from collections.abc import Sequence as Several
 
 from engine.core.kv_blocks import BlockPool
 from engine.core.sequence import Capacity, Sequence, SequenceStatus
-from engine.core.window_blocks import WindowBlocks
+from engine.core.window_blocks import GONE, Sight, WindowBlocks
 
 
 def pool_violations(blocks: BlockPool, sequences: Several[Sequence], reserved: int, available: int) -> Iterator[str]:
     """reserved: blocks that prompts under way will still take; available: those that are there."""
     pool = blocks.snapshot()
     held = Counter(
-        block for sequence in sequences if sequence.status is not SequenceStatus.WAITING for block in sequence.blocks
+        block
+        for sequence in sequences
+        if sequence.status is not SequenceStatus.WAITING
+        for block in sequence.blocks[sequence.freed :]
     )
     for block in range(blocks.reserved, blocks.block_count):
         references = pool.references[block]
@@ -59,6 +62,17 @@ def window_violations(windows: WindowBlocks, sequences: Several[Sequence]) -> It
     if not windows.has_room(0):
         yield f"{windows.held} blocks are held under windows, more than there are"
     for sequence in sequences:
-        seen = sequence.blocks[windows.first_seen(sequence.computed) : -(-sequence.computed // windows.block_size)]
+        seen = sequence.blocks[
+            windows.sight.first_seen(sequence.computed) : -(-sequence.computed // windows.block_size)
+        ]
         if any(block not in windows for block in seen):
             yield f"{sequence.id}: a block that it sees under a window is gone"
+
+
+def sight_violations(sight: Sight, sequences: Several[Sequence]) -> Iterator[str]:
+    """Of the blocks that running sequences have given back: all that they do not see, and no others."""
+    for sequence in sequences:
+        if sequence.freed != sight.first_seen(sequence.computed):
+            yield f"{sequence.id}: has given back {sequence.freed} blocks, not those that it does not see"
+        if GONE in sequence.blocks[sequence.freed :]:
+            yield f"{sequence.id}: a block that it sees is gone"

@@ -99,6 +99,10 @@ class BlockPool:
         """Blocks at least one sequence uses."""
         return self.block_count - self.available
 
+    def unshared(self, blocks: Iterable[int]) -> int:
+        """How many of the blocks only one sequence uses."""
+        return sum(self._references[block] == 1 for block in blocks)
+
     def available_below(self, limit: int) -> int:
         """The same, of the blocks below number `limit`."""
         if limit >= self.block_count:

@@ -12,7 +12,7 @@ from engine.core.kv_blocks import BlockKey, BlockPool, RecentKeys
 from engine.core.plan import FORESEEN_TOKENS, BlockMove, MoveKind
 from engine.core.policy import Extent
 from engine.core.sequence import Sequence, SequenceStatus, blocks_for
-from engine.core.window_blocks import WindowBlocks
+from engine.core.window_blocks import GONE, Sight, WindowBlocks
 
 
 class PoolQueues:
@@ -31,7 +31,9 @@ class PoolQueues:
         window_blocks: int = 0,
     ) -> None:
         self.blocks = blocks
-        self.windows = WindowBlocks(window, blocks.block_size, window_blocks, shapes.max_rows)
+        size, rows = blocks.block_size, shapes.max_rows
+        self.windows = WindowBlocks(window if window_blocks else 0, size, window_blocks, rows)
+        self.sight = Sight(0 if window_blocks else window, size, rows)
         self._shapes = shapes
         self.prefill_queue: dict[str, Sequence] = {}
         self.decode_queue: dict[str, Sequence] = {}
@@ -94,7 +96,15 @@ class PoolQueues:
         return sum(self._reserved_for(sequence) for sequence in self.prefill_queue.values())
 
     def _reserved_for(self, sequence: Sequence) -> int:
-        return blocks_for(len(sequence.tokens), self.blocks.block_size) - len(sequence.blocks)
+        return self.to_come(sequence, sequence.freed, sequence.blocks[sequence.freed :])
+
+    def to_come(self, sequence: Sequence, gone: int, held: abc.Sequence[int]) -> int:
+        """Blocks that its known tokens take beside `held`; `gone` lie before these.
+
+        Where blocks are given back, one that others hold too does not count as held: it will not be free by that.
+        """
+        own = self.blocks.unshared(held) if self.sight.window else len(held)
+        return self.sight.held(len(sequence.tokens) - gone * self.blocks.block_size) - own
 
     def grow(self, sequence: Sequence, blocks: int) -> bool:
         """Give a sequence `blocks` blocks in all; False when those not reserved for others are too few."""
@@ -125,25 +135,37 @@ class PoolQueues:
         return self.windows.has_room(blocks + coming)
 
     def known(self, keys: abc.Sequence[BlockKey]) -> list[int | None]:
-        """The longest computed prefix that a newcomer may share: the block of each key, None for a copy on the host.
+        """The longest computed prefix that a newcomer may share: the block of each key, None for a copy on the host,
+        GONE for what it will not see.
 
         Not more copies than half the host cache: making room for them may put as many others there.
         """
         limit = self.block_limit(newcomers=1)
-        copies = self._host_cache.limit // 2
+        copies, sees = self._host_cache.limit // 2, self.sight.window
+        if sees and copies < self.sight.most:
+            copies = 0
         found: list[int | None] = []
         for key in keys:
             block = next(iter(self.blocks.lookup((key,))), limit)
-            copies -= block >= limit
-            if block >= limit and (copies < 0 or key not in self._host_cache):
+            is_copy = block >= limit and copies > 0 and key in self._host_cache
+            if block >= limit and not is_copy and not sees:
                 break
-            found.append(block if block < limit else None)
-        return found[: self.windows.usable(found)]
+            copies -= is_copy and not sees
+            found.append(None if is_copy else block if block < limit else GONE)
+        return self._usable(found)
+
+    def _usable(self, found: list[int | None]) -> list[int | None]:
+        """Of places of a prefix those that a newcomer can go on from."""
+        if not self.sight.window:
+            return found[: self.windows.usable(found)]
+        count = self.sight.usable([place != GONE for place in found])
+        gone = self.sight.first_seen(count * self.blocks.block_size)
+        return [GONE] * gone + found[gone:count]
 
     def shareable(self, sequence: Sequence, known: list[int | None]) -> list[int | None]:
         """Of a known prefix what a sequence can go on from: up to where it may be cut, a window before that."""
         while (count := sequence.shareable_blocks(len(known), self.blocks.block_size)) < len(known):
-            known = known[: self.windows.usable(known[:count])]
+            known = self._usable(known[:count])
         return known
 
     def load(self, keys: abc.Sequence[BlockKey], known: abc.Sequence[int | None]) -> list[int]:
@@ -198,7 +220,7 @@ class PoolQueues:
 
     def _written(self, sequence: Sequence) -> int:
         """Columns up to the end of the highest block that holds something; reserved ones hold nothing yet."""
-        blocks = sequence.blocks[: blocks_for(sequence.computed, self.blocks.block_size)]
+        blocks = sequence.blocks[sequence.freed : blocks_for(sequence.computed, self.blocks.block_size)]
         return (max(blocks, default=-1) + 1) * self.blocks.block_size
 
     def note_prefills(
@@ -226,9 +248,12 @@ class PoolQueues:
         """More of it is computed: full blocks go into the prefix cache, if there is one; others are behind windows."""
         if prefix_cache:
             self._register(sequence)
-        if not self.windows.window:
-            return
-        first = min(self.windows.first_seen(sequence.computed), len(sequence.blocks))
+        first = min(self.sight.first_seen(sequence.computed), len(sequence.blocks))
+        if first > sequence.freed:
+            self.blocks.release(sequence.blocks[sequence.freed : first])
+            sequence.blocks[sequence.freed : first] = [GONE] * (first - sequence.freed)
+            sequence.freed = first
+        first = min(self.windows.sight.first_seen(sequence.computed), len(sequence.blocks))
         if first > sequence.behind:
             self._release_windows(sequence.blocks[sequence.behind : first])
             sequence.behind = first
@@ -255,7 +280,8 @@ class PoolQueues:
         """Give a newcomer the blocks that hold its computed beginning."""
         sequence.blocks, sequence.registered = blocks, len(blocks)
         sequence.computed = len(blocks) * self.blocks.block_size
-        sequence.behind = self.windows.first_seen(sequence.computed)
+        sequence.freed = blocks.count(GONE)
+        sequence.behind = self.windows.sight.first_seen(sequence.computed)
         self.windows.hold(blocks[sequence.behind :])
 
     def leave(self, sequence: Sequence) -> None:
@@ -263,8 +289,8 @@ class PoolQueues:
         self.prefill_queue.pop(sequence.id, None)
         self.decode_queue.pop(sequence.id, None)
         self._release_windows(sequence.blocks[sequence.behind :])
-        self.blocks.release(sequence.blocks)
-        sequence.blocks, sequence.behind = [], 0
+        self.blocks.release(sequence.blocks[sequence.freed :])
+        sequence.blocks, sequence.freed, sequence.behind = [], 0, 0
 
     def take_freed(self) -> tuple[frozenset[int], frozenset[int]]:
         """Blocks that nobody wants since the last call, and those that only layers with a window gave back."""

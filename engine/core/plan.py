@@ -19,7 +19,8 @@ class Rules:
     offload_blocks: blocks that the host KV cache may hold, 0 = there is none.
     is_recurrent: whether sequences carry a state that is only there where they are; state_snapshots: how many copies of
     states there may be. pooled_rows: `embed_rows`. window: columns that rows see in layers with the widest window, 0 =
-    no layer has one; window_blocks: most blocks whose columns of such layers are there.
+    no layer has one; window_blocks: most blocks whose columns of such layers are there, 0 = all layers are such, and a
+    pool's blocks behind the window are free.
     """
 
     capacity: Capacity
@@ -44,10 +45,10 @@ FORESEEN_TOKENS = 256  # an answer may be bounded by the whole context and mostl
 class Segment:
     """Consecutive rows of one sequence.
 
-    tokens: one per row. first_position: of the first row; the rest follow. blocks: of the columns already
-    computed (`past_columns` of them count). targets: the column each row's KV goes to if it is kept.
-    logit_rows: how many of the last rows need logits. logprob_tokens: for each of the first of those rows the known
-    prompt token that follows it, whose log-probability is reported; from each of the others a token is sampled.
+    tokens: one per row. first_position: of the first row; the rest follow. blocks: of the columns already computed that
+    the sequence holds (`past_columns` of them count: its last tokens). targets: the column each row's KV goes to if it
+    is kept. logit_rows: how many of the last rows need logits. logprob_tokens: for each of the first of those rows the
+    known prompt token that follows it, whose log-probability is reported; from each of the others a token is sampled.
     tree: what the rows are instead of a run of tokens; a token is sampled from each of its nodes, the logits of all
     rows are read, and `targets` has a column for each place.
     state_key: of the snapshot of recurrent layers that the rows go on from, b"" = from where the sequence is.
@@ -98,7 +99,7 @@ class Segment:
         """Columns that the sequence is going to need: for its tokens, and for those it is still expected to give."""
         sequence = self.sequence
         coming = min(sequence.request.params.max_tokens - sequence.generated, FORESEEN_TOKENS)
-        return max(len(sequence.tokens) + coming, self.past_columns + len(self.tokens))
+        return max(len(sequence.tokens) + coming, self.first_position + len(self.tokens))
 
     @property
     def sampled_rows(self) -> int:

@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterator, Mapping
 from functools import partial
 
 from engine.bundle.variant import ShapeTable, StepShape
-from engine.core.checks import pool_violations, sequence_violations, window_violations
+from engine.core.checks import pool_violations, sequence_violations, sight_violations, window_violations
 from engine.core.forecast_tree import ForecastShape
 from engine.core.guesses import Guesser
 from engine.core.kv_blocks import BlockKey, BlockPool, RecentKeys
@@ -32,6 +32,7 @@ from engine.core.rows import (
 )
 from engine.core.sequence import OutputLengthEstimate, Sequence, SequenceStatus, blocks_for, fits_now
 from engine.core.speculation import NO_PROPOSALS, Drafter, DraftRequest, PromptLookup
+from engine.core.window_blocks import GONE
 from engine.request import FinishReason, Request
 
 
@@ -55,11 +56,11 @@ class Scheduler(Planner):
         self.rules = rules
         self._guesser = Guesser(lookup or PromptLookup(), shapes, costs, rules, self.counters)
         self._forecasts = forecasts
-        self._output_length = OutputLengthEstimate(rules.reserve_tokens, rules.capacity, blocks.block_size)
         self.host_cache = RecentKeys(rules.offload_blocks)
         self._moves: list[BlockMove] = []  # due before the next step; the pool appends
         self.states = StateBorders(rules.is_recurrent, rules.state_snapshots, blocks.block_size)
         self._pool = PoolQueues(blocks, shapes, self.host_cache, self._moves, rules.window, rules.window_blocks)
+        self._output_length = OutputLengthEstimate(rules.reserve_tokens, rules.capacity, self._pool.sight.held)
         self._turns = PooledTurns(rules.pooled_rows, self._pool, shapes)
         self._waiting: dict[str, Sequence] = {}
         self._steps = 0
@@ -86,13 +87,13 @@ class Scheduler(Planner):
         return sequence
 
     def computed_blocks(self, sequence_id: str) -> list[tuple[int, BlockKey]]:
-        """Block and key of each full block that is computed of a sequence; none for one that waits."""
+        """Block and key of each full block that a sequence holds and that is computed; none for one that waits."""
         sequence, size = self.find(sequence_id), self.block_size
         if sequence is None or sequence.status is SequenceStatus.WAITING:
             return []
         sequence.extend_keys(sequence.computed // size * size, size)
         full = min(sequence.computed // size, len(sequence.keys))
-        return list(zip(sequence.blocks[:full], sequence.keys[:full], strict=True))
+        return list(zip(sequence.blocks[sequence.freed : full], sequence.keys[sequence.freed : full], strict=True))
 
     def find(self, sequence_id: str) -> Sequence | None:
         queues = (self._waiting, self._pool.prefill_queue, self._pool.decode_queue)
@@ -128,6 +129,7 @@ class Scheduler(Planner):
         yield from pool_violations(self.blocks, self.sequences(), self._pool.reserved, self._pool.available())
         yield from sequence_violations(self.sequences(), self.block_size, self.capacity)
         yield from window_violations(self._pool.windows, tuple(self._pool.running()))
+        yield from sight_violations(self._pool.sight, tuple(self._pool.running()))
 
     def sequences(self) -> tuple[Sequence, ...]:
         return (*self._waiting.values(), *self._pool.running())
@@ -233,9 +235,9 @@ class Scheduler(Planner):
     def _admit_one(self, sequence: Sequence) -> bool:
         pool, keys = self._pool, sequence.usable_keys(self.block_size) if self.rules.prefix_cache else []
         known = pool.shareable(sequence, self.states.known(pool, keys))
-        shared = [block for block in known if block is not None]
+        shared = [block for block in known if block is not None and block != GONE]
         pool.blocks.acquire(shared)
-        needed = blocks_for(len(sequence.tokens), self.block_size) - len(shared)
+        needed = pool.to_come(sequence, known.count(GONE), shared)
         # With fused graphs whoever runs has all the columns it will ever need.
         growing = () if self.shapes.slots else pool.running()
         reserved = pool.reserved + self._output_length.reserved(sequence, growing)

@@ -1,7 +1,7 @@
 """How far one request has got, whether it fits, and where its answer ends."""
 
 from array import array
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
 from hashlib import blake2b
@@ -65,8 +65,9 @@ class Sequence:
     """Progress of one request. The scheduler is its only writer; times are the loop's.
 
     tokens: prompt, tokens delivered by an earlier worker, then new ones. computed: tokens whose KV is in the pool,
-    in columns blocks[i // 16] * 16 + i % 16. behind: its first blocks that layers with a window see no more. resumed:
-    how many tokens an earlier worker delivered. active_block: what is denoised, None for one token after the other.
+    in columns blocks[i // 16] * 16 + i % 16. freed: its first blocks that no layer sees any more, which are given back;
+    behind: those that layers with a window see no more. resumed: how many tokens an earlier worker delivered.
+    active_block: what is denoised, None for one token after the other.
     """
 
     request: Request
@@ -76,6 +77,7 @@ class Sequence:
     status: SequenceStatus = SequenceStatus.WAITING
     computed: int = 0
     blocks: list[int] = field(default_factory=list)
+    freed: int = 0
     behind: int = 0
     keys: list[BlockKey] = field(default_factory=list)
     registered: int = 0
@@ -272,12 +274,15 @@ OBSERVED_SHARE = 0.05
 
 
 class OutputLengthEstimate:
-    """A first guess of an answer's tokens that slowly follows what answers had; 0 expects and learns nothing."""
+    """A first guess of an answer's tokens that slowly follows what answers had; 0 expects and learns nothing.
 
-    def __init__(self, first_guess: int, capacity: Capacity, block_size: int) -> None:
+    held: most blocks that so many tokens take.
+    """
+
+    def __init__(self, first_guess: int, capacity: Capacity, held: Callable[[int], int]) -> None:
         self.tokens = float(first_guess)
         self._capacity = capacity
-        self._block_size = block_size
+        self._held = held
 
     def observe(self, tokens: int) -> None:
         if self.tokens and tokens:
@@ -287,7 +292,7 @@ class OutputLengthEstimate:
         """Blocks that a sequence is still expected to take, beyond those of its tokens."""
         rest = min(round(self.tokens) - sequence.generated, room(sequence, self._capacity))
         tokens = len(sequence.tokens)
-        return blocks_for(tokens + max(1, rest) - 1, self._block_size) - blocks_for(tokens, self._block_size)
+        return self._held(tokens + max(1, rest) - 1) - self._held(tokens)
 
     def reserved(self, newcomer: Sequence, running: Iterable[Sequence]) -> int:
         """Blocks to keep free when a sequence is admitted, at least one for each running one; 0 when none runs."""

@@ -2,12 +2,15 @@
 
 A sequence holds the columns of such layers as far back as its next row sees. What falls behind is kept for others while
 there is room, least recently used first to go; the layers that see everything keep theirs. So a prefix can be gone on
-from only where the columns of its last window are there.
+from only where the columns of its last window are there. Where no layer sees everything, a pool takes whole blocks
+back.
 """
 
 from collections import Counter, OrderedDict
 from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
 
+GONE = -1  # in the place of a block that lies behind what a sequence sees, so that it holds none there
 KEPT_SHARE = 4  # a prefix is mostly gone on from near its end: so many times fewer columns than other layers have
 
 
@@ -19,6 +22,38 @@ def window_budget(window: int, columns: int, rows: int, block_size: int) -> int:
     return -(-min(columns, max(columns // KEPT_SHARE, widest)) // block_size)
 
 
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """How far back rows see. window: columns, their own among them; 0 = all. rows: most of a step."""
+
+    window: int
+    block_size: int
+    rows: int
+
+    @property
+    def most(self) -> int:
+        """Most blocks that a sequence sees, while a step of all the rows is its own."""
+        return -(-(self.window + self.rows) // self.block_size) + 1
+
+    def first_seen(self, columns: int) -> int:
+        """The first block that the row behind so many columns sees."""
+        return max(0, columns - self.window + 1) // self.block_size if self.window else 0
+
+    def held(self, tokens: int) -> int:
+        """Most blocks that so many tokens ever take at once."""
+        blocks = -(-tokens // self.block_size)
+        return min(blocks, self.most) if self.window else blocks
+
+    def usable(self, there: Sequence[bool]) -> int:
+        """How many blocks of a prefix a newcomer can go on from, by which of them are there."""
+        usable = run = 0
+        for count, is_there in enumerate(there, 1):
+            run = run + 1 if is_there else 0
+            if run >= count - self.first_seen(count * self.block_size):
+                usable = count
+        return usable
+
+
 class WindowBlocks:
     """Owns the counts for one pool. window: columns that a row of the layers with the widest one sees, 0 = there are
     no such layers, and nothing is counted. limit: most blocks, held and kept together. rows: most of a step.
@@ -28,7 +63,7 @@ class WindowBlocks:
         self.window = window
         self.block_size = block_size
         self._limit = limit
-        self._most = -(-(window + rows) // block_size) + 1  # of one sequence, while a step of all the rows is its own
+        self.sight = Sight(window, block_size, rows)
         # Sole owner of these four; `_held` is the sum of `_holders`.
         self._holders: Counter[int] = Counter()
         self._held = 0
@@ -47,23 +82,15 @@ class WindowBlocks:
     def kept(self) -> int:
         return len(self._kept)
 
-    def first_seen(self, columns: int) -> int:
-        """The first block that the row behind so many columns sees."""
-        return max(0, columns - self.window + 1) // self.block_size if self.window else 0
-
     def usable(self, blocks: Sequence[int | None]) -> int:
         """How many of the blocks of a known prefix a newcomer can go on from."""
         if not self.window:
             return len(blocks)
-        there = [block is not None and block in self for block in blocks]
-        for count in range(len(blocks), 0, -1):
-            if all(there[self.first_seen(count * self.block_size) : count]):
-                return count
-        return 0
+        return self.sight.usable([block is not None and block in self for block in blocks])
 
     def wanted(self, tokens: int) -> int:
         """Most blocks that a sequence of so many tokens ever holds."""
-        return min(-(-tokens // self.block_size), self._most, self._limit) if self.window else 0
+        return min(self.sight.held(tokens), self._limit) if self.window else 0
 
     def has_room(self, blocks: int) -> bool:
         """Whether so many more may be held; those that are kept give way."""

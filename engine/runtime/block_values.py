@@ -96,7 +96,7 @@ def why_not(manifest: Manifest) -> str | None:
         return "has graphs that keep caches of their own"
     if manifest.model.recurrent is not None or manifest.forecast is not None:
         return "carries more than keys and values"
-    if len(manifest.model.cache_groups) != 1 or manifest.window:
+    if len(manifest.model.cache_groups) != 1 or manifest.window or manifest.model.sight:
         return "has layers with windows"
     return None
 

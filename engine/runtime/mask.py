@@ -71,8 +71,8 @@ def hide_behind(batch: PackedBatch, mask: Array, hidden: np.generic, window: int
         blocks = np.asarray(segment.blocks, np.int64)[:, None] * batch.block_size + np.arange(batch.block_size)
         own = np.arange(batch.shape.past + segment.start, batch.shape.past + segment.end)
         columns = np.concatenate([blocks.reshape(-1)[: segment.past], own])
-        tokens = np.concatenate([np.arange(segment.past), batch.positions[segment.start : segment.end]])
         rows = np.arange(segment.start, segment.end)
-        behind = tokens[None, :] <= batch.positions[rows][:, None] - window
+        fresh = segment.past + batch.positions[rows] - batch.positions[segment.start]  # counted from the first column
+        behind = np.concatenate([np.arange(segment.past), fresh])[None, :] <= fresh[:, None] - window
         at = np.nonzero(behind)
         mask[rows[at[0]], columns[at[1]]] = hidden

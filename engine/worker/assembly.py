@@ -49,6 +49,7 @@ from engine.worker.settings import (
     encoder_settings,
     fused_settings,
     plan_memory,
+    pool_window,
     recurrent_settings,
     resolve_lookup,
     resolve_power,
@@ -178,8 +179,11 @@ def _open_planner(manifest: Manifest, shapes: ShapeTable, costs: CostTable, conf
         features = manifest.speech.features * FLOAT_BYTES
         return SpeechScheduler(costs, config.max_running, manifest.max_context, features)
     state_bytes, forecast = manifest.state_bytes_per_sequence, manifest.forecast if config.forecast else None
-    window = sliding_window(manifest, config)
-    limits = ModelLimits(manifest.max_context, manifest.kv_bytes_per_token, state_bytes, forecast, window)
+    of_all = pool_window(manifest)
+    window = of_all or sliding_window(manifest, config)
+    limits = ModelLimits(
+        manifest.max_context, manifest.kv_bytes_per_token, state_bytes, forecast, window, of_all=of_all > 0
+    )
     return build_scheduler(shapes, costs, limits, config)
 
 

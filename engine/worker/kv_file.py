@@ -212,7 +212,7 @@ def open_kv_file(
         raise BundleError("kv_file: this bundle, as it is run here, has no cached blocks that could be kept in a file")
     if not config.prefix_cache:
         raise BundleError("kv_file keeps what prefix_cache finds, which is off")
-    if scheduler.rules.window:
+    if scheduler.rules.window_blocks:
         raise BundleError(f"kv_file: layers of {manifest.name} have windows, behind which no keys and values are kept")
     if not path.parent.is_dir():
         raise BundleError(f"kv_file {path}: its folder does not exist")

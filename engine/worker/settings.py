@@ -160,6 +160,12 @@ def sliding_window(manifest: Manifest, config: EngineConfig) -> int:
     return max(manifest.model.layer_windows, default=0) if manifest.is_segmented and not config.deterministic else 0
 
 
+def pool_window(manifest: Manifest) -> int:
+    """Columns that rows of a pool see in every layer, 0 = some layer sees all of them."""
+    has_own = (manifest.is_segmented, manifest.is_serial, manifest.fused is not None, manifest.reads_whole_context)
+    return 0 if any(has_own) else manifest.model.sight
+
+
 def _window_bytes(manifest: Manifest) -> int:
     """Of a token's keys and values in layers with a window."""
     return round(manifest.kv_bytes_per_token * manifest.model.window_share)

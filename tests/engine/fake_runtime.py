@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from engine.bundle.variant import ShapeTable
 from engine.errors import StepFailed
 from engine.runtime.interface import Logits, PackedBatch, Runtime
-from engine.runtime.mask import paint
+from engine.runtime.mask import hide_behind, paint
 
 POISON = 7_777_777
 BLOCK_SIZE = 16
@@ -33,10 +33,12 @@ def expected_prediction(seen: Sequence[tuple[int, int]], own: int, vocab: int) -
     return token % vocab, 1 + token // vocab % 8999 / 1000.0
 
 
-def visible(batch: PackedBatch) -> NDArray[np.bool_]:
-    """What each row attends to, bool [N, C]."""
+def visible(batch: PackedBatch, window: int = 0) -> NDArray[np.bool_]:
+    """What each row attends to, bool [N, C]. window: columns, 0 = all."""
     mask = np.empty((batch.shape.rows, batch.shape.context), np.bool_)
     paint(mask=mask, batch=batch, codes=np.array([False, True]))
+    if window:
+        hide_behind(batch, mask, np.False_, window)
     return mask
 
 
@@ -49,6 +51,7 @@ class FakeRuntime(Runtime):
         super().__init__(shapes, "fake")
         self._columns = columns
         self.vocab = vocab
+        self.window = 0  # columns that a row sees, 0 = all
         # Columns never written hold POISON: reading one through a wrong mask changes the next token.
         self._pool = np.full((columns, 2), POISON, np.int64)
         self._fresh: NDArray[np.int64] = np.empty((0, 2), np.int64)
@@ -81,7 +84,7 @@ class FakeRuntime(Runtime):
         past = self._pool[: batch.shape.past]
         if len(past) < batch.shape.past:
             past = np.concatenate([past, np.full((batch.shape.past - len(past), 2), POISON)])
-        everything, shown = np.concatenate([past, self._fresh]), visible(batch)
+        everything, shown = np.concatenate([past, self._fresh]), visible(batch, self.window)
         return lambda row: everything[shown[row]]
 
     def non_finite_rows(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:

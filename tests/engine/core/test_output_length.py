@@ -3,9 +3,11 @@
 import pytest
 
 from engine.core.sequence import Capacity, OutputLengthEstimate, Sequence, room
+from engine.core.window_blocks import Sight
 from engine.request import Request, SamplingParams
 
 CAPACITY = Capacity(256, 1000)
+ALL = Sight(0, 16, 8)
 
 
 def sequence(prompt: int, generated: int, max_tokens: int = 500) -> Sequence:
@@ -31,18 +33,18 @@ def test_room_is_what_max_tokens_and_the_context_leave() -> None:
     ],
 )
 def test_growth(prompt: int, generated: int, max_tokens: int, blocks: int) -> None:
-    assert OutputLengthEstimate(100, CAPACITY, 16).growth(sequence(prompt, generated, max_tokens)) == blocks
+    assert OutputLengthEstimate(100, CAPACITY, ALL.held).growth(sequence(prompt, generated, max_tokens)) == blocks
 
 
 def test_reserved() -> None:
-    estimate = OutputLengthEstimate(100, CAPACITY, 16)
+    estimate = OutputLengthEstimate(100, CAPACITY, ALL.held)
     assert estimate.reserved(sequence(16, 0), []) == 0
     assert estimate.reserved(sequence(16, 0), [sequence(16, 60), sequence(16, 300)]) == 7 + 3 + 1
-    assert OutputLengthEstimate(0, CAPACITY, 16).reserved(sequence(16, 0), [sequence(16, 60)]) == 1
+    assert OutputLengthEstimate(0, CAPACITY, ALL.held).reserved(sequence(16, 0), [sequence(16, 60)]) == 1
 
 
 def test_it_follows_the_answers() -> None:
-    estimate = OutputLengthEstimate(100, CAPACITY, 16)
+    estimate = OutputLengthEstimate(100, CAPACITY, ALL.held)
     estimate.observe(300)
     assert estimate.tokens == pytest.approx(110)
     for _ in range(200):
@@ -50,11 +52,17 @@ def test_it_follows_the_answers() -> None:
     assert estimate.tokens == pytest.approx(40, abs=0.1)
     estimate.observe(0)  # refused or left before the first token
     assert estimate.tokens == pytest.approx(40, abs=0.1)
-    nothing = OutputLengthEstimate(0, CAPACITY, 16)
+    nothing = OutputLengthEstimate(0, CAPACITY, ALL.held)
     nothing.observe(99)
     assert nothing.tokens == 0
 
 
 def test_an_answer_at_its_end_gives_no_block_back() -> None:
-    assert OutputLengthEstimate(100, CAPACITY, 16).growth(sequence(17, 0, max_tokens=0)) == 0
-    assert OutputLengthEstimate(1, CAPACITY, 16).growth(sequence(1, 16)) == 0
+    assert OutputLengthEstimate(100, CAPACITY, ALL.held).growth(sequence(17, 0, max_tokens=0)) == 0
+    assert OutputLengthEstimate(1, CAPACITY, ALL.held).growth(sequence(1, 16)) == 0
+
+
+def test_behind_a_window_an_answer_takes_no_more() -> None:
+    """Rows that see 40 columns, in steps of 8: at most 4 blocks at once."""
+    estimate = OutputLengthEstimate(100, CAPACITY, Sight(40, 16, 8).held)
+    assert [estimate.growth(sequence(prompt, 0)) for prompt in (16, 33, 64, 200)] == [3, 1, 0, 0]

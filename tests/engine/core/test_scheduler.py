@@ -507,6 +507,15 @@ WORLDS = {
         segmented(24, 256), window=7, window_blocks=6, lookup=RightGuesses(), lookup_rows=3
     ),
     "windows, no prefix": lambda: simulate(segmented(24, 128), window=20, window_blocks=6, prefix_cache=False),
+    "window of all layers": lambda: simulate(fixed((8, 120)), window=20),
+    "window of all layers, tight": lambda: simulate(fixed((4, 64), (1, 67)), window=33, max_running=6),
+    "window of all layers, free": lambda: simulate(free(24, 128), window=16, reserve_tokens=12),
+    "window of all layers, guesses": lambda: simulate(
+        fixed((16, 112)), window=7, lookup=RightGuesses(7), lookup_rows=3
+    ),
+    "window of all layers, no prefix": lambda: simulate(fixed((8, 64)), window=20, prefix_cache=False),
+    "window of all layers, host cache": lambda: simulate(fixed((8, 88), (24, 72)), window=20, offload_blocks=12),
+    "window of all layers, few copies": lambda: simulate(fixed((8, 88)), window=20, offload_blocks=6),
     "host cache": lambda: simulate(free(24, 2048), offload_blocks=6),
     "host cache and buckets": lambda: simulate(SAME_PAST, offload_blocks=40),
     "stock": lambda: simulate(fixed((1, 127), (8, 120), (32, 96)), offload_blocks=10),
@@ -543,7 +552,7 @@ def check_random(world_name: str, requests: list[tuple[Any, ...]]) -> None:
         step += 1
         assert step < 3000
     for index, (salt, length, budget, arrival, cancel, _, stops) in enumerate(requests):
-        whole = by_hand(prompt(length, salt), budget, stops, limit)
+        whole = by_hand(prompt(length, salt), budget, stops, limit, world.scheduler._pool.sight.window)
         got = world.outputs[f"r{index}"]
         assert got == whole[: len(got)]
         if cancel is None or cancel < arrival:

@@ -1,7 +1,10 @@
 """Blocks of layers with a window: what a prefix needs, what gives way, and prefixes that have lost their window."""
 
-from engine.core.window_blocks import WindowBlocks
-from tests.engine.worker.simulation import Simulation, by_hand, segmented, simulate
+from engine.config import EngineConfig
+from engine.core.build import ModelLimits, build_scheduler
+from engine.core.policy import CostTable
+from engine.core.window_blocks import Sight, WindowBlocks
+from tests.engine.worker.simulation import Simulation, by_hand, fixed, segmented, simulate
 
 PROMPT = tuple(range(40)) * 3
 OTHER = (*PROMPT[:70], 5, 6)
@@ -50,3 +53,44 @@ def test_a_prefix_whose_window_is_gone_is_computed_again_and_then_there() -> Non
         run.submit(name, OTHER, 4)
         run.run()
         assert (run.cached[name], run.outputs[name]) == (cached, by_hand(OTHER, 4))
+
+
+def test_a_prefix_may_have_lost_all_but_its_last_window() -> None:
+    sight = Sight(window=20, block_size=16, rows=8)
+    assert sight.usable([False, False, False, True, True, True]) == 6  # the row behind 96 columns sees 77 and on
+    assert sight.usable([False, True, True, True, False, True]) == 4
+    assert sight.usable([True, False, False]) == 1
+    assert sight.usable([False, True, False]) == 0
+
+
+def test_where_all_layers_have_a_window_a_sequence_outgrows_its_pool_beside_others() -> None:
+    world = simulate(fixed((8, 120)), window=20)
+    most, long = world.scheduler._pool.sight.most, PROMPT * 3
+    world.submit("long", long, 500)
+    for index in range(12):
+        world.submit(f"short{index}", PROMPT[index:70], 40)
+    while world.scheduler.has_work:
+        world.step()
+        assert all(len(each.blocks) - each.freed <= most == 3 for each in world.scheduler.sequences())
+    assert world.outputs["long"] == by_hand(long, 500, window=20)
+    assert world.outputs["short3"] == by_hand(PROMPT[3:70], 40, window=20)
+
+
+def test_another_turn_goes_on_from_the_last_window_of_what_outgrew_its_pool() -> None:
+    world = simulate(fixed((8, 120)), window=20)
+    world.submit("long", PROMPT, 500)
+    world.run()
+    turn = (*PROMPT, *world.outputs["long"], 7)
+    world.submit("turn", turn, 9)
+    world.run()
+    assert (world.cached["turn"], world.outputs["turn"]) == (608, by_hand(turn, 9, window=20))
+
+
+def test_a_pool_that_holds_no_window_and_step_ends_its_sequences_as_before() -> None:
+    """What falls behind is for others all the same."""
+    limits = ModelLimits(max_context=1000, kv_bytes_per_token=1024, window=64, of_all=True)
+    found = [
+        build_scheduler(fixed((16, columns)), CostTable({}), limits, EngineConfig("")).rules.capacity
+        for columns in (80, 112)
+    ]
+    assert [capacity.tokens_per_sequence for capacity in found] == [81, 1000]

@@ -74,11 +74,13 @@ def no_tokenizer() -> LLTokenizer:
     raise GrammarFailed("this engine has no tokenizer")
 
 
-def by_hand(prompt: tuple[int, ...], max_tokens: int, stops: tuple[int, ...] = (), limit: int = 10**9) -> list[int]:
-    """The completion by the definition of the fake runtime, one whole sequence at a time."""
+def by_hand(
+    prompt: tuple[int, ...], max_tokens: int, stops: tuple[int, ...] = (), limit: int = 10**9, window: int = 0
+) -> list[int]:
+    """The completion by the definition of the fake runtime, one whole sequence at a time. window: 0 = rows see all."""
     tokens = list(prompt)
     while len(tokens) - len(prompt) < max_tokens and len(tokens) < limit:
-        tokens.append(expected_token(list(enumerate(tokens)), VOCAB))
+        tokens.append(expected_token(list(enumerate(tokens))[-window:], VOCAB))
         if tokens[-1] in stops:
             break
     return tokens[len(prompt) :]
@@ -87,9 +89,13 @@ def by_hand(prompt: tuple[int, ...], max_tokens: int, stops: tuple[int, ...] = (
 class RightGuesses(PromptLookup):
     """Guesses what the fake runtime will say, so that guesses are accepted; prompt lookup finds nothing in its text."""
 
+    def __init__(self, window: int = 0) -> None:
+        super().__init__()
+        self._window = window
+
     def propose(self, tokens: Sequence[int], limit: int) -> tuple[int, ...]:
         """By the definition."""
-        return tuple(by_hand(tuple(tokens), limit))
+        return tuple(by_hand(tuple(tokens), limit, window=self._window))
 
 
 @dataclass
@@ -187,7 +193,9 @@ def simulate(
     taken = 0 if forecasts is None else 1
     blocks = BlockPool(columns or shapes.max_past, block, taken)
     # Of fused graphs a block is a whole cache, and a sequence has one.
-    capacity = Capacity(block if shapes.slots else (blocks.block_count - taken) * block, max_context)
+    whole = block if shapes.slots else (blocks.block_count - taken) * block
+    gives_back = rules.get("window") and not rules.get("window_blocks")
+    capacity = Capacity(max_context if gives_back else whole, max_context)
     scheduler = Scheduler(
         shapes,
         CostTable(costs or {}),
@@ -197,8 +205,11 @@ def simulate(
         lookup,
     )
     runtime = fake_of(shapes, bool(rules.get("is_recurrent")))(shapes, shapes.max_past, VOCAB)
-    if isinstance(runtime, SegmentedFake) and (window := rules.get("window")):
-        runtime.open_caches(int(str(window)))
+    window = int(str(rules.get("window", 0)))
+    if window and isinstance(runtime, SegmentedFake):
+        runtime.open_caches(window)
+    elif window:
+        runtime.window = window
     ticks = iter(range(10**9))
     masks = masks or GrammarMasks(no_tokenizer)
     loop = EngineLoop(scheduler, runtime, lambda: float(next(ticks)), masks, drafter=drafter)

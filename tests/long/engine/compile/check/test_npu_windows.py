@@ -11,7 +11,10 @@ import torch
 
 from engine.bundle.manifest import Manifest
 from engine.compile.arguments import QualityLevel, Quant, Target
+from engine.config import EngineConfig
 from engine.evaluation.models import open_bundle
+from engine.request import Request, SamplingParams
+from engine.worker.assembly import assemble
 from tests.engine.compile.check.test_families import CASES
 
 
@@ -46,3 +49,29 @@ def test_logits_behind_a_window(
     with ExitStack() as stack:
         measured = open_bundle(case, folder, None, stack).logits(text)
     assert np.abs(measured - expected).max() / np.abs(expected).max() < apart
+
+
+def test_a_sequence_outlives_its_pool(
+    make_oracle: Callable[..., tuple[Any, Path]], build: Callable[..., tuple[Path, Manifest]], prompt: list[int]
+) -> None:
+    """Mistral's layers see 16 columns: 200 tokens go through a pool of 112, each next to the best of transformers'."""
+    pytest.importorskip("onnxruntime_qnn")
+    family, _, changes = CASES["mistral-window"]
+    model, source = make_oracle(family, **changes)
+    shapes: dict[str, Any] = {"rows": (24,), "context": (136,), "parity_tokens": 64}
+    folder, _ = build(source, quant=Quant.FP16, target=Target.X_ELITE, quality=QualityLevel.FAST, **shapes)
+    served = assemble(EngineConfig(str(folder), threads=1))
+    for name in ("a", "b"):
+        request = Request(name, tuple(prompt), SamplingParams(max_tokens=160, temperature=0.0))
+        served.loop.add(request, (), seed=1, now_s=0.0)
+    found: dict[str, list[int]] = {"a": [], "b": []}
+    while served.loop.scheduler.has_work:
+        for event in served.loop.step().events:
+            found[event.id] += event.token_ids
+        assert list(served.loop.scheduler.violations()) == []
+    served.runtime.close()
+    assert len(found["a"]) == 160 and found["a"] == found["b"]
+    with torch.no_grad():
+        logits = model(torch.tensor([prompt + found["a"]]), use_cache=False).logits[0, len(prompt) - 1 : -1].numpy()
+    chosen = logits[np.arange(len(logits)), found["a"]]
+    assert (logits.max(axis=-1) - chosen).max() / np.abs(logits).max() < 0.01
