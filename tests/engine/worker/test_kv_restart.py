@@ -175,6 +175,7 @@ SHAPES = [fixed((8, 96), (1, 103)), segmented(16, 96), fixed((4, 64), (8, 32))]
     ),
     shapes=st.sampled_from(SHAPES),
     offload=st.sampled_from([0, 6]),
+    window=st.sampled_from([0, 20]),
     blocks=st.integers(0, 12),
     steps=st.integers(0, 30),
 )
@@ -183,13 +184,18 @@ def test_restarts_at_any_time(
     lives: list[list[tuple[int, int, int]]],
     shapes: ShapeTable,
     offload: int,
+    window: int,
     blocks: int,
     steps: int,
 ) -> None:
-    """Prompts of a few beginnings, a worker that ends while some run: what is found again is what was computed."""
+    """Prompts of a few beginnings, a worker that ends while some run: what is found again is what was computed.
+
+    window: of a pool, behind which blocks are free.
+    """
+    window = 0 if shapes.segmented else window
     file = KvFile(tmp_path_factory.mktemp("kv") / "kv", FAKE, blocks * FAKE.record_bytes)
     for life in lives:
-        world = simulate(shapes, max_context=60, offload_blocks=0 if shapes.segmented else offload)
+        world = simulate(shapes, max_context=60, offload_blocks=0 if shapes.segmented else offload, window=window)
         restart = KvRestart(file, world.scheduler, world.runtime)
         assert restart.restore() <= blocks
         prompts = {}
@@ -201,7 +207,7 @@ def test_restarts_at_any_time(
                 world.step()
         assert restart.save() <= blocks
         for name, (prompt, count) in prompts.items():
-            expected = by_hand(prompt, count, limit=60)
+            expected = by_hand(prompt, count, limit=60, window=window)
             assert world.outputs[name] == (expected if name in world.finishes else expected[: len(world.outputs[name])])
 
 
