@@ -297,7 +297,7 @@ def _bytes(tensor: TensorSpec) -> int:
     return math.prod(dim for dim in tensor.shape if isinstance(dim, int)) * ITEM_BYTES.get(tensor.dtype, 1)
 
 
-ITEM_BYTES = {"float32": 4, "float16": 2, "uint16": 2, "uint8": 1, "int8": 1, "int32": 4, "int64": 8}
+ITEM_BYTES = {"float32": 4, "float16": 2, "uint16": 2, "int16": 2, "uint8": 1, "int8": 1, "int32": 4, "int64": 8}
 
 
 def load_manifest(folder: Path) -> Manifest:

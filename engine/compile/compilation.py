@@ -67,6 +67,7 @@ class Compilation:
     binaries were made from. files: entries of the manifest. encodings: of activations, by their key in the bundle.
     quality: how 4-bit codes were chosen, None = rounded to nearest. wide: tensors that get 8 bits all the same.
     vision: None for a model that reads no images; image_graph: of one size.
+    kv_dtype: of caches, the pipeline's unless a stage takes wider ones.
     is_rotated: whether the stream is. original, original_network: as the source has them, whatever stages make of it.
     """
 
@@ -96,11 +97,13 @@ class Compilation:
     vision: VisionSpec | None = None
     image_graph: GraphSpec | None = None
     is_rotated: bool = False
+    kv_dtype: str = field(init=False)
     original: Checkpoint = field(init=False)
     original_network: Network = field(init=False)
 
     def __post_init__(self) -> None:
         self.original, self.original_network = self.checkpoint, self.network
+        self.kv_dtype = self.pipeline.kv_dtype
 
     @property
     def graph_folder(self) -> Path:
@@ -144,7 +147,7 @@ def describe(work: Compilation) -> Manifest:
     return msgspec.structs.replace(
         common,
         split=split_text(arguments),
-        kv_dtype=kv_type(arguments).value if layout_of(arguments) is Layout.SEGMENTS else work.pipeline.kv_dtype,
+        kv_dtype=kv_type(arguments).value if layout_of(arguments) is Layout.SEGMENTS else work.kv_dtype,
         parity=work.parity,
         sample=work.sample,
         npu=work.npu,

@@ -17,6 +17,7 @@ from engine.bundle.specs import TableSpec
 from engine.errors import BundleError
 from engine.genie.config import CONFIG_FILE, NO_BOS, load_fields
 from engine.genie.extras import SCALED_KINDS
+from engine.genie.parts import REALS
 from engine.genie.text import token_ids
 from engine.genie.write_images import by_axis, image_files, image_metadata
 from engine.runtime.qnn.binary import padded, rename_graphs
@@ -58,6 +59,8 @@ def write_genie_files(folder: Path, manifest: Manifest, config: Mapping[str, obj
         raise BundleError(f"{manifest.name} has no context binaries that Genie could run")
     if any(manifest.model.layer_windows):
         raise BundleError("Genie has layers with windows only where these have caches of their own")
+    if manifest.kv_dtype not in REALS:
+        raise BundleError(f"its caches are {manifest.kv_dtype}, Genie's are {', '.join(REALS)}")
     ids = token_ids(load_fields(folder / manifest.text.tokenizer))
     names = genie_names(manifest)
     dialog = genie_config(manifest, ids, config or {}, tuple(names.copies))

@@ -182,6 +182,7 @@ ORT_TYPES = {
     "tensor(bool)": "bool",
     "tensor(int8)": "int8",
     "tensor(uint8)": "uint8",
+    "tensor(int16)": "int16",
     "tensor(uint16)": "uint16",
     "tensor(uint32)": "uint32",
 }

@@ -6,7 +6,7 @@ then lies exp(-(r - u) / b) of the texts, each by b on average, so that a text l
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -93,12 +93,16 @@ def rounding_error(widths: Float64, values: int) -> Float64:
     return np.asarray(values * np.square(widths / STEPS) / 12, np.float64)
 
 
-WIDE_DTYPE, KV_DTYPE = "uint16", "uint8"
+WIDE_DTYPE, KV_DTYPE, WIDE_KV_DTYPE = "uint16", "uint8", "int16"
 WIDE_CODES = 65535
-KV_ZERO, KV_LARGEST = 128, 127
-# Of values: on published models caches of them lose 40 % less than with all.
+# Zero and the largest code of caches. The HTP multiplies 16 bits as two bytes, of which the upper must not round up to
+# 128; of uint16 in this place it takes the upper byte alone (its emulator).
+KV_CODES = {KV_DTYPE: (128, 127), WIDE_KV_DTYPE: (0, 127 * 256)}
+# Of values in 8 bits: on published models caches of them lose 40 % less than with all.
 VALUE_SHARE = 0.85
-MASK_FLOOR = -100.0
+MASK_FLOOR = -100.0  # or deeper, where scores reach further
+# How far a hidden column's score is below every score that can be seen: its share is exp(-32) of a 16-bit one.
+HIDDEN_DEPTH = 32.0
 
 ROTARY_INPUTS = (*PLAIN_TABLES, *LOCAL_TABLES)
 MASK_INPUTS = (MASK_INPUT, WINDOW_MASK)
@@ -131,20 +135,25 @@ def choose_encodings(
     observed: Mapping[str, Observed],
     rotary_factor: float,
     choose: ChooseRange = extreme_range,
+    kv_dtype: str = KV_DTYPE,
 ) -> dict[str, Encoding]:
     """An encoding for the key of every activation of all parts; KeyError when one was never observed.
 
     Fresh keys and values have the encoding of the cached ones, so that their bytes can be copied. The mask reaches
-    from `MASK_FLOOR` to 0. choose: makes a range of what was observed, but for caches, for which 8 bits are few: keys
-    have the extremes, as the largest are those looked for, and values `VALUE_SHARE` of theirs.
+    down so far that it hides a column of whatever score. choose: makes a range of what was observed, but for caches,
+    for which 8 bits are few: keys have the extremes, as the largest are those looked for, and values `VALUE_SHARE` of
+    theirs. kv_dtype: of caches.
     """
     groups = tied(graphs)
-    inputs = dict.fromkeys(MASK_INPUTS, mask_encoding(MASK_FLOOR))
-    inputs |= dict.fromkeys(ROTARY_INPUTS, rotary_encoding(rotary_factor))
+    inputs = dict.fromkeys(ROTARY_INPUTS, rotary_encoding(rotary_factor))
     fixed = {groups.find(key): encoding for graph in graphs for key, encoding in _fixed(graph, inputs)}
     names = {graph.key(name): name for graph in graphs for name in graph.activations()}
-    caches = {groups.find(key): _share(name) for key, name in names.items() if _is_cache(name)}
-    seen = [(groups.find(key), observed[key]) for key in names if groups.find(key) not in fixed]
+    caches = {groups.find(key): _share(name, kv_dtype) for key, name in names.items() if _is_cache(name)}
+    masks = {groups.find(tensor.name) for graph in graphs for tensor in graph.inputs if tensor.name in MASK_INPUTS}
+    unseen = (
+        fixed.keys() | masks | {groups.find(graph.key(total)) for graph in graphs for total, _ in _masked_scores(graph)}
+    )
+    seen = [(groups.find(key), observed[key]) for key in names if groups.find(key) not in unseen]
     # What attention gives lies in the range of the values that it mixes, whatever the text showed of it.
     seen += [
         (groups.find(graph.key(output)), observed[value]) for graph in graphs for output, value in _mixtures(graph)
@@ -154,17 +163,44 @@ def choose_encodings(
         joined[group] = joined[group].joined(each) if group in joined else each
 
     measured = {
-        group: kv_encoding(each.extremes, caches[group]) if group in caches else wide_encoding(choose(each))
+        group: kv_encoding(each.extremes, caches[group], kv_dtype) if group in caches else wide_encoding(choose(each))
         for group, each in joined.items()
     }
-    found = {key: (fixed | measured)[groups.find(key)] for key in names}
+    chosen = fixed | measured
+    found = {key: chosen[groups.find(key)] for key in names if groups.find(key) in chosen}
+    masked, floor = _masked(graphs, found)
+    found |= masked | {key: mask_encoding(floor) for key in names if groups.find(key) in masks}
     return found | dict(_no_finer_caches(found, names))
+
+
+def _masked(graphs: Iterable[FloatGraph], found: Mapping[str, Encoding]) -> tuple[dict[str, Encoding], float]:
+    """Encodings of masked scores by key, from those of the scores, and how deep a mask is that hides in all layers.
+
+    A mask of -100 would not: scores of Qwen2 span 1,900, and an empty or another sequence's column can have any.
+    """
+    sums, widest = dict[str, Encoding](), 0.0
+    for graph in graphs:
+        for total, scores in _masked_scores(graph):
+            encoding = found[graph.key(scores)]
+            low, high = (float(encoding.decode(np.array([code], WIDE_DTYPE))[0]) for code in (0, WIDE_CODES))
+            sums[graph.key(total)] = wide_encoding(Range(low - HIDDEN_DEPTH, high))
+            widest = max(widest, high - low)
+    return sums, min(MASK_FLOOR, -widest - HIDDEN_DEPTH)
+
+
+def _masked_scores(graph: FloatGraph) -> Iterator[tuple[str, str]]:
+    """What softmaxes read that is a sum of scores and a mask, with the scores."""
+    read = {node.input[0] for node in graph.model.graph.node if node.op_type == "Softmax"}
+    for node in graph.model.graph.node:
+        if node.op_type == "Add" and read.intersection(node.output):
+            yield node.output[0], node.input[0]
 
 
 def _no_finer_caches(found: Mapping[str, Encoding], names: Mapping[str, str]) -> Iterator[tuple[str, Encoding]]:
     """Caches whose step is finer than that of the 16-bit integers which are narrowed to them get that step.
 
-    It loses nothing, and the HTP makes no codes of 8 bits that are further apart than the 16-bit ones (its emulator).
+    It loses nothing, and the HTP makes no codes that are further apart than the 16-bit ones they are made of (its
+    emulator).
     """
     steps = {name: found[key].scale for key, name in names.items()}
     least: dict[str, float] = {}
@@ -174,7 +210,7 @@ def _no_finer_caches(found: Mapping[str, Encoding], names: Mapping[str, str]) ->
     for key, name in names.items():
         step = least.get(name.removesuffix("_in").removesuffix("_out"), 0.0) if _is_cache(name) else 0.0
         if found[key].scale < step:
-            yield key, Encoding(KV_DTYPE, step, KV_ZERO)
+            yield key, replace(found[key], scale=step)
 
 
 def tied(graphs: Iterable[FloatGraph]) -> Groups:
@@ -210,18 +246,6 @@ def _mixtures(graph: FloatGraph) -> Iterator[tuple[str, str]]:
             yield node.output[0], f"past_value_{place.layer}_out"
 
 
-def score_span(graphs: Iterable[FloatGraph], observed: Mapping[str, Observed]) -> float:
-    """The widest range of attention scores, before the mask, of any layer."""
-    spans = [0.0]
-    for graph in graphs:
-        masked = {node.input[0] for node in graph.model.graph.node if node.op_type == "Softmax"}
-        for node in graph.model.graph.node:
-            if masked.intersection(node.output):
-                seen = observed[graph.key(node.input[0])].extremes
-                spans.append(seen.high - seen.low)
-    return max(spans)
-
-
 def wide_encoding(seen: Range) -> Encoding:
     """16 bits over the range and zero."""
     low, high = min(seen.low, 0.0), max(seen.high, 0.0)
@@ -229,14 +253,15 @@ def wide_encoding(seen: Range) -> Encoding:
     return Encoding(WIDE_DTYPE, scale, round(-low / scale))
 
 
-def kv_encoding(seen: Range, share: float = 1.0) -> Encoding:
-    """8 bits, symmetric: code 128 is zero. share: of the largest magnitude that is held."""
-    return Encoding(KV_DTYPE, _single(share * max(-seen.low, seen.high) / KV_LARGEST or 1.0), KV_ZERO)
+def kv_encoding(seen: Range, share: float = 1.0, dtype: str = KV_DTYPE) -> Encoding:
+    """Symmetric, of a type of `KV_CODES`. share: of the largest magnitude that is held."""
+    zero, largest = KV_CODES[dtype]
+    return Encoding(dtype, _single(share * max(-seen.low, seen.high) / largest or 1.0), zero)
 
 
-def _share(cache: str) -> float:
+def _share(cache: str, dtype: str) -> float:
     place = place_of(cache, "_in") or place_of(cache, "_out")
-    return VALUE_SHARE if place is not None and place.side else 1.0
+    return VALUE_SHARE if dtype == KV_DTYPE and place is not None and place.side else 1.0
 
 
 def _single(scale: float) -> float:

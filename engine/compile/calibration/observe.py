@@ -15,9 +15,9 @@ from onnx import helper
 
 from engine.bundle.manifest import GraphSpec, TensorSpec
 from engine.bundle.model_spec import ModelSpec, RopeSpec
-from engine.bundle.tensors import EMBEDS, IDS, MASK, ROTARY, WINDOW_MASK, WINDOW_ROTARY, Array
+from engine.bundle.tensors import EMBEDS, FLOATS, IDS, MASK, ROTARY, WINDOW_MASK, WINDOW_ROTARY, Array
 from engine.bundle.variant import StepShape
-from engine.compile.calibration.encodings import MASK_FLOOR, Observed, Range
+from engine.compile.calibration.encodings import Observed, Range
 from engine.compile.check.parity import plain_cpu
 from engine.compile.graphs.float_graph import DEQUANTIZE, FloatGraph
 from engine.compile.graphs.graph_builder import WrittenGraph, value_info
@@ -130,17 +130,17 @@ def _keep(caches: dict[str, Array], known: Mapping[str, Array], start: int) -> N
 
 
 def _row_inputs(model: ModelSpec, shape: StepShape, given: Passage, start: int) -> dict[str, Array]:
-    """Ids or rows, masks and rotations of a full pass that begins at a position; masks hide as much as their codes
-    can say."""
+    """Ids or rows, masks and rotations of a full pass that begins at a position."""
     rows = start + np.arange(shape.rows)
-    mask = np.full((1, 1, shape.rows, shape.context), MASK_FLOOR, np.float32)
+    hidden = FLOATS["float32"]
+    mask = np.full((1, 1, shape.rows, shape.context), hidden, np.float32)
     mask[..., :start] = 0
     mask[0, 0, :, shape.past :][np.tri(shape.rows, dtype=bool)] = 0
     behind = np.concatenate([np.arange(shape.past), rows]) <= rows[:, None] - max(model.layer_windows, default=0)
     tables = {name: _turned(model.rope, is_cos, rows) for name, is_cos in ROTARY.items()}
     if model.local_rope is not None:
         tables |= {name: _turned(model.local_rope, is_cos, rows) for name, is_cos in WINDOW_ROTARY.items()}
-    near = np.where(behind, np.float32(MASK_FLOOR), mask)
+    near = np.where(behind, np.float32(hidden), mask)
     return {IDS if given.ndim == 1 else EMBEDS[0]: given[None], MASK: mask, WINDOW_MASK: near, **tables}
 
 

@@ -10,12 +10,10 @@ from engine.bundle.manifest import TensorSpec
 from engine.bundle.tensors import Encoding
 from engine.compile.arguments import QualityLevel
 from engine.compile.calibration.encodings import (
-    MASK_FLOOR,
     Range,
     choose_encodings,
     error_range,
     extreme_range,
-    score_span,
     wide_encoding,
 )
 from engine.compile.calibration.observe import calibration_shape, observe, observed_graph
@@ -139,8 +137,6 @@ def coded_as(tensor: TensorSpec, encoding: Encoding) -> TensorSpec:
 
 
 SEQUENCES = 16
-# A hidden column's share is exp(span - 100) at most; beyond this span it could round up to the smallest code.
-SAFE_SPAN = 88.0
 
 
 def calibration_stage(work: Compilation) -> None:
@@ -160,10 +156,7 @@ def calibration_stage(work: Compilation) -> None:
         (folder / spec.file).unlink()
     choose = extreme_range if work.arguments.quality is QualityLevel.FAST else error_range
     largest_factor = max(rope.factor for rope in work.network.spec.ropes.values())
-    work.encodings = choose_encodings(graphs, observed, largest_factor, choose)
-    span = score_span(graphs, observed)
-    if span > SAFE_SPAN:
-        work.progress.note(f"attention scores span {span:.0f}: a mask of {MASK_FLOOR:.0f} may not hide every column")
+    work.encodings = choose_encodings(graphs, observed, largest_factor, choose, work.kv_dtype)
 
 
 def integer_graph(work: Compilation, plan: GraphPlan) -> WrittenGraph:

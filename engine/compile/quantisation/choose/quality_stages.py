@@ -9,6 +9,7 @@ import msgspec
 from engine.bundle.specs import ModelTask, QualitySpec, RoundingError
 from engine.bundle.weight_files import HEAD_BASIS, write_floats
 from engine.compile.arguments import CompileArguments, QualityLevel
+from engine.compile.calibration.encodings import WIDE_KV_DTYPE
 from engine.compile.compilation import Compilation
 from engine.compile.progress import peak_memory
 from engine.compile.quantisation.choose.channels import ChannelScales
@@ -91,6 +92,7 @@ def _told(work: Compilation, methods: tuple[str, ...], texts: list[list[int]], b
 
 
 WIDE_TOKENS = 512  # of calibration text that mixtures are measured on
+CACHE_SHARE = 0.2  # of what `best` may lose: 8-bit caches that lose more are 16-bit ones
 CODES = "codes"  # folder in the unfinished bundle
 
 
@@ -140,7 +142,14 @@ def _widen(work: Compilation, forms: Forms, texts: list[list[int]], kept: frozen
     # What llama.cpp would make of the file: a turned stream loses something else.
     target = Aim.of(work.network, like_q4_k_m).target(work.original, work.original_network, some)
     losses = Losses(work.checkpoint, work.network, some)
-    found = widened(losses, forms, kept, target, has_byte_caches=activations is Activations.INTEGER)
+    of_caches = losses.kl({}, has_byte_caches=True) if activations is Activations.INTEGER else 0.0
+    if work.arguments.quality is QualityLevel.BEST and of_caches > CACHE_SHARE * target:
+        work.progress.note(
+            f"keys and values get 16 bits, twice the memory: with 8 they lose KL {of_caches:.4f}, more than "
+            f"{CACHE_SHARE} of {target:.4f}"
+        )
+        work.kv_dtype, of_caches = WIDE_KV_DTYPE, 0.0
+    found = widened(losses, forms, kept, target, of_caches)
     work.wide = found.wide
     work.progress.note(
         f"{100 * found.share:.0f} % of the layers' weights get 8 bits, so that KL {found.kl:.4f} is expected beside "

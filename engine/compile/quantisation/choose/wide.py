@@ -96,10 +96,11 @@ class Losses:
         return head_logits(checkpoint, self.network, final_normed(checkpoint, self.network, states))
 
 
-def widened(
-    losses: Losses, forms: Forms, kept: frozenset[str], target: float, has_byte_caches: bool = False
-) -> Mixture:
-    """The fewest matrices that reach the target. kept: those whose codes a file has, and which stay what they are."""
+def widened(losses: Losses, forms: Forms, kept: frozenset[str], target: float, of_caches: float = 0.0) -> Mixture:
+    """The fewest matrices that reach the target. kept: those whose codes a file has, and which stay what they are.
+
+    of_caches: what 8-bit caches lose, 0.0 where there are none.
+    """
     found = _units(losses.network, kept)
     narrow, wide_rows = (_roundings(losses.checkpoint, found, form) for form in (forms.layers, forms.wide))
 
@@ -112,13 +113,12 @@ def widened(
 
     worth = {unit: losses.kl(of(narrow, [unit]), unit.first) / weights([unit]) for unit in found}
     units = sorted(worth, key=lambda unit: -worth[unit])
-    of_caches = losses.kl({}, has_byte_caches=True) if has_byte_caches else 0.0
 
     @cache
     def kl(count: int) -> float:
         """With 8 bits for the first `count` units; what caches lose, no choice of codes wins back."""
         roundings = {**of(wide_rows, units[:count]), **of(narrow, units[count:])}
-        return of_caches + CHOSEN * max(0.0, losses.kl(roundings, 0, has_byte_caches) - of_caches)
+        return of_caches + CHOSEN * max(0.0, losses.kl(roundings, 0, of_caches > 0) - of_caches)
 
     count = bisect_left(range(len(units)), True, key=lambda tried: kl(tried) <= MARGIN * target)
     wide = frozenset(name for unit in units[:count] for name in unit.tensors)

@@ -8,11 +8,13 @@ import onnx
 import pytest
 
 from engine.bundle.manifest import GraphKind, Manifest, TensorSpec
-from engine.bundle.tensors import Encoding, encoding_of, place_of
+from engine.bundle.tensors import MASK, Encoding, encoding_of, place_of
 from engine.compile.arguments import Quant, Split
 from engine.compile.calibration.encodings import (
+    HIDDEN_DEPTH,
     MASK_FLOOR,
     VALUE_SHARE,
+    WIDE_KV_DTYPE,
     Groups,
     Observed,
     Range,
@@ -21,7 +23,6 @@ from engine.compile.calibration.encodings import (
     kv_encoding,
     mask_encoding,
     rotary_encoding,
-    score_span,
     wide_encoding,
 )
 from engine.compile.graphs.float_graph import FloatGraph
@@ -54,6 +55,12 @@ def test_caches_are_symmetric_around_128() -> None:
     assert (encoding.dtype, encoding.zero_point) == ("uint8", 128)
     assert encoding.encode(np.array([-2.54, 0.0, 2.54])).tolist() == [1, 128, 255]
     assert kv_encoding(Range(-2.54, 1.0), 0.5).encode(np.array([-2.54, 1.27])).tolist() == [0, 255]
+
+
+def test_wide_caches_have_codes_whose_upper_byte_does_not_overflow() -> None:
+    encoding = kv_encoding(Range(-2.54, 1.0), dtype=WIDE_KV_DTYPE)
+    codes = encoding.encode(np.array([-2.54, 0.0, 2.54]))
+    assert codes.tolist() == [-32512, 0, 32512] and (codes[2] + 128) >> 8 == 127
 
 
 def test_groups_join_transitively() -> None:
@@ -137,14 +144,26 @@ def test_what_attention_mixes_may_be_as_large_as_one_value() -> None:
     encodings = choose_encodings([made], observed, 1.0)
     assert encodings["1/seen"] == encodings["1/fresh"] == encodings["y"] == wide_encoding(extreme_range(seen(-4, 2)))
     assert encodings["past_value_0_in"] == encodings["past_value_0_out"] == kv_encoding(Range(-4, 2), VALUE_SHARE)
+    wide = choose_encodings([made], observed, 1.0, kv_dtype=WIDE_KV_DTYPE)
+    assert wide["past_value_0_in"] == wide["past_value_0_out"] == kv_encoding(Range(-4, 2), dtype=WIDE_KV_DTYPE)
 
 
-def test_the_span_of_scores_is_what_a_mask_must_outweigh() -> None:
-    nodes = [onnx.helper.make_node("Add", ["s", "m"], ["t"]), onnx.helper.make_node("Softmax", ["t"], ["y"])]
+@pytest.mark.parametrize("scores", [Range(-4.0, 3.0), Range(-30.0, 70.0), Range(-700.0, 1200.0)])
+def test_a_mask_hides_a_column_of_whatever_score(scores: Range) -> None:
+    nodes = [onnx.helper.make_node("Add", ["s", MASK], ["t"]), onnx.helper.make_node("Softmax", ["t"], ["y"])]
     info = onnx.helper.make_tensor_value_info
-    graph = onnx.helper.make_graph(nodes, "g", [info("s", 1, [1]), info("m", 1, [1])], [info("y", 1, [1])])
-    made = FloatGraph(Path(), 1, onnx.helper.make_model(graph), (TensorSpec("s", "float32", (1,)),), ())
-    assert score_span([made], {"s": seen(-30.0, 70.0)}) == 100.0
+    graph = onnx.helper.make_graph(nodes, "g", [info("s", 1, [1]), info(MASK, 1, [1])], [info("y", 1, [1])])
+    specs = tuple(TensorSpec(name, "float32", (1,)) for name in ("s", MASK, "y"))
+    made = FloatGraph(Path(), 1, onnx.helper.make_model(graph), specs[:2], specs[2:])
+    found = choose_encodings([made], {"s": Observed((scores,), 1)}, 1.0)
+    ends = np.array([0, 65535], np.uint16)
+    low, high = found["s"].decode(ends)
+    floor, none = found[MASK].decode(ends)
+    assert none == 0.0 and floor <= MASK_FLOOR and high + floor <= low - HIDDEN_DEPTH + 0.1
+    sums = found["1/t"]
+    assert sums.decode(sums.encode(np.array([high + floor])))[0] <= low - HIDDEN_DEPTH + 0.1
+    assert sums.decode(sums.encode(np.array([low, high]))) == pytest.approx([low, high], abs=sums.scale)
+    assert sums.scale < 1.1 * (high - low + HIDDEN_DEPTH) / 65535
 
 
 def test_a_tensor_nobody_observed_is_an_error() -> None:

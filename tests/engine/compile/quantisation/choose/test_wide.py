@@ -65,11 +65,11 @@ def mixture(
     share: float,
     kept: frozenset[str] = frozenset(),
     wide: CodeForm | None = None,
-    has_byte_caches: bool = False,
+    of_caches: float = 0.0,
 ) -> Mixture:
     assert FORM is not None
     target = Aim(q4_0_of(network), share).target(checkpoint, network, TEXTS)
-    return widened(Losses(checkpoint, network, TEXTS), Forms(FORM, wide=wide), kept, target, has_byte_caches)
+    return widened(Losses(checkpoint, network, TEXTS), Forms(FORM, wide=wide), kept, target, of_caches)
 
 
 @pytest.mark.parametrize("share", [0.0, 0.1, 0.3, 10.0])
@@ -86,7 +86,7 @@ def test_a_mixture_loses_what_it_says_and_reaches_its_aim(share: float, tiny_che
 def test_what_8_bits_and_caches_lose_counts(tiny_checkpoint: Path) -> None:
     with opened(tiny_checkpoint) as (checkpoint, network):
         of_caches = Losses(checkpoint, network, TEXTS).kl({}, has_byte_caches=True)
-        rows, both = (mixture(checkpoint, network, 0.0, wide=ROWS, has_byte_caches=caches) for caches in (False, True))
+        rows, both = (mixture(checkpoint, network, 0.0, wide=ROWS, of_caches=lost) for lost in (0.0, of_caches))
         every = matrices(network)
         assert rows.wide == both.wide == every
         assert rows.kl == pytest.approx(CHOSEN * lost(checkpoint, network, every, ROWS), abs=1e-9)
