@@ -37,10 +37,34 @@ def _row_columns(codes: BlockCodes) -> Columns:
     return codes.integers(), codes.grid.scales[:, 0]
 
 
+# The HTP makes 0 or 65535 of an output for which (input step * scale) / output step is under 2^-24, as its emulator
+# shows. The largest of a matrix is about 2^-11.
+FINEST_SHARE = 2.0**-10
+
+
 def joined(pieces: Sequence[Columns]) -> Columns:
     """Pieces of a matrix, one below the other, turned to [inputs, outputs] as MatMul reads it; scales turned too."""
-    integers, scales = (np.concatenate(parts).T for parts in zip(*pieces, strict=True))
-    return np.ascontiguousarray(integers), np.ascontiguousarray(scales)
+    integers, scales = (np.concatenate(parts) for parts in zip(*pieces, strict=True))
+    integers, scales = without_finest(integers, scales)
+    return np.ascontiguousarray(integers.T), np.ascontiguousarray(scales.T)
+
+
+def without_finest(integers: SignedBytes, scales: Float32) -> Columns:
+    """No output has a scale under `FINEST_SHARE` of the matrix's largest: its integers are smaller instead.
+
+    Of 16 bits for all outputs, such an output has the last few steps.
+    """
+    reach = scales.reshape(len(scales), -1).max(axis=1)
+    reach[~integers.any(axis=1)] = np.inf  # zeros with whatever scale
+    least = FINEST_SHARE * reach[np.isfinite(reach)].max(initial=0.0)
+    (fine,) = np.nonzero(reach < least)
+    if not len(fine):
+        return integers, scales
+    factors = (reach[fine] / least).astype(np.float32)
+    coarse, wider = integers.copy(), scales.copy()
+    coarse[fine] = np.rint(integers[fine] * factors[:, None])
+    wider[fine] = (scales[fine].T / factors).T
+    return coarse, wider
 
 
 def multiply_integers(graph: GraphBuilder, x: str, matrix: StoredMatrix) -> str:

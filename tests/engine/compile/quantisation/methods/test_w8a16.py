@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from engine.compile.arguments import CompileArguments
-from engine.compile.quantisation.methods.integer_graphs import W8A16, int8_outputs
+from engine.compile.quantisation.methods.integer_graphs import FINEST_SHARE, W8A16, int8_outputs, without_finest
 from engine.compile.quantisation.methods.method import FloatMatrix
 from engine.compile.quantisation.rounding.codes import rounded_rows
 from engine.compile.quantisation.weight_file import WeightFile
@@ -20,6 +20,19 @@ MATRICES = hnp.arrays(np.float32, (5, 64), elements=st.floats(-4, 4, width=32))
 def test_eight_bits_lose_half_a_step_at_most(weight: np.ndarray) -> None:
     integers, scales = int8_outputs(weight)
     assert (np.abs(integers * scales[:, None] - weight) <= scales[:, None] * 0.5001).all()
+
+
+def test_no_output_has_a_scale_that_the_npu_takes_for_none() -> None:
+    weight = np.random.default_rng(2).uniform(-1, 1, (6, 64)).astype(np.float32)
+    weight *= np.array([1, 2, 1e-2, 1e-5, 1e-9, 0], np.float32)[:, None]
+    before = int8_outputs(weight)
+    integers, scales = without_finest(*before)
+    assert (scales[:5] >= before[1][:2].max() * FINEST_SHARE * 0.999).all()
+    for old, new in zip(before, (integers, scales), strict=True):
+        np.testing.assert_array_equal(new[[0, 1, 2, 5]], old[[0, 1, 2, 5]])
+    assert (np.abs(integers * scales[:, None] - weight) <= scales[:, None] * 1.01).all()
+    blocks = np.repeat(before[1][:, None], 2, axis=1)
+    np.testing.assert_array_equal(without_finest(before[0], blocks)[1], np.repeat(scales[:, None], 2, axis=1))
 
 
 def test_rows_that_come_in_this_form_are_kept(tmp_path: Path) -> None:
