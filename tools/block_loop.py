@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.compile.graphs.block_description import EXPORT_FILE, EXPORT_VERSION, INPUTS, OUTPUTS, BlockExport
+from engine.compile.graphs.block_export import EXPORT_FILE, EXPORT_VERSION, INPUTS, OUTPUTS, BlockExport
 from engine.errors import BundleError
 from engine.files import MANIFEST_BYTES, confined, one_line, open_regular, read_bytes, shown
 from engine.runtime.sessions import ORT_TYPES, cpu_provider

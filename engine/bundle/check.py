@@ -8,7 +8,6 @@ from engine.bundle.fused import check_fused
 from engine.bundle.images import check_images
 from engine.bundle.manifest import GraphKind, GraphSpec, Manifest, TensorSpec
 from engine.bundle.segments import check_segments
-from engine.bundle.serial import check_serial
 from engine.bundle.speech import check_speech
 from engine.bundle.tensors import (
     EMBEDS,
@@ -22,6 +21,7 @@ from engine.bundle.tensors import (
     Form,
     Place,
     check_form,
+    check_serial,
     is_scatter,
     place_of,
     row_forms,

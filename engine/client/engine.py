@@ -41,8 +41,7 @@ from engine.request import (
     TokenEvent,
     ids_of,
 )
-from engine.speech.audio_pool import AudioPool
-from engine.speech.cutting import Recording
+from engine.speech.live import AudioPool, Recording
 from engine.text.answer_finding import load_described
 from engine.text.prompt import PromptMaker
 from engine.text.rendering import TextFacts

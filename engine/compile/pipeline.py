@@ -33,7 +33,7 @@ from engine.compile.quantisation.choose.quality import resolve_quality
 from engine.compile.quantisation.choose.quality_stages import balance_stage, choose_codes_stage, drop_codes_stage
 from engine.compile.quantisation.methods.method import Activations
 from engine.compile.quantisation.methods.table import method_of, with_kept_floats
-from engine.compile.quantisation.transforms.family_view import family_view
+from engine.compile.quantisation.transforms.transformed import family_view
 from engine.compile.quantisation.weight_file import HalfWeightFile
 from engine.compile.sources.source import Source, is_model_file, open_source
 from engine.compile.sources.speech.source import is_speech

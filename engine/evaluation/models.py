@@ -169,7 +169,7 @@ def open_reference(name: str, source: Path, context: int, memory: Path | None, s
 def _open_checkpoint(name: str, source: Path, context: int, stack: ExitStack) -> EvaluatedModel:
     # A bundle against a bundle needs none of the compiler's packages.
     from engine.compile.calibration.forward import reference_logits  # noqa: PLC0415
-    from engine.compile.quantisation.transforms.family_view import family_view  # noqa: PLC0415
+    from engine.compile.quantisation.transforms.transformed import family_view  # noqa: PLC0415
     from engine.compile.sources.source import open_source  # noqa: PLC0415
     from engine.compile.sources.task import names_in  # noqa: PLC0415
     from engine.models.family import read_network  # noqa: PLC0415

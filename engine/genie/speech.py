@@ -26,8 +26,7 @@ from engine.models.speech import CONVOLUTION_STRIDE
 from engine.runtime.qnn.binary import BinaryGraph, BinaryInfo
 from engine.runtime.qnn.ep_context import ContextNode
 from engine.runtime.qnn.reader import check_age
-from engine.speech.special_tokens import Window, speech_spec
-from engine.speech.words import WordList, never_first, never_spoken, tokenizer_of
+from engine.speech.special_tokens import Window, WordList, never_first, never_spoken, speech_spec, tokenizer_of
 from engine.text.tokenizer import parsed
 
 PARTS = {"encoder": GraphKind.SPEECH_ENCODER, "decoder": GraphKind.SPEECH_DECODER}

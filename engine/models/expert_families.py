@@ -1,8 +1,10 @@
 """Families whose layers choose experts for each token: Qwen3-MoE and what is like it."""
 
+import math
 from dataclasses import replace
 
 from engine.errors import CompileError, UnsupportedModel
+from engine.files import brief
 from engine.models.config_fields import ConfigFields
 from engine.models.dense_families import ERNIE, GRANITE, LLAMA, MISTRAL, QWEN3
 from engine.models.experts import (
@@ -20,10 +22,11 @@ from engine.models.experts import (
     stacked_form,
     usual_forms,
 )
+from engine.models.latent import LatentAttention, read_latent
 from engine.models.layer_kinds import layer_count, switched_window
 from engine.models.lfm2 import LFM2
-from engine.models.network import Family, FamilyDetails, QkNorm
-from engine.models.qwen3_5 import NESTED, QWEN3_5, QWEN3_5_NESTED, TEXT
+from engine.models.network import Family, FamilyDetails, Multipliers, QkNorm, WeightNames
+from engine.models.qwen3_5 import QWEN3_5, QWEN3_5_NESTED
 
 # Qwen3-MoE: Qwen3 with experts.
 
@@ -46,17 +49,12 @@ QWEN3_MOE = Family("qwen3_moe", "Qwen3MoeForCausalLM", _qwen3_moe_details)
 # Qwen2-MoE, Qwen3.5-MoE and Qwen3.6-MoE: every token goes through one more feed-forward, times a gate.
 
 
-def _gated_names(mlp: str) -> ExpertNames:
-    shared = f"{mlp}.shared_expert"
-    return ExpertNames(
-        router=f"{mlp}.gate",
-        forms=usual_forms(f"{mlp}.experts"),
-        shared_gate_up=(f"{shared}.gate_proj", f"{shared}.up_proj"),
-        shared_down=f"{shared}.down_proj",
-        shared_gate=f"{mlp}.shared_expert_gate",
-    )
-
-
+_SHARED_EXPERT = f"{MLP}.shared_expert"
+_GATED_NAMES = ExpertNames(
+    shared_gate_up=(f"{_SHARED_EXPERT}.gate_proj", f"{_SHARED_EXPERT}.up_proj"),
+    shared_down=f"{_SHARED_EXPERT}.down_proj",
+    shared_gate=f"{MLP}.shared_expert_gate",
+)
 _SHARED = ExpertKeys(shared="shared_expert_intermediate_size")
 
 
@@ -64,20 +62,14 @@ def _qwen2_moe_details(config: ConfigFields) -> FamilyDetails:
     experts = ExpertDetails(
         read_experts(config, _SHARED, sparse_layers(config, layer_count(config))),
         Routing(is_normalised=config.flag("norm_topk_prob", False)),
-        _gated_names(MLP),
+        _GATED_NAMES,
     )
     return FamilyDetails(qkv_bias=config.flag("qkv_bias", True), attention=switched_window(config), experts=experts)
 
 
 def _qwen3_5_moe_details(config: ConfigFields) -> FamilyDetails:
-    experts = ExpertDetails(read_experts(config, _SHARED, _all_layers(config)), names=_gated_names(MLP))
+    experts = ExpertDetails(read_experts(config, _SHARED, _all_layers(config)), names=_GATED_NAMES)
     return replace(QWEN3_5.read_details(config), experts=experts)
-
-
-def _nested_moe_details(config: ConfigFields) -> FamilyDetails:
-    names = _gated_names(NESTED + MLP.removeprefix(TEXT))
-    experts = ExpertDetails(read_experts(config, _SHARED, _all_layers(config)), names=names)
-    return replace(QWEN3_5_NESTED.read_details(config), experts=experts)
 
 
 QWEN2_MOE = Family("qwen2_moe", "Qwen2MoeForCausalLM", _qwen2_moe_details)
@@ -88,7 +80,7 @@ QWEN3_5_MOE_NESTED = replace(
     QWEN3_5_NESTED,
     name="qwen3_5_moe",
     architecture="Qwen3_5MoeForConditionalGeneration",
-    read_details=_nested_moe_details,
+    read_details=_qwen3_5_moe_details,
 )
 
 
@@ -289,3 +281,53 @@ WITH_EXPERTS = (
     GLM4_MOE,
     ERNIE_MOE,
 )
+
+
+_QUERY_RANKS = {"deepseek_v2": 1536, "glm4_moe_lite": 768}  # where the config does not say
+GREEDY, OF_GROUPS = "greedy", "group_limited_greedy"
+
+
+def _with_latents(config: ConfigFields, experts: ExpertDetails, query_rank: int) -> FamilyDetails:
+    latent, has_bias = read_latent(config, query_rank), config.flag("attention_bias", False)
+    return FamilyDetails(
+        qkv_bias=has_bias,
+        output_bias=has_bias,
+        multipliers=Multipliers(attention=_scale(config, latent)),
+        names=WeightNames(qkv=latent.names),
+        latent=latent,
+        experts=experts,
+        ignored=(f"model.layers.{layer_count(config)}.",),  # what drafts tokens
+    )
+
+
+def _scale(config: ConfigFields, latent: LatentAttention) -> float:
+    """YaRN's factor of attention goes into the scores of whole heads (transformers `yarn_apply_mscale`)."""
+    rope = config.group("rope_parameters") or config.group("rope_scaling") or ConfigFields({})
+    factor, weight = rope.number("factor", 1e-3, 1e6, 1.0), rope.number("mscale_all_dim", 0.0, 1e3, 0.0)
+    stretch = 0.1 * weight * math.log(factor) + 1.0 if factor > 1.0 else 1.0
+    return stretch * stretch / math.sqrt(latent.head_dim)
+
+
+def _deepseek_v2_details(config: ConfigFields) -> FamilyDetails:
+    """Softmax scores that are not normalised, of all experts or of the best groups."""
+    if config.flag("norm_topk_prob", False):
+        raise UnsupportedModel("norm_topk_prob is not supported for deepseek_v2")
+    method = config.text("topk_method", GREEDY)
+    if method not in (GREEDY, OF_GROUPS):
+        raise UnsupportedModel(f"topk_method {brief(method)} is not supported (supported: {GREEDY}, {OF_GROUPS})")
+    found = read_glm_experts(config, first_dense=0, shared=2)
+    routing = replace(found.routing, score=RouterScore.SOFTMAX, is_normalised=False, group_score=GroupScore.BEST)
+    if method == GREEDY:
+        routing = replace(routing, groups=1, kept_groups=1)
+    experts = replace(found, routing=routing, names=replace(found.names, choice_bias=""))
+    return _with_latents(config, experts, _QUERY_RANKS["deepseek_v2"])
+
+
+def _glm4_moe_lite_details(config: ConfigFields) -> FamilyDetails:
+    return _with_latents(config, read_glm_experts(config), _QUERY_RANKS["glm4_moe_lite"])
+
+
+DEEPSEEK_V2 = Family("deepseek_v2", "DeepseekV2ForCausalLM", _deepseek_v2_details)
+GLM4_MOE_LITE = Family("glm4_moe_lite", "Glm4MoeLiteForCausalLM", _glm4_moe_lite_details, default_epsilon=1e-5)
+
+WITH_LATENTS = (DEEPSEEK_V2, GLM4_MOE_LITE)

@@ -1,7 +1,8 @@
 """Model families: what each reads of its config.json, and the table of them."""
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import fields, is_dataclass, replace
+from typing import Any
 
 import msgspec
 
@@ -10,22 +11,17 @@ from engine.errors import CompileError, UnsupportedModel
 from engine.files import brief
 from engine.models.config_fields import ConfigFields, architectures_of
 from engine.models.dense_families import DENSE
-from engine.models.expert_families import WITH_EXPERTS
-from engine.models.falcon_h1 import FALCON_H1
-from engine.models.gemma3n import GEMMA3N, GEMMA3N_NESTED
-from engine.models.gemma4 import GEMMA4, GEMMA4_NESTED
+from engine.models.expert_families import WITH_EXPERTS, WITH_LATENTS
+from engine.models.gemma4 import GEMMA3N, GEMMA3N_NESTED, GEMMA4, GEMMA4_NESTED
 from engine.models.gpt_oss import GPT_OSS
-from engine.models.granite_hybrid import GRANITE4
-from engine.models.latent_families import WITH_LATENTS
 from engine.models.layer_kinds import sliding_layers
 from engine.models.lfm2 import LFM2
-from engine.models.nemotron_h import NEMOTRON_H
-from engine.models.network import Activation, Family, FamilyDetails, Network
+from engine.models.mamba2 import FALCON_H1, GRANITE4, NEMOTRON_H
+from engine.models.network import TEXT_ROOT, Activation, Family, FamilyDetails, Network
 from engine.models.parameters import parameters_of
-from engine.models.post_norm_families import POST_NORM
+from engine.models.post_norm_families import POST_NORM, TEXT_MODELS
 from engine.models.qwen3_5 import QWEN3_5, QWEN3_5_NESTED
 from engine.models.rotary import FULL, MAX_POSITIONS, SLIDING, RopeReading, read_rope
-from engine.models.text_models import TEXT_MODELS
 from engine.models.vision import VISION, deepstack_layers, reads_images
 
 # The table of families, and the step from config.json to a Network.
@@ -62,7 +58,7 @@ def network_of(values: Mapping[str, object], family: Family, max_context: int = 
     config = _text_config(values if family.translated is None else family.translated(values), family)
     max_position = config.integer("max_position_embeddings", 1, MAX_POSITIONS)
     compiled_context = min(max_context, max_position) if max_context else max_position
-    details = family.read_details(config)
+    details = details_within(family, family.read_details(config))
     _refuse_unsupported(config, family, details)
     spec = _with_layers(_geometry(config, family, details, max_position, compiled_context), details, compiled_context)
     if details.local_theta:
@@ -133,6 +129,26 @@ def _with_layers(spec: ModelSpec, details: FamilyDetails, context: int) -> Model
 
     layers = tuple(msgspec.structs.replace(each, window=kept(each.window)) for each in details.attention)
     return spec if all(each == PLAIN_ATTENTION for each in layers) else msgspec.structs.replace(spec, attention=layers)
+
+
+def details_within(family: Family, details: FamilyDetails) -> FamilyDetails:
+    """The same with the names that a text model has within a larger one."""
+    if family.text_root == TEXT_ROOT:
+        return details
+    found: FamilyDetails = _renamed(details, family.text_root)
+    own, is_beside = found.names, family.text_root.endswith(f".{TEXT_ROOT}")
+    head = family.text_root.removesuffix(TEXT_ROOT) + own.head if is_beside else own.head
+    return replace(found, names=replace(own, head=head), ignored=(*found.ignored, *family.ignored))
+
+
+def _renamed(value: Any, root: str) -> Any:
+    if isinstance(value, str):
+        return root + value.removeprefix(TEXT_ROOT) if value.startswith(TEXT_ROOT) else value
+    if isinstance(value, tuple):
+        return tuple(_renamed(item, root) for item in value)
+    if not is_dataclass(value) or isinstance(value, type):
+        return value
+    return replace(value, **{item.name: _renamed(getattr(value, item.name), root) for item in fields(value)})
 
 
 def _ffn(config: ConfigFields, details: FamilyDetails) -> int:

@@ -1,20 +1,21 @@
-"""Gemma 4: heads of two sizes, last layers that read the keys and values of earlier ones, and inputs of each layer;
-or, in the larger ones, experts beside the feed-forward.
+"""Gemma 4 and 3n: last layers read the keys and values of earlier ones, and layers take inputs beside the stream.
 
-Checkpoints for text, images and sound serve their text model.
+Gemma 4 has heads of two sizes, and experts beside the feed-forward in the larger ones; Gemma 3n four streams, and gates
+of which the first layers keep the highest. Checkpoints for text, images and sound serve their text model.
 """
 
 from dataclasses import replace
+from statistics import NormalDist
 
 from engine.bundle.model_spec import LayerAttention, RotationKind
 from engine.errors import UnsupportedModel
 from engine.models.config_fields import ConfigFields
 from engine.models.experts import BesideNames, ExpertDetails, ExpertKeys, ExpertNames, read_experts, usual_forms
 from engine.models.layer_kinds import cache_owners, declared_window, layer_count, sliding_layers
-from engine.models.network import Activation, Family, FamilyDetails, Multipliers, QkNorm, WeightNames
+from engine.models.network import TEXT_ROOT, Activation, Family, FamilyDetails, Multipliers, QkNorm
 from engine.models.post_norm_families import GEMMA_NAMES
-from engine.models.qwen3_5 import NESTED, TEXT, nested
-from engine.models.streams import LayerInputs
+from engine.models.qwen3_5 import NESTED
+from engine.models.streams import AltUp, LayerInputs
 
 _NAMES = replace(GEMMA_NAMES, layer_scale="model.layers.{layer}.layer_scalar")
 # Where the config does not say.
@@ -47,13 +48,13 @@ def _global_heads(config: ConfigFields, layer: int) -> tuple[int, int]:
     return kv_heads, config.integer("global_head_dim", 2, 1024, _GLOBAL_HEAD_DIM)
 
 
-def _experts(config: ConfigFields, root: str = TEXT) -> ExpertDetails | None:
-    """Of each layer, beside its feed-forward; None where there are none. root: how the text model's names begin."""
+def _experts(config: ConfigFields) -> ExpertDetails | None:
+    """Of each layer, beside its feed-forward; None where there are none."""
     if not config.flag("enable_moe_block", bool(config.raw("num_experts"))):
         return None
     if config.flag("use_double_wide_mlp", False):
         raise UnsupportedModel("use_double_wide_mlp is not supported beside experts")
-    at, keys = f"{root}layers.{{layer}}", ExpertKeys(chosen="top_k_experts")
+    at, keys = "model.layers.{layer}", ExpertKeys(chosen="top_k_experts")
     names = ExpertNames(
         router=f"{at}.router.proj",
         forms=usual_forms(f"{at}.experts")[1:],
@@ -117,16 +118,6 @@ def unread_of_shared(attention: tuple[LayerAttention, ...]) -> tuple[str, ...]:
     return tuple(f"model.layers.{layer}.self_attn.{name}" for layer in sorted(_sharing(attention)) for name in _UNREAD)
 
 
-def _nested_details(config: ConfigFields) -> FamilyDetails:
-    """The same with the names of a model for text, images and sound."""
-    details = _details(config)
-    inputs = details.layer_inputs and LayerInputs(**nested(details.layer_inputs, NESTED))
-    ignored = tuple(NESTED + name.removeprefix(TEXT) for name in details.ignored)
-    names = WeightNames(**nested(details.names, NESTED))
-    experts, unread = _experts(config, NESTED), (*ignored, *OTHER_SENSES)
-    return replace(details, names=names, layer_inputs=inputs, experts=experts, ignored=unread)
-
-
 GEMMA4 = Family(
     "gemma4",
     "Gemma4ForCausalLM",
@@ -139,6 +130,94 @@ GEMMA4 = Family(
 GEMMA4_NESTED = replace(
     GEMMA4,
     architecture="Gemma4ForConditionalGeneration",
-    read_details=_nested_details,
     text_group="text_config",
+    text_root=NESTED,
+    ignored=OTHER_SENSES,
+)
+
+
+# Where the config does not say (transformers `Gemma3nTextConfig`).
+_N_WINDOW, _SHARED, _N_LOCAL_THETA = 512, 15, 10_000.0
+_SPARSE_LAYERS, _SPARSITY = 10, 0.95
+_MOST_STREAMS = 16
+
+
+def _n_attention(config: ConfigFields) -> tuple[LayerAttention, ...]:
+    window = declared_window(config) or _N_WINDOW
+    sliding = sliding_layers(config, lambda layer: bool((layer + 1) % 5))
+    owners = cache_owners(config, sliding, _SHARED)
+    kinds = LayerAttention(0, RotationKind.MODEL), LayerAttention(window, RotationKind.LOCAL)
+    return tuple(
+        LayerAttention(kinds[is_sliding].window, kinds[is_sliding].rotation, cache_of=owner)
+        for is_sliding, owner in zip(sliding, owners, strict=True)
+    )
+
+
+def _widths(config: ConfigFields) -> tuple[int, ...]:
+    """Of each layer's feed-forward."""
+    layers = layer_count(config)
+    if isinstance(config.raw("intermediate_size"), list):
+        return tuple(map(int, config.numbers("intermediate_size", layers, 1, 1 << 20)))
+    return (config.integer("intermediate_size", 1, 1 << 20),) * layers
+
+
+def _cutoffs(config: ConfigFields) -> tuple[float | None, ...]:
+    """Deviations above its mean that a gate of normal numbers exceeds so rarely as the config says; () = no layer."""
+    layers = layer_count(config)
+    sparse = _SPARSE_LAYERS if layers > _SPARSE_LAYERS else 0
+    shares = (_SPARSITY,) * sparse + (0.0,) * (layers - sparse)
+    if config.raw("activation_sparsity_pattern") is not None:
+        shares = config.numbers("activation_sparsity_pattern", layers, 0.0, 0.999)
+    return tuple(NormalDist().inv_cdf(share) if share else None for share in shares) if any(shares) else ()
+
+
+def _altup(config: ConfigFields) -> AltUp:
+    """UnsupportedModel for streams that no published model has."""
+    count = config.integer("altup_num_inputs", 2, _MOST_STREAMS, 4)
+    if active := config.integer("altup_active_idx", 0, count - 1, 0):
+        raise UnsupportedModel(f"altup_active_idx {active} is not supported (supported: 0)")
+    if not config.flag("altup_correct_scale", True):
+        raise UnsupportedModel("altup_correct_scale false is not supported")
+    spreading, merging = (
+        tuple(f"{TEXT_ROOT}altup_{kind}projections.{index}" for index in range(count - 1)) for kind in ("", "unembed_")
+    )
+    return AltUp(count, config.integer("laurel_rank", 1, 1 << 16, 64), spreading, merging)
+
+
+def _n_details(config: ConfigFields) -> FamilyDetails:
+    attention, widths, has_bias = _n_attention(config), _widths(config), config.flag("attention_bias", False)
+    return FamilyDetails(
+        qkv_bias=has_bias,
+        output_bias=has_bias,
+        qk_norm=QkNorm.HEADS,
+        has_value_norm=True,
+        attention=attention,
+        local_theta=config.number("rope_local_base_freq", 1.0, 1e12, _N_LOCAL_THETA),
+        activation=Activation.GATED_GELU_TANH,
+        multipliers=Multipliers(config.integer("hidden_size", 1, 1 << 16) ** 0.5, attention=1.0),
+        logit_softcap=config.number("final_logit_softcapping", 0.0, 1e6, 30.0),
+        layer_ffn=widths if len(set(widths)) > 1 else (),
+        gate_cutoffs=_cutoffs(config),
+        layer_inputs=read_layer_inputs(config, least=1),
+        altup=_altup(config),
+        names=GEMMA_NAMES,
+        ignored=unread_of_shared(attention),
+    )
+
+
+GEMMA3N = Family(
+    "gemma3n",
+    "Gemma3nForCausalLM",
+    _n_details,
+    default_head_dim=256,
+    default_theta=1_000_000.0,
+    is_tied=True,
+    read_ffn=lambda config: max(_widths(config)),
+)
+GEMMA3N_NESTED = replace(
+    GEMMA3N,
+    architecture="Gemma3nForConditionalGeneration",
+    text_group="text_config",
+    text_root=NESTED,
+    ignored=OTHER_SENSES,
 )

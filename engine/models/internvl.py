@@ -3,15 +3,12 @@
 Definitions: transformers `InternVLForConditionalGeneration`, `InternVLProcessor`, `GotOcr2ImageProcessor`.
 """
 
-from dataclasses import replace
-
 from engine.bundle.vision import Cutting, VisionSpec
 from engine.errors import UnsupportedModel
 from engine.files import brief
 from engine.models.config_fields import ConfigFields
 from engine.models.dense_families import QWEN2, QWEN3
-from engine.models.network import Family, FamilyDetails, WeightNames
-from engine.models.qwen3_5 import nested
+from engine.models.network import Family, FamilyDetails
 from engine.models.vision_network import (
     CLIP_MEAN,
     CLIP_STD,
@@ -102,8 +99,14 @@ def _details(config: ConfigFields) -> FamilyDetails:
         raise UnsupportedModel(
             f"text_config: model_type {brief(kind)} is not supported (supported: {', '.join(TEXTS)})"
         )
-    names = nested(WeightNames(), "language_model.model.")
-    return replace(TEXTS[kind].read_details(config), names=WeightNames(**names | {"head": "language_model.lm_head"}))
+    return TEXTS[kind].read_details(config)
 
 
-INTERNVL = Family("internvl", "InternVLForConditionalGeneration", _details, is_tied=True, text_group="text_config")
+INTERNVL = Family(
+    "internvl",
+    "InternVLForConditionalGeneration",
+    _details,
+    is_tied=True,
+    text_group="text_config",
+    text_root="language_model.model.",
+)

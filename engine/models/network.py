@@ -142,6 +142,7 @@ class Multipliers:
     logits: float = 1.0
 
 
+TEXT_ROOT = "model."  # what names of a text model begin with
 FOLLOWING = "following."  # in names, behind the layer's: its feed-forward is a block of its own
 Factors = Mapping[str, tuple[tuple[int, float], ...]]  # by module: from which output on, what they are multiplied with
 
@@ -214,7 +215,8 @@ class Family:
     of norms. is_interleaved: as in `RopeSpec`. sections, is_woven: as in `RopeReading`. is_tied: whether the head is
     the embedding where the config does not say. read_ffn: the width of the feed-forward, None = `intermediate_size`.
     text_group: where the config of a model for more than text keeps that of its text model, "" = it is the config.
-    text_defaults: what that one means where it leaves a field out.
+    text_defaults: what that one means where it leaves a field out. text_root: what its names begin with in place of
+    `model.`; the head lies beside that where it has a name of its own. ignored: as in `FamilyDetails`, there.
     read_recurrent(config, layers): the layers with a state, for families that may have such. translated: the config as
     others would say it.
     """
@@ -234,6 +236,8 @@ class Family:
     read_ffn: Callable[[ConfigFields], int] | None = None
     text_group: str = ""
     text_defaults: Mapping[str, int] = field(default_factory=dict)
+    text_root: str = TEXT_ROOT
+    ignored: tuple[str, ...] = ()
     read_recurrent: Callable[[ConfigFields, int], RecurrentSpec | None] | None = None
     translated: Callable[[Mapping[str, object]], Mapping[str, object]] | None = None
 

@@ -3,7 +3,10 @@
 from dataclasses import replace
 
 from engine.bundle.model_spec import RotationKind
+from engine.errors import UnsupportedModel
+from engine.files import brief
 from engine.models.config_fields import ConfigFields
+from engine.models.dense_families import MINISTRAL3, MISTRAL
 from engine.models.layer_kinds import declared_window, every_nth_full, sliding_layers, unlike, windows
 from engine.models.network import Activation, Family, FamilyDetails, Multipliers, QkNorm, WeightNames
 
@@ -124,3 +127,48 @@ GEMMA3 = Family(
 )
 
 POST_NORM = (OLMO2, OLMO3, EXAONE4, GLM4, GEMMA, GEMMA2, GEMMA3)
+
+
+ROOT = "language_model.model."
+_IMAGES = ("vision_tower.", "multi_modal_projector.")
+_MISTRALS = {"mistral": MISTRAL, "ministral3": MINISTRAL3}
+
+
+def _nested_gemma3_details(config: ConfigFields) -> FamilyDetails:
+    return replace(GEMMA3.read_details(config), images_both_ways=True)
+
+
+def _mistral3_details(config: ConfigFields) -> FamilyDetails:
+    kind = config.text("model_type", MISTRAL.name)
+    if kind not in _MISTRALS:
+        known = ", ".join(_MISTRALS)
+        raise UnsupportedModel(f"text_config: model_type {brief(kind)} is not supported (supported: {known})")
+    config.integer("head_dim", 2, 1024)  # the classes assume different ones where it is missing
+    return _MISTRALS[kind].read_details(config)
+
+
+GEMMA3_NESTED = replace(
+    GEMMA3,
+    architecture="Gemma3ForConditionalGeneration",
+    read_details=_nested_gemma3_details,
+    text_group="text_config",
+    text_root=ROOT,
+    ignored=_IMAGES,
+    # Published configs leave out what the class of their text model says itself.
+    text_defaults={
+        "vocab_size": 262_208,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 4,
+        "max_position_embeddings": 131_072,
+    },
+)
+MISTRAL3 = Family(
+    "mistral3",
+    "Mistral3ForConditionalGeneration",
+    _mistral3_details,
+    text_group="text_config",
+    text_root=ROOT,
+    ignored=_IMAGES,
+)
+
+TEXT_MODELS = (GEMMA3_NESTED, MISTRAL3)

@@ -3,18 +3,16 @@
 All three rotary sections of text are at its position.
 """
 
-from dataclasses import fields, replace
-from typing import Any
+from dataclasses import replace
 
 from engine.bundle.specs import MOST_KERNEL, RecurrentSpec
 from engine.errors import UnsupportedModel
 from engine.models.config_fields import ConfigFields
 from engine.models.layer_kinds import checked_recurrence, recurrent_layers
-from engine.models.network import Family, FamilyDetails, QkNorm, RecurrentNames, WeightNames
-from engine.models.streams import AltUp, LayerInputs
+from engine.models.network import Family, FamilyDetails, QkNorm
 
 RECURRENT_LAYER, ATTENTION_LAYER = "linear_attention", "full_attention"
-TEXT, NESTED = "model.", "model.language_model."
+NESTED = "model.language_model."  # how names of text models within larger ones begin
 
 
 def _details(config: ConfigFields) -> FamilyDetails:
@@ -27,27 +25,6 @@ def _details(config: ConfigFields) -> FamilyDetails:
         norm_offset=1.0,
         ignored=("mtp.",),
     )
-
-
-def _nested_details(config: ConfigFields) -> FamilyDetails:
-    """The same with the names of a model for text and images."""
-    return replace(
-        _details(config),
-        names=WeightNames(**nested(WeightNames(), NESTED)),
-        recurrent_names=RecurrentNames(**nested(RecurrentNames(), NESTED)),
-        ignored=("mtp.", "model.visual."),
-    )
-
-
-def nested(names: WeightNames | RecurrentNames | LayerInputs | AltUp, root: str) -> dict[str, Any]:
-    """The names, where the text model of a larger one begins with `root`."""
-    return {item.name: _renamed(getattr(names, item.name), root) for item in fields(names)}
-
-
-def _renamed(value: Any, root: str) -> Any:
-    if isinstance(value, tuple):
-        return tuple(_renamed(name, root) for name in value)
-    return root + value.removeprefix(TEXT) if isinstance(value, str) and value.startswith(TEXT) else value
 
 
 def read_recurrent(config: ConfigFields, layers: int) -> RecurrentSpec:
@@ -80,15 +57,12 @@ QWEN3_5 = Family(
     default_rotary_share=0.25,
     read_recurrent=read_recurrent,
 )
-QWEN3_5_NESTED = Family(
-    "qwen3_5",
-    "Qwen3_5ForConditionalGeneration",
-    _nested_details,
-    default_head_dim=256,
-    has_partial_rotary=True,
-    default_rotary_share=0.25,
+QWEN3_5_NESTED = replace(
+    QWEN3_5,
+    architecture="Qwen3_5ForConditionalGeneration",
     sections=(11, 11, 10),
     is_woven=True,
     text_group="text_config",
-    read_recurrent=read_recurrent,
+    text_root=NESTED,
+    ignored=("model.visual.",),
 )

@@ -13,8 +13,8 @@ from engine.errors import CompileError, UnsupportedModel
 from engine.files import brief
 from engine.models.config_fields import ConfigFields
 from engine.models.dense_families import QWEN2, QWEN3
-from engine.models.network import Activation, Family, FamilyDetails, WeightNames
-from engine.models.qwen3_5 import NESTED, nested
+from engine.models.network import Activation, Family
+from engine.models.qwen3_5 import NESTED
 from engine.models.rotary import DEFAULT_THETA
 from engine.models.vision_network import (
     CLIP_MEAN,
@@ -132,10 +132,6 @@ def _layers(encoder: ConfigFields, name: str, count: int) -> tuple[int, ...]:
     return tuple(listed)
 
 
-def _qwen3_vl_details(config: ConfigFields) -> FamilyDetails:
-    return replace(QWEN3.read_details(config), names=WeightNames(**nested(WeightNames(), NESTED)))
-
-
 QWEN2_5_VL = Family(
     "qwen2_5_vl",
     "Qwen2_5_VLForConditionalGeneration",
@@ -148,8 +144,9 @@ QWEN2_5_VL = Family(
 QWEN3_VL = Family(
     "qwen3_vl",
     "Qwen3VLForConditionalGeneration",
-    _qwen3_vl_details,
+    QWEN3.read_details,
     text_group="text_config",
+    text_root=NESTED,
     default_head_dim=QWEN3.default_head_dim,
     default_theta=5e5,
     sections=(24, 20, 20),

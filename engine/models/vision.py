@@ -8,15 +8,14 @@ from dataclasses import replace
 
 from engine.bundle.vision import Cutting, VisionSpec
 from engine.errors import CompileError, UnsupportedModel
-from engine.models.config_fields import ConfigFields, architectures_of
+from engine.models.config_fields import architectures_of
 from engine.models.dense_families import LLAMA
 from engine.models.expert_families import QWEN3_5_MOE_NESTED
 from engine.models.gemma3_vision import read_gemma3
 from engine.models.internvl import INTERNVL, read_internvl
-from engine.models.network import Family, FamilyDetails, WeightNames
-from engine.models.qwen3_5 import QWEN3_5_NESTED, nested
+from engine.models.post_norm_families import GEMMA3_NESTED
+from engine.models.qwen3_5 import QWEN3_5_NESTED
 from engine.models.qwen_vl import QWEN2_5_VL, QWEN3_VL, read_qwen2_5_vl, read_qwen3_vl
-from engine.models.text_models import GEMMA3_NESTED
 from engine.models.vision_network import (
     VISION_FILE,
     Encoder,
@@ -116,10 +115,12 @@ READERS: dict[str, Callable[[VisionFiles], Encoder]] = {
 }
 
 
-def _nested_llama(config: ConfigFields) -> FamilyDetails:
-    return replace(LLAMA.read_details(config), names=WeightNames(**nested(WeightNames(), "model.text_model.")))
-
-
-IDEFICS3 = Family("idefics3", "Idefics3ForConditionalGeneration", _nested_llama, text_group="text_config")
-SMOLVLM = Family("smolvlm", "SmolVLMForConditionalGeneration", _nested_llama, text_group="text_config")
+IDEFICS3 = replace(
+    LLAMA,
+    name="idefics3",
+    architecture="Idefics3ForConditionalGeneration",
+    text_group="text_config",
+    text_root="model.text_model.",
+)
+SMOLVLM = replace(IDEFICS3, name="smolvlm", architecture="SmolVLMForConditionalGeneration")
 VISION = (IDEFICS3, SMOLVLM, INTERNVL, QWEN2_5_VL, QWEN3_VL)

@@ -14,8 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.bundle.manifest import GraphKind, GraphSpec, Manifest, TensorSpec
-from engine.bundle.serial import IN, KEYS, OUT, WINDOWS, carried_inputs
-from engine.bundle.tensors import Array, Carry, carry_of, encoding_of
+from engine.bundle.tensors import IN, KEYS, OUT, WINDOWS, Array, Carry, carried_inputs, carry_of, encoding_of
 from engine.bundle.variant import ShapeTable, StepShape, shape_of
 from engine.bundle.weight_files import read_head_weight
 from engine.errors import BundleError, StepFailed

@@ -40,9 +40,8 @@ from engine.models.encoders import is_encoder_folder
 from engine.models.stored_codes import float_bytes, stored_codes_of
 from engine.processes import child_environment, install_command, module_command
 from engine.sources.fetched import NAMED, Located, expanded, locate
-from engine.sources.later import LaterCompilations
 from engine.sources.publish import draft_beside, publish, remove_stale
-from engine.sources.retention import exclusive, lock_of, mark_used, remove_unused
+from engine.sources.retention import LaterCompilations, exclusive, lock_of, mark_used, remove_unused
 
 
 def convert_folder(folder: Path, cache: Path, tools: Toolbox | None = None) -> Path:

@@ -7,6 +7,8 @@ import errno
 import os
 import re
 import shutil
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -14,6 +16,8 @@ from pathlib import Path
 from uuid import uuid4
 
 from filelock import FileLock, Timeout
+
+from engine.processes import child_environment
 
 
 @contextmanager
@@ -123,3 +127,41 @@ def _remove(folder: Path, gone: Path) -> None:
         shutil.rmtree(gone, ignore_errors=True)
     else:
         gone.replace(folder)
+
+
+NICENESS = 10  # of 20: requests come first
+
+
+class LaterCompilations:
+    """Owns its processes; the end of this one, however it comes, is theirs, as the input they wait on ends with it."""
+
+    def __init__(self) -> None:
+        self._stack = ExitStack()
+        self._processes: list[subprocess.Popen[bytes]] = []
+
+    def start(self, command: list[str], lock: Path, log: Path) -> bool:
+        """Run a compilation; False where another process does. Its messages go to a file. OSError."""
+        if not self._stack.enter_context(exclusive_if_free(lock)):
+            return False
+        its_input, ours = os.pipe()  # nobody writes
+        with log.open("wb") as messages:
+            process = subprocess.Popen(
+                command, env=child_environment(), stdin=its_input, stdout=messages, stderr=messages
+            )
+        os.close(its_input)
+        if sys.platform != "win32":
+            with suppress(OSError):  # it may have ended already
+                os.setpriority(os.PRIO_PROCESS, process.pid, NICENESS)
+        self._processes.append(process)
+        self._stack.callback(process.wait)
+        self._stack.callback(os.close, ours)
+        return True
+
+    def wait(self) -> list[int]:
+        return [process.wait() for process in self._processes]
+
+    def __enter__(self) -> "LaterCompilations":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()

@@ -1,13 +1,119 @@
 """Which tokens of a Whisper are special: by their names, and by what its files say of decoding."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
 
-from tokenizers import Tokenizer
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from engine.bundle.specs import SpeechSpec
-from engine.errors import CompileError
-from engine.speech.words import ENGLISH_VOCAB
+from engine.errors import CompileError, UnsupportedModel
+from engine.speech.languages import IN_ORDER
+
+ENGLISH_VOCAB, ENGLISH_END, END = 51_864, 50_256, 50_257  # the end of a text, in models of English alone and in others
+TASKS = ("translate", "transcribe", "startoflm", "startofprev", "nospeech", "notimestamps")
+BLANK = " "
+# Nobody speaks these: alone and behind a space.
+_LONG_SIGNS = """
+<< >> <<< >>> -- --- -( -[ (' (" (( )) ((( ))) [[ ]] {{ }} ♪♪ ♪♪♪
+"""
+_SIGNS = (*'"#()*+/:;<=>@[\\]^_`{|}~「」『』', *_LONG_SIGNS.split())
+_NOTES = "♩♪♫♬♭♮♯"  # several tokens each, of which the first is enough
+_WITHIN_WORDS = (" -", " '")  # but not where a word begins
+
+
+@dataclass(frozen=True, slots=True)
+class WordList:
+    """words: bytes of the ordinary tokens, by id; there may be more behind them. vocab: all tokens, positions: of the
+    encoder. where: the file, for people."""
+
+    words: Sequence[bytes] = field(repr=False)
+    vocab: int
+    positions: int
+    where: str
+
+    @property
+    def end(self) -> int:
+        """The token that ends a text; the file does not say it."""
+        if self.vocab < ENGLISH_VOCAB:
+            return len(self.words)
+        return ENGLISH_END if self.vocab == ENGLISH_VOCAB else END
+
+
+def tokenizer_of(told: WordList) -> Tokenizer:
+    """Words, then special tokens. CompileError for a word that comes twice, UnsupportedModel when the number of special
+    tokens is none that a Whisper has."""
+    letters, end = _letters(), told.end
+    listed = told.words[:end]
+    words = {_spelled(word, letters): index for index, word in enumerate(listed)}
+    if len(words) < len(listed):
+        raise CompileError(f"{told.where} is damaged: it has a word twice")
+    merges = [(_spelled(first, letters), _spelled(second, letters)) for first, second in joined(listed)]
+    made = Tokenizer(models.BPE(words, merges))
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.decoder = decoders.ByteLevel()
+    count = told.vocab - end - 2 - len(TASKS) - told.positions - 1
+    if not 0 < count <= len(IN_ORDER):
+        raise UnsupportedModel(f"{told.where}: {told.vocab} tokens leave {count} for languages")
+    names = ("endoftext", "startoftranscript", *IN_ORDER[:count], *TASKS)
+    # Ids are given in order, from the number of words on: what no word has is filled up.
+    fillers = [f"<|unused {index}|>" for index in range(made.get_vocab_size(), end)]
+    special = [AddedToken(text, special=True, normalized=False) for text in (*fillers, *map("<|{}|>".format, names))]
+    made.add_special_tokens(special)
+    return made
+
+
+def joined(words: Sequence[bytes]) -> list[tuple[bytes, bytes]]:
+    """Of each word the two earlier ones that it is made of, in order; those that are made of no two are left out."""
+    ranks = {word: rank for rank, word in enumerate(words)}
+    parts = (_parts(word, ranks, rank) for rank, word in enumerate(words) if len(word) > 1)
+    return [(found[0], found[1]) for found in parts if len(found) == 2 and all(part in ranks for part in found)]
+
+
+def _parts(word: bytes, ranks: Mapping[bytes, int], below: int) -> list[bytes]:
+    """A word cut into bytes of which the earliest pairs are joined, while these come before `below`."""
+    parts = [word[index : index + 1] for index in range(len(word))]
+    while len(parts) > 2:
+        pairs = [ranks.get(first + second, below) for first, second in pairwise(parts)]
+        earliest = min(pairs)
+        if earliest >= below:
+            break
+        at = pairs.index(earliest)
+        parts[at : at + 2] = [parts[at] + parts[at + 1]]
+    return parts
+
+
+def never_spoken(tokenizer: Tokenizer) -> list[int]:
+    """Tokens of signs that nobody says."""
+
+    def ids(text: str) -> list[int]:
+        return tokenizer.encode(text, add_special_tokens=False).ids
+
+    found = {token for text in _WITHIN_WORDS for token in ids(text)[:1]}
+    for sign in (*_SIGNS, *_NOTES):
+        for text in (sign, f" {sign}"):
+            tokens = ids(text)
+            if len(tokens) == 1 or sign in _NOTES:
+                found.update(tokens[:1])
+    return sorted(found)
+
+
+def never_first(tokenizer: Tokenizer, end: int) -> list[int]:
+    """Tokens with which no text begins: a blank, and the end."""
+    blank = tokenizer.encode(BLANK, add_special_tokens=False).ids
+    return [*(blank if len(blank) == 1 else ()), end]
+
+
+def _letters() -> list[str]:
+    """How byte-level vocabularies write a byte: visible ones of Latin-1 as they are, others from U+0100 on."""
+    visible = {*range(33, 127), *range(161, 173), *range(174, 256)}
+    others = iter(range(256, 512))
+    return [chr(byte if byte in visible else next(others)) for byte in range(256)]
+
+
+def _spelled(word: bytes, letters: Sequence[str]) -> str:
+    return "".join(letters[byte] for byte in word)
+
 
 LANGUAGE_LETTERS = range(2, 4)
 

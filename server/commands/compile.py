@@ -123,7 +123,7 @@ def source_here(source: str) -> "NamedSource":
 
 
 def compile_here(arguments: CompileArguments) -> int:
-    from engine.compile.console import run_compiler
+    from engine.compile.__main__ import run_compiler
 
     with ending_in_order():
         return run_compiler(arguments)

@@ -12,9 +12,9 @@ from typing import Any, TypeVar
 
 from engine.errors import Busy
 from engine.request import TextLogprob
+from engine.speech.alignment import TEMPERATURES
 from engine.speech.live import LiveSound, Piece, Utterance, settled, text_of_pieces
 from engine.speech.log_mel import SAMPLE_RATE
-from engine.speech.transcript import TEMPERATURES
 from server.generation.window_writer import Beginning, WindowWriter, Written
 from server.http.errors import RequestTimeout
 

@@ -7,9 +7,17 @@ from dataclasses import dataclass, replace
 from engine.bundle.specs import SpeechSpec
 from engine.errors import HexserveError
 from engine.request import Pooling, TextLogprob
-from engine.speech.alignment import Word, scores_of, words_of
-from engine.speech.cutting import Float32, Recording, Span, VoiceActivity, windows
-from engine.speech.transcript import FREE_TEMPERATURE, STEP_S, TEMPERATURES, WindowText, segments
+from engine.speech.alignment import (
+    FREE_TEMPERATURE,
+    STEP_S,
+    TEMPERATURES,
+    WindowText,
+    Word,
+    scores_of,
+    segments,
+    words_of,
+)
+from engine.speech.live import Float32, Recording, Span, VoiceActivity, windows
 from server.generation.answers import Envelope
 from server.generation.launch import Service
 from server.generation.window_writer import Beginning, WindowWriter, Written

@@ -13,7 +13,7 @@ from engine.compile.pipeline import compile_bundle
 from engine.compile.progress import SilentProgress
 from engine.compile.sources.speech.source import KEY_BIAS, open_speech
 from engine.speech.audio_helper import decoded
-from engine.speech.words import joined
+from engine.speech.special_tokens import joined
 from tests.clients.environments import run_client
 from tests.ggml_whisper import F16, write_ggml
 from tests.live import serving

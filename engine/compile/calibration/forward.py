@@ -11,12 +11,143 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.compile.calibration.attention import Kept, capped, mixed_by_attention, rotation_of
-from engine.compile.calibration.experts import mixed_by_experts
 from engine.compile.calibration.layer_reader import LayerReader, above, gated, norm, sigmoid
 from engine.compile.calibration.recurrence import mixed_by_recurrence
-from engine.compile.calibration.streams import corrected, merged, predicted, spread, with_path
 from engine.compile.sources.checkpoint import Checkpoint, Float32
+from engine.compile.sources.experts import ExpertTensors
+from engine.models.experts import ExpertDetails, GroupScore, RouterScore, Routing
 from engine.models.network import Network
+from engine.models.streams import AltUp
+
+Chosen = tuple[NDArray[np.int64], Float32]  # experts of each token [T, k], and their shares
+
+
+def mixed_by_experts(checkpoint: Checkpoint, network: Network, layer: int, x: Float32, outputs: Float32) -> Float32:
+    """What the chosen experts make of x [T, hidden], normed. outputs [T, count]: of the router."""
+    details = network.details.experts
+    assert details is not None
+    tensors = ExpertTensors(checkpoint, network, layer)
+    experts, shares = chosen(outputs, details, _choice_bias(checkpoint, details, layer))
+    mixed, scales = np.zeros_like(x), tensors.scales()
+    for expert in np.unique(experts).tolist():
+        tokens, places = np.nonzero(experts == expert)
+        grown = _one(tensors, network, expert, x[tokens]) * scales[expert]
+        mixed[tokens] += grown * shares[tokens, places][:, None]
+    return mixed
+
+
+def chosen(outputs: Float32, details: ExpertDetails, bias: Float32 | None) -> Chosen:
+    """The experts of each token and their shares, by the router's outputs [T, count]. bias [count]: of the choice."""
+    routing = details.routing
+    if routing.score is RouterScore.SOFTMAX:
+        powers = np.exp(outputs - outputs.max(axis=1, keepdims=True))
+        scores = powers / powers.sum(axis=1, keepdims=True)
+    else:
+        with np.errstate(over="ignore"):
+            scores = np.float32(1) / (np.float32(1) + np.exp(-outputs))
+    choice = _of_kept_groups(scores if bias is None else scores + bias, routing)
+    experts = np.argsort(-choice, axis=1, kind="stable")[:, : details.spec.chosen]
+    shares = np.take_along_axis(scores, experts, axis=1)
+    if routing.is_normalised:
+        shares = shares / shares.sum(axis=1, keepdims=True)
+    return experts, np.asarray(shares * np.float32(routing.scale), np.float32)
+
+
+def _of_kept_groups(choice: Float32, routing: Routing) -> Float32:
+    """The scores, with those of the other groups out of reach."""
+    if routing.kept_groups == routing.groups:
+        return choice
+    apart = choice.reshape(len(choice), routing.groups, -1)
+    best = np.sort(apart, axis=2)[:, :, -(1 if routing.group_score is GroupScore.BEST else 2) :].sum(axis=2)
+    kept = np.argsort(-best, axis=1, kind="stable")[:, : routing.kept_groups]
+    mask = np.zeros_like(best, np.bool_)
+    np.put_along_axis(mask, kept, True, axis=1)
+    return np.where(mask[:, :, None], apart, -np.inf).reshape(choice.shape)
+
+
+def _choice_bias(checkpoint: Checkpoint, details: ExpertDetails, layer: int) -> Float32 | None:
+    if not details.names.choice_bias:
+        return None
+    name = details.names.choice_bias.format(layer=layer)
+    return checkpoint.tensor(name, checkpoint.shape(name)).reshape(-1)
+
+
+def _one(tensors: ExpertTensors, network: Network, expert: int, x: Float32) -> Float32:
+    """One expert over the tokens that chose it [some, hidden]."""
+    details = network.details.experts
+    assert details is not None
+    parts, biases = [x @ weight.T for weight in tensors.gate_up(expert)], tensors.biases(expert)
+    if biases is not None:
+        parts = [part + bias for part, bias in zip(parts, biases, strict=False)]
+    if details.clipped is None:
+        inner = gated(np.concatenate(parts, axis=1), network.details.activation)
+    else:
+        gate, up = parts
+        alpha, limit = np.float32(details.clipped.alpha), np.float32(details.clipped.limit)
+        gate, up = np.minimum(gate, limit), np.clip(up, -limit, limit) + np.float32(1)
+        inner = gate * sigmoid(alpha * gate) * up
+    grown: Float32 = inner @ tensors.down(expert).T
+    return grown if biases is None else grown + biases[2]
+
+
+def altup_of(reader: LayerReader) -> AltUp:
+    """Of a network that has several streams."""
+    altup = reader.network.details.altup
+    assert altup is not None
+    return altup
+
+
+def spread(reader: LayerReader, x: Float32) -> Float32:
+    """Embedded tokens [T, hidden] as streams: themselves, and others made as large."""
+    others = [reader.project(x, (name,)) for name in altup_of(reader).spreading]
+    return np.stack([x, *(_as_large(other, x) for other in others)], axis=1)
+
+
+def predicted(reader: LayerReader, streams: Float32) -> Float32:
+    """What a layer takes the streams for."""
+    shares = reader.project(_shares(reader, streams[:, 0]), (altup_of(reader).prediction,))
+    count = streams.shape[1]
+    return np.asarray(streams + shares.reshape(-1, count, count) @ streams, np.float32)
+
+
+def with_path(reader: LayerReader, x: Float32, normed: Float32) -> Float32:
+    """x [T, hidden] behind attention, which took `normed` -> both paths together."""
+    altup = altup_of(reader)
+    path = reader.project(reader.project(normed, (altup.left,)), (altup.right,))
+    both = x + normed + reader.normed(path, altup.path_norm)
+    return np.asarray(both / np.float32(math.sqrt(2)), np.float32)
+
+
+def corrected(reader: LayerReader, streams: Float32, x: Float32, of_inputs: Callable[[Float32], Float32]) -> Float32:
+    """Predicted streams and x [T, hidden], which a layer made of the first -> the streams behind the layer.
+
+    of_inputs: what it adds to all but the first, of the first [T, hidden].
+    """
+    altup = altup_of(reader)
+    shares = reader.project(_shares(reader, x), (altup.correction,)) + np.float32(1)
+    behind = streams + shares[:, :, None] * (x - streams[:, 0])[:, None]
+    behind[:, 1:] += of_inputs(behind[:, 0] * reader.tensor(altup.scale))[:, None]
+    return np.asarray(behind, np.float32)
+
+
+def merged(reader: LayerReader, streams: Float32) -> Float32:
+    """What the last norm takes [T, hidden]."""
+    first = streams[:, 0]
+    others = [reader.project(streams[:, 1 + index], (name,)) for index, name in enumerate(altup_of(reader).merging)]
+    return np.asarray(np.mean([first, *(_as_large(other, first) for other in others)], axis=0), np.float32)
+
+
+def _shares(reader: LayerReader, x: Float32) -> Float32:
+    altup = altup_of(reader)
+    asked = reader.normed(x, altup.router_norm) / np.float32(x.shape[-1])
+    return np.tanh(reader.project(asked, (altup.router,)))
+
+
+def _as_large(x: Float32, target: Float32) -> Float32:
+    """x with the mean square of `target`."""
+    wanted, found = (np.mean(np.square(each), axis=-1, keepdims=True) for each in (target, x))
+    return np.asarray(x * np.sqrt(wanted) / np.sqrt(np.maximum(found, np.float32(1e-5))), np.float32)
+
 
 _HEAD_ROWS = 16_384
 Mix = Callable[[Float32, Float32], Float32]  # the first product of a layer and what was projected -> mixed rows

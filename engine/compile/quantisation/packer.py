@@ -9,7 +9,7 @@ from engine.bundle.specs import ModelTask, RecurrentKind
 from engine.compile.graphs.embedding import store_integer_table, store_table
 from engine.compile.graphs.pool import PartPlan
 from engine.compile.quantisation.expert_packer import ExpertPacker
-from engine.compile.quantisation.linear_packer import LinearSource
+from engine.compile.quantisation.linear_packer import LinearSource, StreamPacker
 from engine.compile.quantisation.methods.method import Activations
 from engine.compile.quantisation.methods.table import UNROUNDED, embedding_bits, head_method, method_of
 from engine.compile.quantisation.packed import (
@@ -23,7 +23,6 @@ from engine.compile.quantisation.packed import (
     PackedRecurrence,
     PackedTable,
 )
-from engine.compile.quantisation.stream_packer import StreamPacker
 from engine.compile.quantisation.weight_file import StoredTensor, WeightFile
 from engine.models.experts import BesideNames
 from engine.models.network import QkNorm

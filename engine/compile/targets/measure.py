@@ -15,7 +15,7 @@ from engine.compile.calibration.statistics import mean_divergence
 from engine.compile.check.parity import Parity, bundle_logits, compare_logits, parity_texts, plain_cpu
 from engine.compile.compilation import Compilation, Stage, describe
 from engine.compile.plan import longest_sequence
-from engine.compile.quantisation.choose.llama_cpp import q4_0_of
+from engine.compile.quantisation.choose.wide import q4_0_of
 from engine.compile.quantisation.methods.method import Activations
 from engine.compile.quantisation.methods.table import is_exact, method_of, quants_with
 from engine.compile.sources.checkpoint import Float32, RoundedCheckpoint

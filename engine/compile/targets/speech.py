@@ -13,15 +13,16 @@ from engine.bundle.speech import check_speech
 from engine.compile.arguments import CompileArguments, QualityLevel
 from engine.compile.compilation import manifest_of, summary
 from engine.compile.graphs.speech import (
+    HALF,
     PackedAttention,
     PackedSpeech,
     PackedSpeechLayer,
     write_alignment,
     write_decoder,
     write_encoder,
+    write_npu_decoder,
+    write_npu_encoder,
 )
-from engine.compile.graphs.speech_npu import DTYPE as HALF
-from engine.compile.graphs.speech_npu import write_npu_decoder, write_npu_encoder
 from engine.compile.plan import check_numbers
 from engine.compile.progress import ProgressSink
 from engine.compile.quantisation.linear_packer import LinearSource
@@ -32,8 +33,7 @@ from engine.compile.quantisation.weight_file import HalfWeightFile, StoredTensor
 from engine.compile.sources.checkpoint import Checkpoint
 from engine.compile.sources.speech.source import NEEDLESS, SpeechSource, open_speech
 from engine.compile.stages import overflow_refused
-from engine.compile.targets.npu import NPU_TARGETS, SOURCES, make_binary
-from engine.compile.targets.npu_binaries import Link, sdk_of, write_wrapper
+from engine.compile.targets.npu import NPU_TARGETS, SOURCES, Link, make_binary, sdk_of, write_wrapper
 from engine.errors import CompileError, UnsupportedModel
 from engine.models.speech import EMBEDDING, SpeechNetwork
 from engine.sources.publish import staged_folder

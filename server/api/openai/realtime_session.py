@@ -12,8 +12,7 @@ from starlette.types import Message
 
 from engine.errors import HexserveError
 from engine.speech.audio import CHUNK_SAMPLES, SpeechDetector
-from engine.speech.cutting import Float32, SpeechEdges
-from engine.speech.live import LiveEar, LiveSound, Utterance
+from engine.speech.live import Float32, LiveEar, LiveSound, SpeechEdges, Utterance
 from engine.speech.log_mel import SAMPLE_RATE
 from server.api.openai.audio_forms import SpeechLogprob, logprob_of, usage_of
 from server.api.openai.realtime_events import (

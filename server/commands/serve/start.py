@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from engine.adapters.named import named_adapters
+from engine.adapters.adapter import named_adapters
 from engine.bundle.manifest import Manifest
 from engine.client.engine import ClientLimits, Engine
 from engine.config import EngineConfig
@@ -18,9 +18,8 @@ from engine.grammar.compiler_pool import GrammarCompilerLimits
 from engine.isolation.helper_pool import HelperLimits
 from engine.isolation.machine import usable_memory
 from engine.sources.devices import bundles_for, devices_of
-from engine.sources.later import LaterCompilations
 from engine.sources.resolve import cache_folder, models_in, resolve_bundle
-from engine.sources.retention import in_use
+from engine.sources.retention import LaterCompilations, in_use
 from engine.text.answer_finding import load_described
 from server.http.connections import bounded_connections
 from server.logs import set_up_logging

@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 
-from engine.compile import console
-from engine.compile.__main__ import main
+from engine.compile import __main__ as console
+from engine.compile.__main__ import decode_arguments, main
 from engine.compile.arguments import CompileArguments, KvType, Layout, Quant, Split, Target
-from engine.compile.console import decode_arguments
 from tests.engine.compile.arguments_json import encode_arguments
 
 

@@ -6,7 +6,7 @@ from engine.bundle.model_spec import RopeSpec
 from engine.errors import BundleError
 from engine.genie.config import Fields, GenieConfig
 from engine.genie.extras import genie_rope
-from engine.genie.write_images import by_axis
+from engine.genie.write import by_axis
 from engine.models.config_fields import ConfigFields
 from engine.models.rotary import RopeReading, read_rope
 

@@ -8,8 +8,7 @@ import msgspec
 import pytest
 
 from engine.compile.arguments import ExportArguments
-from engine.compile.graphs.block_description import EXPORT_FILE
-from engine.compile.graphs.block_export import export_blocks
+from engine.compile.graphs.block_export import EXPORT_FILE, export_blocks
 from engine.compile.progress import SilentProgress
 from engine.errors import BundleError
 from tests.engine.compile.graphs.block_export.eager import write_block_checkpoint

@@ -11,7 +11,7 @@ from engine.bundle.manifest import Manifest, NpuSpec, load_manifest, save_manife
 from engine.bundle.speech import check_speech
 from engine.bundle.variant import ShapeTable
 from engine.compile.arguments import CompileArguments, Quant, Target
-from engine.compile.graphs import speech_npu
+from engine.compile.graphs import speech as graphs_of_speech
 from engine.compile.progress import SilentProgress
 from engine.compile.quantisation.packer import WeightPacker
 from engine.compile.quantisation.weight_file import WeightFile
@@ -43,12 +43,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         open_speech(made / "source") as source,
         WeightFile(made / "bundle", "weights.bin") as file,
     ):
-        patch.setattr(speech_npu, "DTYPE", "float32")  # so that tokens are transformers' to the last one
+        patch.setattr(graphs_of_speech, "HALF", "float32")  # so that tokens are transformers' to the last one
         packer = WeightPacker(source.checkpoint, source.network.decoder, arguments, lambda size: None)
         packed = speech.SpeechPacker(source.network, packer, source.checkpoint, file).pack()
         graphs = (
-            speech_npu.write_npu_encoder(packed, source.network, made / "bundle"),
-            speech_npu.write_npu_decoder(packed, source.network, CONTEXT - 1, made / "bundle"),
+            graphs_of_speech.write_npu_encoder(packed, source.network, made / "bundle"),
+            graphs_of_speech.write_npu_decoder(packed, source.network, CONTEXT - 1, made / "bundle"),
         )
     assert manifest.speech is not None
     npu = msgspec.structs.replace(

@@ -6,8 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from engine.sources.later import LaterCompilations
-from engine.sources.retention import exclusive_if_free
+from engine.sources.retention import LaterCompilations, exclusive_if_free
 
 FOREVER = [sys.executable, "-c", "import sys; sys.stdin.read()"]
 
@@ -31,7 +30,7 @@ def test_a_killed_owner_leaves_no_compiler(tmp_path: Path) -> None:
     owner = f"""
 import os, signal
 from pathlib import Path
-from engine.sources.later import LaterCompilations
+from engine.sources.retention import LaterCompilations
 LaterCompilations().start({child!r}, Path({str(lock)!r}), Path({str(log)!r}))
 os.kill(os.getpid(), signal.SIGKILL)
 """

@@ -26,7 +26,7 @@ import sys, time
 from pathlib import Path
 from engine.compile.quantisation import packer as weights
 from engine.compile.arguments import CompileArguments, Layout
-from engine.compile.console import run_compiler
+from engine.compile.__main__ import run_compiler
 
 def stall(self, file):
     print("stalled", flush=True)
@@ -57,7 +57,7 @@ FULL_DISK = """
 import resource, sys
 from pathlib import Path
 from engine.compile.arguments import CompileArguments
-from engine.compile.console import run_compiler
+from engine.compile.__main__ import run_compiler
 resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000))
 sys.exit(run_compiler(CompileArguments(Path(sys.argv[1]), Path(sys.argv[2]))))
 """

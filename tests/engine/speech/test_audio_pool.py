@@ -11,7 +11,7 @@ import pytest
 
 from engine.errors import InvalidRequest
 from engine.isolation.helper_pool import HelperLimits
-from engine.speech.audio_pool import AudioPool
+from engine.speech.live import AudioPool
 from engine.speech.log_mel import SAMPLE_RATE
 
 SECONDS = 1.0

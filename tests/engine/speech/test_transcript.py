@@ -5,8 +5,8 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from engine.speech.cutting import CHUNK_S, Recording, VoiceActivity, spoken, windows
-from engine.speech.transcript import WindowText, best_of, segments
+from engine.speech.alignment import WindowText, best_of, segments
+from engine.speech.live import CHUNK_S, Recording, VoiceActivity, spoken, windows
 
 T = 1000  # the token of the time 0; one step is 0.02 s
 

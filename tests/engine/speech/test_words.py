@@ -1,6 +1,6 @@
 """Words alone tell how a text is cut."""
 
-from engine.speech.words import joined
+from engine.speech.special_tokens import joined
 
 
 def test_words_are_spelled_and_joined_in_the_order_in_which_they_came() -> None:

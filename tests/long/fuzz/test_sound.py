@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from engine.errors import InvalidRequest
-from engine.speech.audio_pool import AudioPool
+from engine.speech.live import AudioPool
 from tests.engine.speech.test_audio_pool import FORMS, written
 
 MUTATIONS = 40  # of each form

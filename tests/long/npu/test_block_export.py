@@ -7,8 +7,7 @@ import pytest
 from numpy.typing import NDArray
 
 from engine.compile.arguments import Backend, ExportArguments, Quant
-from engine.compile.graphs.block_description import OUTPUTS
-from engine.compile.graphs.block_export import GRAPH_FILE, export_blocks
+from engine.compile.graphs.block_export import GRAPH_FILE, OUTPUTS, export_blocks
 from engine.compile.progress import SilentProgress
 from engine.runtime.qnn.provider import HtpTarget, compile_options, open_session
 from tests.engine.compile.graphs.block_export.eager import EagerModel, write_block_checkpoint

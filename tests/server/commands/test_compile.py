@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from engine.compile import console
+from engine.compile import __main__ as console
 from engine.compile.arguments import CompileArguments, KvType, Layout, QualityLevel, Quant, Split, Target
 from engine.compile.plan import check_arguments
 from engine.demo.location import demo_folder

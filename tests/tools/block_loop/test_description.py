@@ -5,7 +5,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from engine.compile.graphs.block_description import EXPORT_FILE
+from engine.compile.graphs.block_export import EXPORT_FILE
 from engine.errors import BundleError
 from tests.tools.block_loop.test_loop import EXPORT
 from tools.block_loop import load_export

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from engine.compile.graphs.block_description import BlockExport
+from engine.compile.graphs.block_export import BlockExport
 from tools.block_loop import BlockLoop, LoopOptions, StepKind, Tensor
 
 EXPORT = BlockExport(

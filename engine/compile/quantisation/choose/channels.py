@@ -18,8 +18,8 @@ from engine.compile.calibration.forward import DOWN, GATE_UP, OUTPUT, QKV, layer
 from engine.compile.calibration.layer_reader import LayerReader
 from engine.compile.quantisation.choose.form import CodeForm, compensated_codes
 from engine.compile.quantisation.choose.quality import SCALE_ROWS
+from engine.compile.quantisation.rounding.codes import InputStatistics, damping_of, in_runs, output_errors
 from engine.compile.quantisation.rounding.gptq import Factor, factorised
-from engine.compile.quantisation.rounding.hessian import InputStatistics, damping_of, in_runs, output_errors
 from engine.compile.quantisation.transforms.rotation import Edits, Float64, LinearEdit, readers, value_module
 from engine.compile.sources.checkpoint import Checkpoint, Float32
 from engine.models.network import Network

@@ -18,22 +18,27 @@ from engine.compile.quantisation.rounding.codes import (
     TINY,
     BlockCodes,
     Coding,
+    Float64,
     Floats,
+    InputStatistics,
+    damping_of,
     extreme_scales,
+    in_runs,
+    output_errors,
     rounded,
     rounded_rows,
 )
 from engine.compile.quantisation.rounding.gptq import (
     ChooseScales,
     Factor,
+    choosing_multiples,
     compensated_rows,
     compensated_searching,
     factorised,
     picked_rows,
+    searched_multiples,
     searching,
 )
-from engine.compile.quantisation.rounding.hessian import Float64, InputStatistics, damping_of, in_runs, output_errors
-from engine.compile.quantisation.rounding.lpbq import choosing_multiples, searched_multiples
 from engine.compile.quantisation.rounding.refinement import Curvature, refined
 from engine.compile.sources.checkpoint import Float32
 

@@ -13,8 +13,7 @@ from engine.compile.calibration.encodings import WIDE_KV_DTYPE
 from engine.compile.compilation import Compilation
 from engine.compile.progress import peak_memory
 from engine.compile.quantisation.choose.channels import ChannelScales
-from engine.compile.quantisation.choose.choose import Chooser, Forms, embedded, steps_of
-from engine.compile.quantisation.choose.chosen_codes import ChosenCheckpoint, CodesFolder
+from engine.compile.quantisation.choose.choose import Chooser, ChosenCheckpoint, CodesFolder, Forms, embedded, steps_of
 from engine.compile.quantisation.choose.form import CodeForm, OutputError
 from engine.compile.quantisation.choose.matrices import kept_matrices
 from engine.compile.quantisation.choose.quality import (
@@ -29,7 +28,6 @@ from engine.compile.quantisation.choose.quality import (
 from engine.compile.quantisation.choose.wide import Q4_0_SHARE, Aim, Losses, widened
 from engine.compile.quantisation.methods.method import Activations
 from engine.compile.quantisation.methods.table import head_method, method_of, wide_method
-from engine.compile.quantisation.transforms.basis import head_basis
 from engine.compile.quantisation.transforms.heads import (
     StreamStatistics,
     balancing_edits,
@@ -37,7 +35,7 @@ from engine.compile.quantisation.transforms.heads import (
     smoothing_edits,
 )
 from engine.compile.quantisation.transforms.rotation import rotation_edits
-from engine.compile.quantisation.transforms.transformed import TransformedCheckpoint
+from engine.compile.quantisation.transforms.transformed import TransformedCheckpoint, head_basis
 
 BALANCE_TEXT_TOKENS = 256
 SEED = 0  # of the rotation

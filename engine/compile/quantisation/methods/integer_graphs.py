@@ -19,7 +19,7 @@ from engine.compile.quantisation.methods.method import (
     StoredMatrix,
 )
 from engine.compile.quantisation.rounding.codes import BlockCodes, BlockScales, rounded, rounded_rows
-from engine.compile.quantisation.rounding.lpbq import has_multiples, searched_multiples
+from engine.compile.quantisation.rounding.gptq import has_multiples, searched_multiples
 from engine.compile.quantisation.weight_file import WeightFile
 from engine.errors import CompileError
 

@@ -13,8 +13,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.compile.quantisation.methods.blocks import INT4_MIDDLE, Float32
-from engine.compile.quantisation.rounding.codes import HIGHEST, TINY, BlockCodes, BlockScales, Floats, in_blocks
-from engine.compile.quantisation.rounding.hessian import DAMPING, Float64, damped
+from engine.compile.quantisation.rounding.codes import (
+    DAMPING,
+    HIGHEST,
+    TINY,
+    BlockCodes,
+    BlockScales,
+    Float64,
+    Floats,
+    damped,
+    in_blocks,
+)
 
 PULL = np.float32(1e-3)  # towards the scale that was: decides for blocks that text says nothing of
 SOLVED = 128  # outputs whose scales are solved at once: their products stay in a processor's cache

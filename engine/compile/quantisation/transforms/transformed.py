@@ -4,8 +4,9 @@ import numpy as np
 
 from engine.compile.quantisation.methods.blocks import BlockForm, Blocks
 from engine.compile.quantisation.transforms.rotation import Edits, Float64, LinearEdit
-from engine.compile.sources.checkpoint import Checkpoint, Float32
+from engine.compile.sources.checkpoint import Checkpoint, CheckpointView, Float32
 from engine.errors import CompileError
+from engine.models.network import FOLLOWING, FamilyDetails, Network
 
 WEIGHT, BIAS = ".weight", ".bias"
 _CHUNK_ITEMS = 1 << 21  # numbers in double precision at once
@@ -120,3 +121,92 @@ def _single(values: Float64) -> Float32:
     if values.size and np.abs(values).max() > np.finfo(np.float32).max:
         raise CompileError("a weight leaves the range of float32 when the norm's scale is multiplied into it")
     return values.astype(np.float32)
+
+
+def head_basis(checkpoint: Checkpoint, network: Network) -> Float64 | None:
+    """[L, K, 1 + D, D]: of each head the factors of its keys, and the matrix that its values are multiplied with.
+
+    None where nothing of either is changed. Factors of keys commute with their rotation by position.
+    """
+    changes = _edits(checkpoint)
+    if not changes or len(network.spec.cache_groups) != 1:
+        return None
+    spec = network.spec
+    shape = (len(spec.attention_layers), spec.kv_heads, 1 + spec.head_dim, spec.head_dim)
+    found = np.zeros(shape)
+    for index, layer in enumerate(spec.attention_layers):
+        keys, values = _of_layer(changes, network, layer)
+        for head in range(spec.kv_heads):
+            own = slice(head * spec.head_dim, (head + 1) * spec.head_dim)
+            found[index, head, 0], found[index, head, 1:] = keys[own], values[own, own]
+    same = np.concatenate([np.ones((1, spec.head_dim)), np.eye(spec.head_dim)])
+    return None if np.array_equal(found, np.broadcast_to(same, shape)) else found
+
+
+def _edits(checkpoint: Checkpoint) -> list[Edits]:
+    """All changes of the checkpoint, the first one first."""
+    found: list[Edits] = []
+    while isinstance(checkpoint, TransformedCheckpoint | CheckpointView):
+        if isinstance(checkpoint, TransformedCheckpoint):
+            found.insert(0, checkpoint.edits)
+        checkpoint = checkpoint.inner
+    return found
+
+
+def _of_layer(changes: list[Edits], network: Network, layer: int) -> tuple[Float64, Float64]:
+    """Factors of keys [K * D], and what values are multiplied with [K * D, K * D]."""
+    names, width = network.details.names, network.key_width
+    modules = [name.format(layer=layer) for name in names.qkv]
+    is_stacked = len(modules) == 1
+    first_key, first_value = (network.query_width, network.query_width + width) if is_stacked else (0, 0)
+    keys, values = np.eye(width), np.eye(width)
+    for change in changes:
+        if (edit := change.linears.get(modules[0 if is_stacked else 1])) is not None and edit.output_scale is not None:
+            keys = edit.output_scale[first_key : first_key + width, None] * keys
+        if (edit := change.linears.get(modules[0 if is_stacked else 2])) is not None:
+            values = edit.outputs(values, first_value)
+        norm = change.norms.get(names.k_norm.format(layer=layer))
+        if norm is not None:
+            keys = np.tile(norm, width // len(norm))[:, None] * keys
+    return np.diagonal(keys).copy(), values
+
+
+LAYERS = "layers."
+
+
+class BlockNames(CheckpointView):
+    """A checkpoint that numbers what layers have as `FamilyDetails.blocks` says."""
+
+    def __init__(self, inner: Checkpoint, details: FamilyDetails) -> None:
+        super().__init__(inner)
+        self._blocks, self._first = details.blocks, details.roots[0]
+        known = (root for root in details.roots if f"{self._under(root, details.names.embedding)}.weight" in inner)
+        self._root = next(known, self._first)
+
+    def stored(self, name: str) -> str:
+        """Under its block's number and the checkpoint's root."""
+        before, found, rest = self._under(self._root, name).partition(LAYERS)
+        if not found:
+            return before
+        layer, _, rest = rest.partition(".")
+        block = self._blocks[int(layer)][rest.startswith(FOLLOWING)]
+        return f"{before}{LAYERS}{block}.{rest.removeprefix(FOLLOWING)}"
+
+    def _under(self, root: str, name: str) -> str:
+        return root + name.removeprefix(self._first) if name.startswith(self._first) else name
+
+
+def family_view(checkpoint: Checkpoint, network: Network) -> Checkpoint:
+    """The checkpoint itself where the family has neither other names nor constants."""
+    details = network.details
+    if details.blocks:
+        checkpoint = BlockNames(checkpoint, details)
+    linears: dict[str, LinearEdit] = {}
+    for layer in range(network.spec.layers):
+        for module, runs in details.factors.items():
+            name = module.format(layer=layer)
+            scale = np.ones(checkpoint.shape(f"{name}.weight")[0])
+            for start, factor in runs:
+                scale[start:] = factor
+            linears[name] = LinearEdit(output_scale=scale)
+    return TransformedCheckpoint(checkpoint, Edits(linears=linears)) if linears else checkpoint

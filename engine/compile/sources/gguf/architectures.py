@@ -11,7 +11,7 @@ from enum import IntEnum
 from engine.compile.sources.gguf.header import GgufHeader
 from engine.errors import UnsupportedModel
 from engine.files import brief
-from engine.models.granite_hybrid import SPLIT_MLP
+from engine.models.mamba2 import SPLIT_MLP
 
 ARCHITECTURE = "general.architecture"
 # Facts of the network that are stored as tensors.

@@ -24,21 +24,27 @@ from engine.compile.sources.gguf.architectures import (
     architecture_of,
 )
 from engine.compile.sources.gguf.arrangement import FLOAT_TYPES
-from engine.compile.sources.gguf.fields import ArchitectureFields
-from engine.compile.sources.gguf.geometry import KEY_LENGTH_OF_WINDOWS, GgufGeometry, read_geometry
+from engine.compile.sources.gguf.geometry import (
+    KEY_LENGTH_OF_WINDOWS,
+    STREAMS,
+    ArchitectureFields,
+    GgufGeometry,
+    read_geometry,
+    several_streams,
+    two_heads,
+)
 from engine.compile.sources.gguf.header import GgufHeader, read_header
 from engine.compile.sources.gguf.latents import latent_facts
 from engine.compile.sources.gguf.projector import CLIP
 from engine.compile.sources.gguf.tensors import gguf_tensors
 from engine.compile.sources.gguf.tokenizers import end_ids, write_gguf_text
-from engine.compile.sources.gguf.two_heads import STREAMS, several_streams, two_heads
 from engine.compile.sources.gguf.vocabulary import TokenizerFields
 from engine.compile.sources.gguf.with_images import Beside, projector_beside, tensors_with_images
 from engine.compile.sources.task import BARE
 from engine.errors import CompileError, UnsupportedModel
 from engine.models.lfm2 import CONVOLUTION
-from engine.models.nemotron_h import EXPERTS as EXPERT_LAYER
-from engine.models.nemotron_h import FEED_FORWARD
+from engine.models.mamba2 import EXPERTS as EXPERT_LAYER
+from engine.models.mamba2 import FEED_FORWARD
 from engine.models.qwen3_5 import ATTENTION_LAYER, RECURRENT_LAYER
 from engine.models.rotary import DEFAULT_THETA, FULL, MAX_POSITIONS, SLIDING
 

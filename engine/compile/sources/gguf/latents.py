@@ -5,8 +5,7 @@ import numpy as np
 from engine.compile.quantisation.methods.blocks import BlockForm, Blocks
 from engine.compile.sources.checkpoint import CheckpointView, Float32
 from engine.compile.sources.gguf.architectures import KEY_UP, KV_UP, VALUE_UP
-from engine.compile.sources.gguf.fields import ArchitectureFields
-from engine.compile.sources.gguf.geometry import GgufGeometry
+from engine.compile.sources.gguf.geometry import ArchitectureFields, GgufGeometry
 from engine.errors import CompileError, UnsupportedModel
 
 SOFTMAX, SIGMOID = 1, 2  # of `expert_gating_func`

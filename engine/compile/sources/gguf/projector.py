@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from engine.compile.sources.gguf.architectures import ARCHITECTURE
-from engine.compile.sources.gguf.fields import ArchitectureFields
+from engine.compile.sources.gguf.geometry import ArchitectureFields
 from engine.compile.sources.gguf.header import GgufHeader
 from engine.errors import UnsupportedModel
 from engine.files import brief

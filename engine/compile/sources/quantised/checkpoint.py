@@ -2,9 +2,17 @@
 
 from engine.compile.quantisation.methods.blocks import BlockForm, Blocks
 from engine.compile.sources.checkpoint import FLOAT8, CheckpointView, Float32, SafetensorsCheckpoint, finite
-from engine.compile.sources.quantised.matrices import StoredMatrix
-from engine.compile.sources.quantised.packed_integers import awq, gptq, pack_quantized, signed_bytes
-from engine.compile.sources.quantised.small_floats import float4, float8, stacked_float4, table4
+from engine.compile.sources.quantised.matrices import (
+    StoredMatrix,
+    awq,
+    float4,
+    float8,
+    gptq,
+    pack_quantized,
+    signed_bytes,
+    stacked_float4,
+    table4,
+)
 from engine.errors import CompileError
 from engine.models.stored_codes import CodeFormat, StoredCodes
 

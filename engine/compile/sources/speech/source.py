@@ -33,8 +33,7 @@ from engine.compile.sources.text_files import TOKENIZER_FILE, load_tokenizer
 from engine.files import JSON_BYTES, is_ggml_whisper
 from engine.files import read_json as read_json_file
 from engine.models.speech import SpeechNetwork, is_speech_config, read_speech
-from engine.speech.special_tokens import Window, speech_spec
-from engine.speech.words import WordList, never_first, never_spoken, tokenizer_of
+from engine.speech.special_tokens import Window, WordList, never_first, never_spoken, speech_spec, tokenizer_of
 
 KEY_BIAS = "k_proj.bias"  # which no Whisper has
 NEEDLESS = ("proj_out.weight",)  # the embedding once more

@@ -15,9 +15,8 @@ from engine.bundle.manifest import Manifest
 from engine.compile.arguments import Layout, Quant
 from engine.compile.check.parity import bundle_logits
 from engine.models import family
-from engine.models.expert_families import WITH_EXPERTS
+from engine.models.expert_families import WITH_EXPERTS, WITH_LATENTS
 from engine.models.family import FAMILIES
-from engine.models.latent_families import WITH_LATENTS
 from engine.models.vision import VISION
 from tests.engine.compile.check.test_families import CASES
 

@@ -8,8 +8,8 @@ from engine.bundle.manifest import load_manifest
 from engine.models.config_fields import INT8_SHARE
 from engine.models.stored_codes import float_bytes
 from engine.sources import resolve
-from engine.sources.later import LaterCompilations
 from engine.sources.resolve import resolve_bundle
+from engine.sources.retention import LaterCompilations
 
 
 @pytest.mark.parametrize(("share", "first"), [(0.6, "int8"), (0.9, "int4"), (0.4, "int8")])

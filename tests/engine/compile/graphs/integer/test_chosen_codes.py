@@ -11,7 +11,7 @@ from onnx import numpy_helper
 from engine.compile.arguments import CompileArguments, QualityLevel, Quant
 from engine.compile.pipeline import compile_bundle
 from engine.compile.progress import SilentProgress
-from engine.compile.quantisation.choose.chosen_codes import CodesFolder
+from engine.compile.quantisation.choose.choose import CodesFolder
 from engine.compile.quantisation.rounding.codes import BlockCodes
 
 PARTS = {

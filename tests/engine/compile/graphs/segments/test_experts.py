@@ -12,7 +12,7 @@ from safetensors.numpy import load_file, save_file
 
 from engine.bundle.segments import EXPERTS
 from engine.compile.arguments import CompileArguments, Quant
-from engine.compile.calibration.experts import mixed_by_experts
+from engine.compile.calibration.forward import mixed_by_experts
 from engine.compile.graphs.experts import grouped, routed
 from engine.compile.graphs.graph_builder import GraphBuilder
 from engine.compile.graphs.layers import FUSED, LayerWriter, linear

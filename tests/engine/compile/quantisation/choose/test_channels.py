@@ -11,8 +11,8 @@ from engine.compile.calibration.forward import reference_logits
 from engine.compile.quantisation.choose.channels import ALPHAS, ChannelScales, balanced_scales, searched_scales
 from engine.compile.quantisation.choose.choose import embedded
 from engine.compile.quantisation.choose.form import compensated_codes
+from engine.compile.quantisation.rounding.codes import damped
 from engine.compile.quantisation.rounding.gptq import factorised
-from engine.compile.quantisation.rounding.hessian import damped
 from engine.compile.quantisation.transforms.rotation import Edits
 from engine.compile.quantisation.transforms.transformed import TransformedCheckpoint
 from engine.compile.sources.checkpoint import Checkpoint

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from engine.compile.quantisation.choose.chosen_codes import CodesFolder
+from engine.compile.quantisation.choose.choose import CodesFolder
 from engine.compile.quantisation.methods.blocks import BlockForm
 from engine.compile.quantisation.rounding.codes import BlockCodes, Coding, extreme_scales, rounded, rounded_rows
 

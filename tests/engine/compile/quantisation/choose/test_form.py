@@ -17,9 +17,8 @@ from engine.compile.quantisation.choose.form import (
 )
 from engine.compile.quantisation.methods.integer_blocks import int4_blocks
 from engine.compile.quantisation.methods.table import METHODS
-from engine.compile.quantisation.rounding.codes import Coding
-from engine.compile.quantisation.rounding.hessian import DAMPING, output_errors
-from engine.compile.quantisation.rounding.lpbq import has_multiples, searched_multiples, units_of
+from engine.compile.quantisation.rounding.codes import DAMPING, Coding, output_errors
+from engine.compile.quantisation.rounding.gptq import has_multiples, searched_multiples, units_of
 
 TOKENS = 4000
 FORMS = {

@@ -4,7 +4,7 @@ import numpy as np
 from gguf.constants import GGMLQuantizationType
 from gguf.quants import dequantize, quantize
 
-from engine.compile.quantisation.choose.llama_cpp import q4_0, q4_0_of, q4_k, q4_k_m_of
+from engine.compile.quantisation.choose.wide import q4_0, q4_0_of, q4_k, q4_k_m_of
 from engine.models.family import read_network
 from tests.engine.models.test_family import GOOD
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from engine.compile.arguments import CompileArguments, Quant
-from engine.compile.quantisation.choose.chosen_codes import ChosenCheckpoint, CodesFolder
+from engine.compile.quantisation.choose.choose import ChosenCheckpoint, CodesFolder
 from engine.compile.quantisation.choose.form import CodeForm
 from engine.compile.quantisation.choose.matrices import groups_of
 from engine.compile.quantisation.methods.blocks import unpack_nibbles

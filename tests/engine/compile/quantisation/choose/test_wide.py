@@ -15,9 +15,8 @@ from engine.compile.calibration.statistics import mean_divergence
 from engine.compile.pipeline import compile_bundle
 from engine.compile.quantisation.choose.choose import Forms
 from engine.compile.quantisation.choose.form import CodeForm, nearest
-from engine.compile.quantisation.choose.llama_cpp import q4_0_of
 from engine.compile.quantisation.choose.matrices import groups_of
-from engine.compile.quantisation.choose.wide import CHOSEN, MARGIN, Q4_0_SHARE, Aim, Losses, Mixture, widened
+from engine.compile.quantisation.choose.wide import CHOSEN, MARGIN, Q4_0_SHARE, Aim, Losses, Mixture, q4_0_of, widened
 from engine.compile.quantisation.methods.integer_blocks import INT4
 from engine.compile.sources.checkpoint import Checkpoint, RoundedCheckpoint
 from engine.compile.sources.source import FolderSource

@@ -4,8 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
-from engine.compile.quantisation.choose.choose import Chooser, Forms
-from engine.compile.quantisation.choose.chosen_codes import CodesFolder
+from engine.compile.quantisation.choose.choose import Chooser, CodesFolder, Forms
 from engine.compile.quantisation.choose.form import CodeForm, Streams
 from engine.compile.quantisation.rounding.codes import Coding
 from engine.compile.sources.checkpoint import Checkpoint, RoundedCheckpoint

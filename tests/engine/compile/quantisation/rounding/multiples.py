@@ -4,7 +4,7 @@ import numpy as np
 
 from engine.compile.quantisation.methods.blocks import Float32
 from engine.compile.quantisation.rounding.codes import BlockScales
-from engine.compile.quantisation.rounding.lpbq import MULTIPLES, units_of
+from engine.compile.quantisation.rounding.gptq import MULTIPLES, units_of
 
 
 def nearest_multiples(wanted: Float32, block: int) -> BlockScales:

@@ -9,8 +9,11 @@ from engine.compile.quantisation.rounding.codes import (
     BlockCodes,
     BlockScales,
     Coding,
+    InputStatistics,
+    damped,
     extreme_scales,
     levels,
+    output_errors,
     rounded,
     rounded_rows,
 )
@@ -24,7 +27,6 @@ from engine.compile.quantisation.rounding.gptq import (
     search_block,
     searching,
 )
-from engine.compile.quantisation.rounding.hessian import InputStatistics, damped, output_errors
 from engine.errors import CompileError
 
 EIGHT = np.float32(8)

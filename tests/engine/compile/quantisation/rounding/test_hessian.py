@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from engine.compile.quantisation.rounding import hessian
-from engine.compile.quantisation.rounding.hessian import InputStatistics, damped, damping_of, in_runs, output_errors
+from engine.compile.quantisation.rounding import codes
+from engine.compile.quantisation.rounding.codes import InputStatistics, damped, damping_of, in_runs, output_errors
 from engine.errors import CompileError
 
 
@@ -60,7 +60,7 @@ def test_the_error_of_an_output_is_twice_its_squared_difference() -> None:
 
 
 def test_texts_come_in_runs_that_the_last_text_of_each_fills(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hessian, "RUN", 10)
+    monkeypatch.setattr(codes, "RUN", 10)
     texts = [np.full((length, 2), length, np.float32) for length in (4, 5, 3, 12, 1, 1)]
     runs = list(in_runs(texts))
     assert [len(run) for run in runs] == [12, 12, 2]

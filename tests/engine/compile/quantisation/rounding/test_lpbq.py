@@ -6,11 +6,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.compile.quantisation.methods.integer_graphs import int4_columns
-from engine.compile.quantisation.rounding.codes import Coding, rounded
-from engine.compile.quantisation.rounding.gptq import compensated_searching, factorised
-from engine.compile.quantisation.rounding.hessian import InputStatistics, output_errors
-from engine.compile.quantisation.rounding.lpbq import (
+from engine.compile.quantisation.rounding.codes import Coding, InputStatistics, output_errors, rounded
+from engine.compile.quantisation.rounding.gptq import (
     choosing_multiples,
+    compensated_searching,
+    factorised,
     has_multiples,
     reaching_scales,
     searched_multiples,

@@ -6,9 +6,16 @@ import numpy as np
 import pytest
 
 from engine.compile.quantisation.rounding import refinement as code_state
-from engine.compile.quantisation.rounding.codes import BlockCodes, Coding, extreme_scales, rounded
-from engine.compile.quantisation.rounding.hessian import DAMPING, damped, output_errors
-from engine.compile.quantisation.rounding.lpbq import has_multiples, reaching_scales
+from engine.compile.quantisation.rounding.codes import (
+    DAMPING,
+    BlockCodes,
+    Coding,
+    damped,
+    extreme_scales,
+    output_errors,
+    rounded,
+)
+from engine.compile.quantisation.rounding.gptq import has_multiples, reaching_scales
 from engine.compile.quantisation.rounding.refinement import Curvature, StoreScales, refined
 from tests.engine.compile.quantisation.rounding.multiples import nearest_multiples
 from tests.engine.compile.quantisation.rounding.test_gptq import random_case

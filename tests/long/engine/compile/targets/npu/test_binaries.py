@@ -13,7 +13,7 @@ from engine.compile.pipeline import compile_bundle
 from engine.compile.progress import ProgressSink, SilentProgress
 from engine.compile.targets.context import ContextJob
 from engine.compile.targets.measure import NOT_MEASURED, ON_CPU, choose_way
-from engine.compile.targets.npu_binaries import reason, run_job
+from engine.compile.targets.npu import reason, run_job
 from engine.errors import CompileError
 from engine.runtime.qnn.reader import describe_binary
 from tools.random_checkpoint import SHAPES, write_checkpoint
