@@ -52,13 +52,6 @@ def check_encoder(manifest: Manifest) -> None:
         raise BundleError(f"a text may have {manifest.max_context} tokens, the largest graph has {rows[-1]} rows")
     for graph in manifest.graphs:
         _check_graph(manifest, graph)
-    _check_task(manifest, spec)
-    if spec.score_head:
-        shape = (score_head_floats(manifest.model.hidden),)
-        check_floats(manifest, spec.score_head, shape, f"a head over {manifest.model.hidden} numbers takes")
-
-
-def _check_task(manifest: Manifest, spec: EncoderSpec) -> None:
     match manifest.task:
         case ModelTask.EMBED:
             outputs, hidden = manifest.pooling.dimensions if manifest.pooling else 0, manifest.model.hidden
@@ -71,6 +64,9 @@ def _check_task(manifest: Manifest, spec: EncoderSpec) -> None:
                 raise BundleError("an encoder that scores documents reads pairs and has a score head")
         case ModelTask.GENERATE:
             raise BundleError("an encoder generates nothing: its task is embed or rerank")
+    if spec.score_head:
+        shape = (score_head_floats(manifest.model.hidden),)
+        check_floats(manifest, spec.score_head, shape, f"a head over {manifest.model.hidden} numbers takes")
 
 
 def _check_graph(manifest: Manifest, graph: GraphSpec) -> None:

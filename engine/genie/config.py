@@ -109,8 +109,11 @@ def read_config(folder: Path) -> GenieConfig:
     position, local = _positions(model)
     back_end = engine.group("backend").group("QnnHtp")
     bos = context.integer("bos-token", NO_BOS, MAX_VOCAB, NO_BOS)
+    names = model.group("binary").texts("ctx-bins")
+    if not names:
+        raise BundleError(f"{CONFIG_FILE}: dialog.engine.model.binary.ctx-bins must name the context binaries")
     return GenieConfig(
-        binaries=_binaries(model),
+        binaries=names,
         context_tokens=context.integer("size", 1, MAX_TOKENS, 0),
         vocabulary=context.integer("n-vocab", 1, MAX_VOCAB, 0),
         bos_id=None if bos == NO_BOS else bos,
@@ -172,13 +175,6 @@ def _check_engine(engine: Fields) -> None:
     if engine.has("longcontext"):
         kind = engine.group("longcontext").text("type", "")
         raise BundleError(f"{CONFIG_FILE}: dialog.engine.longcontext ({kind}) evicts cached tokens; not supported")
-
-
-def _binaries(model: Fields) -> tuple[str, ...]:
-    names = model.group("binary").texts("ctx-bins")
-    if not names:
-        raise BundleError(f"{CONFIG_FILE}: dialog.engine.model.binary.ctx-bins must name the context binaries")
-    return names
 
 
 def _theta(back_end: Fields) -> float:

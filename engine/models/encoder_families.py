@@ -165,6 +165,9 @@ def _read_own(config: ConfigFields) -> EncoderConfig:
     hidden = config.integer("hidden_size", 1, 1 << 16, 768)
     heads = config.integer("num_attention_heads", 1, 1024, 12)
     longest = config.integer("max_position_embeddings", 1, 1 << 20, MAX_TRAINED)
+    usual = max(hidden // heads, 1)
+    if config.integer("head_dim", 2, 1024, usual) != usual:
+        raise UnsupportedModel("config.json: head_dim must be hidden_size / num_attention_heads")
     return EncoderConfig(
         hidden=hidden,
         layers=config.integer("num_hidden_layers", 1, 1024, 12),
@@ -176,7 +179,7 @@ def _read_own(config: ConfigFields) -> EncoderConfig:
         epsilon=config.number("layer_norm_eps", 1e-14, 1.0, 1e-12),
         activation=Activation.GATED_SILU,
         has_biases=False,
-        rope=read_rope(_with_theta(config, None), RopeReading(_head_dim(config, hidden, heads), longest, longest)),
+        rope=read_rope(_with_theta(config, None), RopeReading(usual, longest, longest)),
     )
 
 
@@ -207,13 +210,6 @@ def _read_first_release(config: ConfigFields) -> EncoderConfig:
         has_biases=False,
         rope=read_rope(_with_theta(config, theta), RopeReading(max(hidden // heads, 1), longest, longest)),
     )
-
-
-def _head_dim(config: ConfigFields, hidden: int, heads: int) -> int:
-    usual = max(hidden // heads, 1)
-    if config.integer("head_dim", 2, 1024, usual) != usual:
-        raise UnsupportedModel("config.json: head_dim must be hidden_size / num_attention_heads")
-    return usual
 
 
 def _with_theta(config: ConfigFields, theta: float | None) -> ConfigFields:

@@ -138,16 +138,13 @@ def read_encoder(values: Mapping[str, object], has_tensor: Callable[[str], bool]
         ignored=UNUSED + tuple(f"{prefix}{name}" for name in UNUSED),
     )
     if family.modules.score_head is not None:
-        _check_one_score(values)
-    encoder = _encoder_details(family, found, prefix)
-    context = min(found.max_position, longest or found.max_position)
-    spec = _with_parameters(_geometry(family, found), found)
-    return Network(spec, details, found.epsilon, found.max_position, context, encoder)
-
-
-def _encoder_details(family: EncoderFamily, found: EncoderConfig, prefix: str) -> EncoderDetails:
+        # Without labels in its config, transformers gives a head two.
+        listed = values.get("id2label")
+        labels = len(listed) if isinstance(listed, dict) and listed else 2
+        if labels != 1:
+            raise UnsupportedModel(f"a head of {labels} labels is not supported: a score is one number")
     modules = family.modules
-    return replace(
+    encoder = replace(
         modules,
         spec=EncoderSpec(found.token_types, found.position_offset, SCORE_HEAD if modules.score_head else ""),
         activation=found.activation,
@@ -156,14 +153,9 @@ def _encoder_details(family: EncoderFamily, found: EncoderConfig, prefix: str) -
         positions=prefix + modules.positions if modules.positions is not None else None,
         table_rows=found.table_rows,
     )
-
-
-def _check_one_score(values: Mapping[str, object]) -> None:
-    """Without labels in its config, transformers gives a head two."""
-    listed = values.get("id2label")
-    labels = len(listed) if isinstance(listed, dict) and listed else 2
-    if labels != 1:
-        raise UnsupportedModel(f"a head of {labels} labels is not supported: a score is one number")
+    context = min(found.max_position, longest or found.max_position)
+    spec = _with_parameters(_geometry(family, found), found)
+    return Network(spec, details, found.epsilon, found.max_position, context, encoder)
 
 
 def _geometry(family: EncoderFamily, found: EncoderConfig) -> ModelSpec:

@@ -46,7 +46,9 @@ def read_qwen2_5_vl(files: VisionFiles) -> NativeNetwork:
     if any(bucket % window**2 for bucket in BUCKETS):
         raise UnsupportedModel(f"vision_config: windows of {window} x {window} tokens are not supported")
     layers = _layers(encoder, "fullatt_block_indexes", network.layers)
-    spec = _with_windows(network.spec, window)
+    # The same with windows of so many cells a side.
+    assert network.spec.native is not None
+    spec = msgspec.structs.replace(network.spec, native=msgspec.structs.replace(network.spec.native, window=window))
     return replace(network, spec=spec, seeing_all=frozenset(layers))
 
 
@@ -63,12 +65,6 @@ def read_qwen3_vl(files: VisionFiles) -> NativeNetwork:
     deep = _layers(encoder, "deepstack_visual_indexes", network.layers) if is_deep else ()
     spec = msgspec.structs.replace(network.spec, deepstack=len(deep))
     return replace(network, spec=spec, table_side=side, deep=deep)
-
-
-def _with_windows(spec: VisionSpec, window: int) -> VisionSpec:
-    """The same with windows of so many cells a side."""
-    assert spec.native is not None
-    return msgspec.structs.replace(spec, native=msgspec.structs.replace(spec.native, window=window))
 
 
 def _network(files: VisionFiles, root: str, activation: Activation) -> NativeNetwork:

@@ -76,7 +76,9 @@ def read_rope(config: ConfigFields, wanted: RopeReading) -> RopeSpec:
     # float32, as trained: a frequency with more digits than the weights ever saw drifts away at far positions.
     rounded = tuple(float(value) for value in frequencies.astype(np.float32))
     axes = _axes(parameters, wanted, len(plain)) if wanted.sections else ()
-    gain = _gain(parameters, inputs)
+    # Ministral 3 makes scores larger from the original context on: up to there nothing changes.
+    beta = parameters.number("llama_4_scaling_beta", 0.0, 1e3, 0.0)
+    gain = (beta, inputs.original_max) if beta and inputs.compiled_context > inputs.original_max else (0.0, 1)
     return RopeSpec(kind, theta, rotary_dim, rounded, factor, wanted.is_interleaved, axes, *gain)
 
 
@@ -105,12 +107,6 @@ def _parameters(config: ConfigFields, wanted: RopeReading) -> tuple[ConfigFields
     if wanted.kind != FULL:
         raise UnsupportedModel("rotary parameters that differ between layers are not supported for this architecture")
     return groups.get(FULL) or ConfigFields({}), config
-
-
-def _gain(parameters: ConfigFields, inputs: RotaryInputs) -> tuple[float, int]:
-    """Ministral 3 makes scores larger from the original context on: up to there nothing changes."""
-    beta = parameters.number("llama_4_scaling_beta", 0.0, 1e3, 0.0)
-    return (beta, inputs.original_max) if beta and inputs.compiled_context > inputs.original_max else (0.0, 1)
 
 
 def _rotary_dim(config: ConfigFields, parameters: ConfigFields, wanted: RopeReading) -> int:

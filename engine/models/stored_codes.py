@@ -54,7 +54,8 @@ def read_stored_codes(values: Mapping[str, object]) -> StoredCodes | None:
         return None
     method = config.text("quant_method", CodeFormat.BITSANDBYTES if config.raw("load_in_4bit") is not None else "")
     if method in ("auto-round", "intel/auto-round"):
-        method = _rounded_packing(config)
+        packing = config.text("packing_format", "auto_round:auto_gptq")
+        method = {"auto_round:auto_gptq": "gptq", "auto_round:auto_awq": "awq"}.get(packing, packing)
     if method not in set(CodeFormat):
         raise UnsupportedModel(f"{CONFIG}: quant_method {brief(method)} is not supported ({', '.join(CodeFormat)} are)")
     return _READERS[CodeFormat(method)](config)
@@ -86,17 +87,14 @@ def float_bytes(folder: Path) -> int:
     return stored * 2 if kind in _HALF_TYPES else stored
 
 
-def _rounded_packing(config: ConfigFields) -> str:
-    """AutoRound writes the layouts of others."""
-    packing = config.text("packing_format", "auto_round:auto_gptq")
-    return {"auto_round:auto_gptq": "gptq", "auto_round:auto_awq": "awq"}.get(packing, packing)
-
-
 def _gptq(config: ConfigFields) -> StoredCodes:
     version = config.text("checkpoint_format", "gptq")
     if version not in ("gptq", "gptq_v2"):
         raise UnsupportedModel(f"{CONFIG}: checkpoint_format {brief(version)} is not supported (gptq, gptq_v2)")
-    return StoredCodes(CodeFormat.GPTQ, _packed_bits(config), version == "gptq")
+    bits = config.integer("bits", 1, 16, 4)
+    if bits not in _PACKED_BITS:
+        raise UnsupportedModel(f"{CONFIG}: codes of {bits} bits are not supported (4 and 8 are)")
+    return StoredCodes(CodeFormat.GPTQ, bits, version == "gptq")
 
 
 def _awq(config: ConfigFields) -> StoredCodes:
@@ -107,13 +105,6 @@ def _awq(config: ConfigFields) -> StoredCodes:
     if bits != 4:
         raise UnsupportedModel(f"{CONFIG}: AWQ with {bits} bits is not supported (4 are)")
     return StoredCodes(CodeFormat.AWQ, 4)
-
-
-def _packed_bits(config: ConfigFields) -> int:
-    bits = config.integer("bits", 1, 16, 4)
-    if bits not in _PACKED_BITS:
-        raise UnsupportedModel(f"{CONFIG}: codes of {bits} bits are not supported (4 and 8 are)")
-    return bits
 
 
 def _compressed(config: ConfigFields) -> StoredCodes:

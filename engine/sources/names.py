@@ -135,7 +135,7 @@ def needed_files(repository: str, names: Iterable[str], quant: str) -> tuple[str
     model, or more than one.
     """
     found = sorted(name for name in names if ".." not in name and not name.startswith("/") and "\\" not in name)
-    if not quant and _has_safetensors(found):
+    if not quant and (SINGLE_FILE in found or INDEX_FILE in found):
         weights = (SINGLE_FILE,) if SINGLE_FILE in found else (INDEX_FILE, SHARDS)
         return _checkpoint(repository, found, weights)
     models = gguf_models(found)
@@ -177,10 +177,6 @@ def gguf_models(names: Sequence[str]) -> dict[str, tuple[str, ...]]:
             title = shard[1] if shard else name[: -len(GGUF_SUFFIX)]
             models[title] = (*models.get(title, ()), name)
     return models
-
-
-def _has_safetensors(names: Sequence[str]) -> bool:
-    return SINGLE_FILE in names or INDEX_FILE in names
 
 
 def _checkpoint(repository: str, names: Sequence[str], weights: Sequence[str]) -> tuple[str, ...]:

@@ -48,7 +48,11 @@ def staged_folder(output: Path, force: bool) -> Iterator[Path]:
     Raises CompileError when output exists and `force` is not given or it is no bundle, or when the disk refuses.
     """
     if output.exists():
-        _check_replaceable(output, force)
+        # Only a bundle, damaged or not, or an empty folder may be replaced: --force must not cost anyone other files.
+        if not force:
+            raise CompileError(f"{output} exists already; --force replaces it")
+        if not output.is_dir() or not ((output / MANIFEST_FILE).exists() or not any(output.iterdir())):
+            raise CompileError(f"{output} is not a bundle, so --force does not replace it")
     with ExitStack() as drafts:
         try:
             draft = drafts.enter_context(draft_beside(output))
@@ -98,14 +102,6 @@ def publish(draft: Path, output: Path, replaces: Callable[[Path], bool] = lambda
 def refuse(found: Path) -> bool:
     """For `publish`: nothing that is there already is touched."""
     raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(found))
-
-
-def _check_replaceable(output: Path, force: bool) -> None:
-    """Only a bundle, damaged or not, or an empty folder may be replaced: --force must not cost anyone other files."""
-    if not force:
-        raise CompileError(f"{output} exists already; --force replaces it")
-    if not output.is_dir() or not ((output / MANIFEST_FILE).exists() or not any(output.iterdir())):
-        raise CompileError(f"{output} is not a bundle, so --force does not replace it")
 
 
 def remove_stale(output: Path) -> None:

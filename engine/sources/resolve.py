@@ -100,7 +100,8 @@ def models_in(folder: Path) -> tuple[list[ListedModel], list[str]]:
 
 def _model_at(path: Path) -> Iterator[ListedModel]:
     if is_regular(path / MANIFEST_FILE):
-        if not _is_draft(path):
+        # What a compiler that was broken off has left.
+        if not (".partial-" in path.name or ".replaced-" in path.name):
             yield ListedModel(load_manifest(path).name, path, is_bundle=True)
     elif path.suffix == WHISPER_SUFFIX and is_ggml_whisper(path):
         yield ListedModel(path.stem, path, is_bundle=False)
@@ -108,11 +109,6 @@ def _model_at(path: Path) -> Iterator[ListedModel]:
         yield ListedModel(model_name(path), path, is_bundle=False)
     elif is_genie_folder(path) or is_hub_speech(path) or is_regular(path / "config.json"):
         yield ListedModel(path.name, path, is_bundle=False)
-
-
-def _is_draft(path: Path) -> bool:
-    """What a compiler that was broken off has left."""
-    return ".partial-" in path.name or ".replaced-" in path.name
 
 
 DEMO_QUANT = "fp32"

@@ -43,7 +43,10 @@ class WordList:
 def tokenizer_of(told: WordList) -> Tokenizer:
     """Words, then special tokens. CompileError for a word that comes twice, UnsupportedModel when the number of special
     tokens is none that a Whisper has."""
-    letters, end = _letters(), told.end
+    # How byte-level vocabularies write a byte: visible ones of Latin-1 as they are, others from U+0100 on.
+    visible = {*range(33, 127), *range(161, 173), *range(174, 256)}
+    others = iter(range(256, 512))
+    letters, end = [chr(byte if byte in visible else next(others)) for byte in range(256)], told.end
     listed = told.words[:end]
     words = {_spelled(word, letters): index for index, word in enumerate(listed)}
     if len(words) < len(listed):
@@ -102,13 +105,6 @@ def never_first(tokenizer: Tokenizer, end: int) -> list[int]:
     """Tokens with which no text begins: a blank, and the end."""
     blank = tokenizer.encode(BLANK, add_special_tokens=False).ids
     return [*(blank if len(blank) == 1 else ()), end]
-
-
-def _letters() -> list[str]:
-    """How byte-level vocabularies write a byte: visible ones of Latin-1 as they are, others from U+0100 on."""
-    visible = {*range(33, 127), *range(161, 173), *range(174, 256)}
-    others = iter(range(256, 512))
-    return [chr(byte if byte in visible else next(others)) for byte in range(256)]
 
 
 def _spelled(word: bytes, letters: Sequence[str]) -> str:

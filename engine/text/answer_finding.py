@@ -41,10 +41,12 @@ def find_answer(seen: Renderings, source: str) -> AnswerFormat:
         turn = replace(frame.turn, role=frame.turn.role.removesuffix(prefill))
         found = msgspec.structs.replace(found, content=_content(seen, way, turn, frame.restart))
     empty = found.content.opening + found.content.closing if found.content else ""
+    # Whether the template puts arguments in order: the later key was given first.
+    text = seen.text("reversed", way).rpartition(NAMES[0])[2]
     found = msgspec.structs.replace(
         found,
         calls=msgspec.structs.replace(
-            calls, opening=calls.opening.removeprefix(empty), is_sorted=_is_sorted(seen, way)
+            calls, opening=calls.opening.removeprefix(empty), is_sorted=(0 <= text.find(KEYS[0]) < text.find(KEYS[1]))
         ),
         prefill=prefill,
         has_text_arguments=way.has_text_arguments,
@@ -179,12 +181,6 @@ def _restart(seen: Renderings, role: str, reasoning: Markers | None, way: Way | 
         if is_role and any(again in text for text in between):
             return again
     return ""
-
-
-def _is_sorted(seen: Renderings, way: Way) -> bool:
-    """Whether the template puts arguments in order: the later key was given first."""
-    text = seen.text("reversed", way).rpartition(NAMES[0])[2]
-    return 0 <= text.find(KEYS[0]) < text.find(KEYS[1])
 
 
 def _prefill(seen: Renderings, calls: CallFormat) -> str:

@@ -187,17 +187,13 @@ def token_sequences(
             rests += _cut_tokens(current[length:], start, length)
         current = list(start)
     found += rests[: count - len(found)]
-    return found or [_repeated(current, length)]
+    return found or [list(islice(cycle(current or [0]), length))]
 
 
 def _cut_tokens(tokens: Sequence[int], start: list[int], length: int) -> Iterator[list[int]]:
     room = length - len(start)
     for first in range(0, len(tokens) - room + 1, room):
         yield [*start, *tokens[first : first + room]]
-
-
-def _repeated(tokens: Sequence[int], length: int) -> list[int]:
-    return list(islice(cycle(tokens or [0]), length))
 
 
 def _bos(tokenizer: Tokenizer, text: TextSpec) -> list[int]:

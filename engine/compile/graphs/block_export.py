@@ -112,7 +112,8 @@ class ExportWriter:
         graph, export, spec = self.graph, self.export, self.network.spec
         assert packed.table is not None and packed.head is not None and packed.final_norm is not None
         rows = export.batch * export.block
-        self._inputs()
+        for name, shape in self.export.input_shapes().items():
+            self.graph.add_input(name, "int32" if name in (IDS, POSITIONS) else self.export.dtype, *shape)
         self._rotation(tables, rows)
         ids = graph.reshape(IDS, 1, rows)
         x = embed(graph, ids, packed.table)
@@ -127,10 +128,6 @@ class ExportWriter:
         graph.add_output(LOGITS, export.dtype, export.batch, export.block, spec.vocab)
         graph.reshape(graph.op("Concat", caches, axis=0), *export.cache_shape, name=UPDATED)
         graph.add_output(UPDATED, export.dtype, *export.cache_shape)
-
-    def _inputs(self) -> None:
-        for name, shape in self.export.input_shapes().items():
-            self.graph.add_input(name, "int32" if name in (IDS, POSITIONS) else self.export.dtype, *shape)
 
     def _rotation(self, tables: Sequence[StoredTensor], rows: int) -> None:
         """The tables' rows at the positions, under the names that the rotation reads: [1, 1, N, rotary_dim / 2]."""

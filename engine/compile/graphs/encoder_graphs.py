@@ -79,7 +79,9 @@ class _EncoderWriter:
         graph = self.graph
         attended = linear(graph, self._attention(linear(graph, x, packed.qkv)), packed.output)
         x = self._norm(graph.op("Add", [x, attended]), packed.attention_norm)
-        inner = self._activated(linear(graph, x, packed.up))
+        encoder = self.network.encoder
+        assert encoder is not None
+        inner = _ACTIVATIONS[encoder.activation](self, linear(graph, x, packed.up))
         return self._norm(graph.op("Add", [x, linear(graph, inner, packed.down)]), packed.ffn_norm)
 
     def _attention(self, qkv: str) -> str:
@@ -109,11 +111,6 @@ class _EncoderWriter:
     def _norm(self, x: str, packed: PackedNorm) -> str:
         weight, bias = self.graph.parameter(packed.weight), self.graph.parameter(packed.bias)
         return self.graph.op("LayerNormalization", [x, weight, bias], axis=-1, epsilon=self.network.norm_epsilon)
-
-    def _activated(self, x: str) -> str:
-        encoder = self.network.encoder
-        assert encoder is not None
-        return _ACTIVATIONS[encoder.activation](self, x)
 
     @property
     def _is_rotary(self) -> bool:

@@ -74,7 +74,7 @@ class WeightFile:
     ) -> StoredTensor:
         """Append one tensor that arrives in pieces along its first axis."""
         items = int(np.prod(dims, dtype=np.int64))
-        self._align(PAGE if items >= _MAPPED_FROM else LINE)
+        self._write(memoryview(bytes(-self._size % (PAGE if items >= _MAPPED_FROM else LINE))))
         offset = self._size
         for chunk in chunks:
             self._write(np.ascontiguousarray(chunk).data)
@@ -84,9 +84,6 @@ class WeightFile:
     def entry(self) -> FileEntry:
         """Size and sha256 of what was written."""
         return FileEntry(self._size, self._digest.hexdigest())
-
-    def _align(self, step: int) -> None:
-        self._write(memoryview(bytes(-self._size % step)))
 
     def _write(self, data: memoryview) -> None:
         flat = data.cast("B") if data.nbytes else memoryview(b"")

@@ -144,7 +144,9 @@ def segment_losses_stage(work: Compilation) -> None:
     over_floats = compare_logits(expected, floats)
     check_exact(work.arguments, over_floats)
     work.parity = parity_figures(work, over_floats)
-    memory = _memory(work, draft)
+    weights = sum(entry.bytes for entry in draft.files.values())
+    caches = draft.max_context * work.network.spec.cache_numbers * FLOAT_BYTES
+    memory = CacheMemory(caches, weights, usable_memory())
     if tries and asked is None and (settled := settled_kv(over_floats.kl.value, memory)):
         work.progress.note(settled)
     elif tries:
@@ -177,12 +179,6 @@ def _with_caches(work: Compilation, kv: KvType) -> Manifest:
     for name, graph in graphs.items():
         _write(work, name, GraphKind.ATTENTION, graph)
     return describe(work)
-
-
-def _memory(work: Compilation, draft: Manifest) -> CacheMemory:
-    weights = sum(entry.bytes for entry in draft.files.values())
-    caches = draft.max_context * work.network.spec.cache_numbers * FLOAT_BYTES
-    return CacheMemory(caches, weights, usable_memory())
 
 
 def whole_network(layers: int) -> PartPlan:

@@ -175,7 +175,8 @@ def _layer_runs(arguments: CompileArguments, network: Network, memory: int) -> l
     if memory and arguments.part_mb == DEFAULT_PART_MB:
         limit = min(limit, max(compilable_bytes(memory), layer + max(first, last)))
     for count in range(1, spec.layers + 1):
-        runs = _even(spec.layers, count)
+        bounds = [spec.layers * index // count for index in range(count + 1)]
+        runs = [range(start, stop) for start, stop in pairwise(bounds)]
         sizes = [len(run) * layer for run in runs]
         sizes[0] += first
         sizes[-1] += last
@@ -197,11 +198,6 @@ def layer_bytes(quant: Quant, network: Network) -> float:
     spec = network.spec
     projections = spec.hidden * (2 * network.query_width + 2 * network.key_width)
     return (projections + 3 * spec.hidden * spec.ffn) * METHODS[quant].bytes_per_weight
-
-
-def _even(layers: int, count: int) -> list[range]:
-    bounds = [layers * index // count for index in range(count + 1)]
-    return [range(start, stop) for start, stop in pairwise(bounds)]
 
 
 NOT_GENIE = "Genie has no graphs of two caches"

@@ -141,7 +141,9 @@ def searched_scales(
         statistics.add(run)
     hessian = statistics.hessian
     sizes = np.sqrt(np.diagonal(hessian))
-    weight = _alike(weight, sizes)
+    # Rows whose outputs have one size: one that is only large, as what reads it is small, has no say of its own.
+    outputs = np.sqrt(np.square(weight) @ np.square(sizes).astype(np.float32) / len(sizes))[:, None]
+    weight = np.asarray(weight / np.where(outputs > 0, outputs, 1), np.float32)
     columns = np.sqrt(np.square(weight, dtype=np.float64).mean(axis=0))
     if shares is not None:
         sizes, columns = (_shared(values, shares) for values in (sizes, columns))
@@ -149,7 +151,7 @@ def searched_scales(
     candidates = [*(balanced_scales(sizes, columns, alpha) for alpha in ALPHAS), np.ones(len(sizes))]
     # All are tried from the first: damping is a share of the mean, which outliers would decide.
     first = candidates[0]
-    rows = _spread(weight, SCALE_ROWS) * first.astype(np.float32)
+    rows = weight[:: max(1, -(-len(weight) // SCALE_ROWS))] * first.astype(np.float32)
     hessian /= first
     hessian /= first[:, None]
     damping, single = damping_of(len(hessian), tokens), hessian.astype(np.float32)
@@ -176,21 +178,10 @@ def balanced_scales(sizes: Float64, columns: Float64, alpha: float) -> Float64:
     return np.where(living, np.exp2(np.clip(logarithms, -MOST, MOST)), 1.0)
 
 
-def _alike(weight: Float32, sizes: Float64) -> Float32:
-    """Rows whose outputs have one size: one that is only large, as what reads it is small, has no say of its own."""
-    outputs = np.sqrt(np.square(weight) @ np.square(sizes).astype(np.float32) / len(sizes))[:, None]
-    return np.asarray(weight / np.where(outputs > 0, outputs, 1), np.float32)
-
-
 def _shared(values: Float64, shares: tuple[int, int, int]) -> Float64:
     """The root mean square over heads that share, at each of them."""
     means = np.sqrt(np.square(values.reshape(shares)).mean(axis=1, keepdims=True))
     return np.ascontiguousarray(np.broadcast_to(means, shares)).reshape(-1)
-
-
-def _spread(rows: Float32, most: int) -> Float32:
-    """At most so many rows, from everywhere."""
-    return rows[:: max(1, -(-len(rows) // most))]
 
 
 def _at(layer: int, names: Sequence[str]) -> list[str]:
