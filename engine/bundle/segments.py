@@ -158,17 +158,16 @@ def _gate_forms(model: ModelSpec, name: str, rows: str) -> Forms:
     return {name: (FLOAT, (1, rows, width))} if model.has_output_gate else {}
 
 
-def attention_forms(manifest: Manifest, form: LayerAttention = PLAIN_ATTENTION) -> tuple[Forms, Forms]:
+def attention_forms(model: ModelSpec, kv_dtype: str, form: LayerAttention = PLAIN_ATTENTION) -> tuple[Forms, Forms]:
     """Inputs and outputs of the attention graph of such layers; seqlens_k counts past columns + rows - 1.
 
     It writes the fresh columns behind the past ones. int8 caches come with their scales.
     """
-    model = manifest.model
     heads = model.heads_of(form)
-    cache: Form = (manifest.kv_dtype, (1, heads.kv_heads, FREE_COLUMNS, heads.head_dim))
+    cache: Form = (kv_dtype, (1, heads.kv_heads, FREE_COLUMNS, heads.head_dim))
     lengths: Forms = {"seqlens_k": (INTEGER, (1,)), "total_sequence_length": (INTEGER, ())}
     inputs = _fresh_forms(model, form) | {"past_key": cache, "past_value": cache} | lengths
-    inputs |= _scale_forms(manifest) | _sink_forms(model)
+    inputs |= _scale_forms(model, kv_dtype) | _sink_forms(model)
     attended: Form = (FLOAT, (1, FREE_ROWS, heads.query_width))
     return inputs, {"attended": attended, "present_key": cache, "present_value": cache}
 
@@ -178,34 +177,35 @@ def masked_names(model: ModelSpec) -> tuple[str, ...]:
     return (MASKED_ATTENTION,) if any(model.layer_windows) else (BASE_ATTENTION, MASKED_ATTENTION)
 
 
-def masked_forms(manifest: Manifest) -> tuple[Forms, Forms]:
+def masked_forms(model: ModelSpec, kv_dtype: str) -> tuple[Forms, Forms]:
     """Of attention over a sequence's own columns; queries and what they come to by key heads."""
-    inputs, base = base_forms(manifest)
-    return inputs | base, {"attended": base["base_attended"]}
+    inputs, base = base_forms(model, kv_dtype)
+    cache: Form = (kv_dtype, (model.kv_heads, 1, FREE_COLUMNS, model.head_dim))
+    own: Forms = {"keys": cache, "values": cache, "mask": (FLOAT, (FREE_ROWS, FREE_COLUMNS))}
+    return inputs | own | base, {"attended": base["base_attended"]}
 
 
-def base_forms(manifest: Manifest) -> tuple[Forms, Forms]:
+def base_forms(model: ModelSpec, kv_dtype: str) -> tuple[Forms, Forms]:
     """Of attention over shared columns; base_weight is the logarithm of what their scores add up to."""
-    model = manifest.model
     heads = (FREE_ROWS, model.kv_heads, model.heads // model.kv_heads)
     wide: Form = (FLOAT, (*heads, model.head_dim))
-    cache: Form = (manifest.kv_dtype, (1, model.kv_heads, FREE_COLUMNS, model.head_dim))
+    cache: Form = (kv_dtype, (1, model.kv_heads, FREE_COLUMNS, model.head_dim))
     inputs: Forms = {"query": wide, "keys": cache, "values": cache, "mask": (FLOAT, (FREE_ROWS, 1, FREE_COLUMNS))}
-    return inputs | _scale_forms(manifest), {"base_attended": wide, "base_weight": (FLOAT, (*heads, 1))}
+    return inputs | _scale_forms(model, kv_dtype), {"base_attended": wide, "base_weight": (FLOAT, (*heads, 1))}
 
 
-def chunk_forms(manifest: Manifest, form: LayerAttention = PLAIN_ATTENTION) -> tuple[Forms, Forms]:
+def chunk_forms(model: ModelSpec, kv_dtype: str, form: LayerAttention = PLAIN_ATTENTION) -> tuple[Forms, Forms]:
     """Of the graph that gives the fresh columns of int8 caches as rows of codes instead of writing them."""
-    inputs, outputs = attention_forms(manifest, form)
-    codes: Form = (ROUNDED, (1, FREE_ROWS, manifest.model.kv_heads * manifest.model.head_dim))
+    inputs, outputs = attention_forms(model, kv_dtype, form)
+    codes: Form = (ROUNDED, (1, FREE_ROWS, model.kv_heads * model.head_dim))
     return inputs, {"attended": outputs["attended"], "key_codes": codes, "value_codes": codes}
 
 
-def _scale_forms(manifest: Manifest) -> Forms:
+def _scale_forms(model: ModelSpec, kv_dtype: str) -> Forms:
     """Of a layer's scales, which attention over int8 caches takes."""
-    if manifest.kv_dtype != ROUNDED:
+    if kv_dtype != ROUNDED:
         return {}
-    scale: Form = (FLOAT, (1, manifest.model.kv_heads, 1, manifest.model.head_dim))
+    scale: Form = (FLOAT, (1, model.kv_heads, 1, model.head_dim))
     return {"key_scale": scale, "value_scale": scale}
 
 
@@ -217,10 +217,11 @@ def _fresh_forms(model: ModelSpec, form: LayerAttention) -> Forms:
 
 def _attention_graphs(manifest: Manifest) -> dict[str, tuple[Forms, Forms]]:
     """Inputs and outputs of every attention graph that there may be, by name."""
-    found = {BASE_ATTENTION: base_forms(manifest), MASKED_ATTENTION: masked_forms(manifest)}
+    given = manifest.model, manifest.kv_dtype
+    found = {BASE_ATTENTION: base_forms(*given), MASKED_ATTENTION: masked_forms(*given)}
     for form in manifest.model.layer_forms:
-        found[attention_name(ATTENTION, form)] = attention_forms(manifest, form)
-        found[attention_name(ATTENTION_CHUNK, form)] = chunk_forms(manifest, form)
+        found[attention_name(ATTENTION, form)] = attention_forms(*given, form)
+        found[attention_name(ATTENTION_CHUNK, form)] = chunk_forms(*given, form)
     return found
 
 

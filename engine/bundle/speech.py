@@ -10,6 +10,7 @@ H = heads, D = head size, V = vocabulary, A = heads whose attention follows the 
 from msgspec.structs import replace
 
 from engine.bundle.manifest import ITEM_BYTES, GraphKind, GraphSpec, Manifest
+from engine.bundle.model_spec import ModelSpec
 from engine.bundle.specs import ModelTask, SpeechSpec
 from engine.bundle.tensors import IDS, LOGITS, MASK, Form, check_forms
 from engine.errors import BundleError
@@ -72,16 +73,17 @@ def check_speech(manifest: Manifest) -> None:
         raise BundleError("speech.alignment names a head that the decoder does not have")
     for graph in manifest.graphs:
         if manifest.npu is None:
-            check_forms(graph, *graph_forms(manifest, graph.kind))
+            check_forms(graph, *graph_forms(manifest.model, spec, manifest.max_context, graph.kind))
         else:
             check_forms(graph, *npu_forms(manifest, graph.kind))
             _check_moved(graph)
 
 
-def graph_forms(manifest: Manifest, kind: GraphKind) -> tuple[dict[str, Form], dict[str, Form]]:
+def graph_forms(
+    model: ModelSpec, spec: SpeechSpec, places: int, kind: GraphKind
+) -> tuple[dict[str, Form], dict[str, Form]]:
     """Type and dimensions of the inputs and of the outputs of a graph, by name."""
-    model, spec = manifest.model, speech_of(manifest)
-    heads, size, places = model.kv_heads, model.head_dim, manifest.max_context
+    heads, size = model.kv_heads, model.head_dim
     is_encoder = kind is GraphKind.SPEECH_ENCODER
     lead = (1,) if is_encoder else (BATCH,)
     cross, past, fresh = dict[str, Form](), dict[str, Form](), dict[str, Form]()

@@ -31,17 +31,8 @@ class ProgressSink(Protocol):
         """A line worth keeping."""
 
 
-class SilentProgress:
+class SilentProgress(ProgressSink):
     """Drops everything."""
-
-    def stage(self, title: str, total: int, unit: str) -> None:
-        """Drop it."""
-
-    def advance(self, amount: int) -> None:
-        """Drop it."""
-
-    def note(self, text: str) -> None:
-        """Drop it."""
 
 
 class _Rate(ProgressColumn):

@@ -19,11 +19,15 @@ from engine.bundle.segments import (
     BASE_ATTENTION,
     MASKED_ATTENTION,
     SINKS,
+    attention_forms,
     attention_name,
+    base_forms,
+    chunk_forms,
+    masked_forms,
     masked_names,
 )
 from engine.bundle.weight_files import ROUNDED
-from engine.compile.graphs.graph_builder import COLUMNS, CONTRIB, ROWS, Dim, GraphBuilder
+from engine.compile.graphs.graph_builder import CONTRIB, GraphBuilder
 from engine.compile.graphs.segments import ATTENDED, DTYPE, KEY, QUERY, VALUE
 from engine.models.network import Network
 
@@ -42,11 +46,9 @@ def attention_limits(network: Network, window: int) -> dict[str, int | float | s
     return {name: limit for name, limit in limits.items() if limit}
 
 
-def add_sinks(graph: GraphBuilder, network: Network) -> list[str]:
-    """What the operator takes behind its lengths: nothing, or the input that is declared here, at its place."""
-    if not network.spec.has_sinks:
-        return []
-    return [*[""] * 4, graph.add_input(SINKS, DTYPE, network.spec.heads)]
+def sinks_of(network: Network) -> list[str]:
+    """What the operator takes behind its lengths: nothing, or the scores of sinks at their place."""
+    return [*[""] * 4, SINKS] if network.spec.has_sinks else []
 
 
 def attention_graphs(network: Network, kv_dtype: str) -> dict[str, GraphBuilder]:
@@ -66,28 +68,14 @@ def attention_graph(network: Network, form: LayerAttention = PLAIN_ATTENTION, kv
     of the pasts.
     """
     graph, heads = GraphBuilder(DTYPE, None), network.spec.heads_of(form)
-    _add_cache_inputs(graph, heads, kv_dtype)
-    inputs, attributes = [*OPERANDS, *LENGTHS, *add_sinks(graph, network)], attention_limits(network, form.window)
+    graph.declare(*attention_forms(network.spec, kv_dtype, form))
+    inputs, attributes = [*OPERANDS, *LENGTHS, *sinks_of(network)], attention_limits(network, form.window)
     if kv_dtype == ROUNDED:
         inputs += [*[""] * (SCALES_AT - len(inputs)), KEY_SCALE, VALUE_SCALE]
         attributes |= {"kv_cache_bit_width": 8, "k_quant_type": "PER_CHANNEL", "v_quant_type": "PER_CHANNEL"}
     presents = [f"present_{side}" for side in (KEY, VALUE)]
     _attend(graph, heads, inputs, [ATTENDED, *presents], attributes)
-    graph.add_output(ATTENDED, DTYPE, 1, ROWS, heads.query_width)
-    for name in presents:
-        graph.add_output(name, kv_dtype, 1, heads.kv_heads, COLUMNS, heads.head_dim)
     return graph
-
-
-def _add_cache_inputs(graph: GraphBuilder, heads: HeadForm, kv_dtype: str) -> None:
-    for name, width in ((QUERY, heads.query_width), (KEY, heads.key_width), (VALUE, heads.key_width)):
-        graph.add_input(name, DTYPE, 1, ROWS, width)
-    for side in (KEY, VALUE):
-        graph.add_input(f"past_{side}", kv_dtype, 1, heads.kv_heads, COLUMNS, heads.head_dim)
-    graph.add_input(LENGTHS[0], "int32", 1)
-    graph.add_input(LENGTHS[1], "int32")
-    for name in (KEY_SCALE, VALUE_SCALE) if kv_dtype == ROUNDED else ():
-        graph.add_input(name, DTYPE, 1, heads.kv_heads, 1, heads.head_dim)
 
 
 def _chunk(network: Network, window: int) -> GraphBuilder:
@@ -97,7 +85,7 @@ def _chunk(network: Network, window: int) -> GraphBuilder:
     into what comes out: that is less than multiplying the past with them.
     """
     graph, heads = GraphBuilder(DTYPE, None), network.spec.heads_of(PLAIN_ATTENTION)
-    _add_cache_inputs(graph, heads, ROUNDED)
+    graph.declare(*chunk_forms(network.spec, ROUNDED))
     rows = graph.op("Shape", [QUERY], start=1, end=2)
     total = graph.op("Cast", [graph.reshape(LENGTHS[1], 1)], to=TensorProto.INT64)
     past = graph.op("Sub", [total, rows])
@@ -107,12 +95,9 @@ def _chunk(network: Network, window: int) -> GraphBuilder:
         pasts.append(_floats(graph, seen))
         fresh.append(_floats(graph, _codes(graph, network, side)))
     query = graph.op("Mul", [QUERY, _of_queries(graph, network, KEY)])
-    inputs, presents = [query, *fresh, *pasts, *LENGTHS, *add_sinks(graph, network)], ["all_keys", "all_values"]
+    inputs, presents = [query, *fresh, *pasts, *LENGTHS, *sinks_of(network)], ["all_keys", "all_values"]
     _attend(graph, heads, inputs, ["summed", *presents], attention_limits(network, window))
     graph.op("Mul", ["summed", _of_queries(graph, network, VALUE)], name=ATTENDED)
-    graph.add_output(ATTENDED, DTYPE, 1, ROWS, network.query_width)
-    for side in (KEY, VALUE):
-        graph.add_output(f"{side}_codes", ROUNDED, 1, ROWS, network.key_width)
     return graph
 
 
@@ -167,7 +152,7 @@ def base_graph(network: Network, kv_dtype: str) -> GraphBuilder:
     """
     spec, graph = network.spec, GraphBuilder(DTYPE, None)
     group = spec.heads // spec.kv_heads
-    _add_inputs(graph, network, kv_dtype, (1, spec.kv_heads), (ROWS, 1))
+    graph.declare(*base_forms(spec, kv_dtype))
     scaled, keys, values = _operands(graph, kv_dtype)
     folded, apart = graph.integers(1, spec.kv_heads, -1, 0), graph.integers(spec.kv_heads, -1, group, 0)
     turn = [1, 0, 2, 3]
@@ -181,8 +166,6 @@ def base_graph(network: Network, kv_dtype: str) -> GraphBuilder:
     highest, share = (graph.op("ReduceMax", [x, graph.integers(-1)], keepdims=1) for x in (scores, weights))
     total = graph.op("Sub", [highest, graph.op("Log", [share])])
     graph.op("Transpose", [total], name=BASE_WEIGHT, perm=turn)
-    graph.add_output(BASE_ATTENDED, DTYPE, *_rows(network, spec.head_dim))
-    graph.add_output(BASE_WEIGHT, DTYPE, *_rows(network, 1))
     return graph
 
 
@@ -191,10 +174,8 @@ def masked_graph(network: Network, kv_dtype: str) -> GraphBuilder:
 
     Mostly a row alone: the heads stay apart, because the product of one row with a matrix needs no copy of the matrix.
     """
-    spec, graph = network.spec, GraphBuilder(DTYPE, None)
-    _add_inputs(graph, network, kv_dtype, (spec.kv_heads, 1), (ROWS,))
-    graph.add_input(BASE_ATTENDED, DTYPE, *_rows(network, spec.head_dim))
-    graph.add_input(BASE_WEIGHT, DTYPE, *_rows(network, 1))
+    graph = GraphBuilder(DTYPE, None)
+    graph.declare(*masked_forms(network.spec, kv_dtype))
     inward, outward = [1, 2, 0, 3], [2, 0, 1, 3]
     scaled, keys, values = _operands(graph, kv_dtype)
     query, base = (graph.op("Transpose", [x], perm=inward) for x in (scaled, BASE_WEIGHT))
@@ -205,27 +186,7 @@ def masked_graph(network: Network, kv_dtype: str) -> GraphBuilder:
     share = graph.op("Transpose", [graph.op("Slice", [weights, last, end, axis])], perm=outward)
     before = graph.op("Mul", [share, BASE_ATTENDED])
     graph.op("Add", [_outward(graph, kv_dtype, mixed, outward), before], name=ATTENDED)
-    graph.add_output(ATTENDED, DTYPE, *_rows(network, spec.head_dim))
     return graph
-
-
-def _rows(network: Network, width: int) -> tuple[Dim, ...]:
-    spec = network.spec
-    return (ROWS, spec.kv_heads, spec.heads // spec.kv_heads, width)
-
-
-def _add_inputs(
-    graph: GraphBuilder, network: Network, kv_dtype: str, heads: tuple[Dim, ...], mask: tuple[Dim, ...]
-) -> None:
-    """Declares query [N, K, G, D], keys and values [*heads, columns, D], a mask added to scores, scales of codes."""
-    spec = network.spec
-    graph.add_input(QUERY, DTYPE, *_rows(network, spec.head_dim))
-    for name in (KEYS, VALUES):
-        graph.add_input(name, kv_dtype, *heads, COLUMNS, spec.head_dim)
-    graph.add_input(MASK, DTYPE, *mask, COLUMNS)
-    if kv_dtype == ROUNDED:
-        for name in (KEY_SCALE, VALUE_SCALE):
-            graph.add_input(name, DTYPE, 1, spec.kv_heads, 1, spec.head_dim)
 
 
 def _operands(graph: GraphBuilder, kv_dtype: str) -> tuple[str, str, str]:

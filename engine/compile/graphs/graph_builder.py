@@ -1,6 +1,6 @@
 """Collects the nodes, tensors and declared inputs and outputs of one ONNX graph."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 from engine.bundle.manifest import GraphKind, GraphSpec, TensorSpec
+from engine.bundle.tensors import Form
 from engine.bundle.variant import StepShape
 from engine.compile.quantisation.weight_file import StoredTensor
 
@@ -161,6 +162,13 @@ class GraphBuilder:
     def add_output(self, name: str, dtype: str, *dims: Dim) -> None:
         """Declare a graph output."""
         self.outputs.append(TensorSpec(name, dtype, self._resolve(dims)))
+
+    def declare(self, inputs: Mapping[str, Form], outputs: Mapping[str, Form]) -> None:
+        """Declare both, each in its form."""
+        for name, (dtype, dims) in inputs.items():
+            self.add_input(name, dtype, *dims)
+        for name, (dtype, dims) in outputs.items():
+            self.add_output(name, dtype, *dims)
 
     def model(self, name: str) -> onnx.ModelProto:
         """The finished graph. Free graphs carry symbolic dimension names."""

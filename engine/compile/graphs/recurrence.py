@@ -103,9 +103,7 @@ def recurrent_graph(spec: RecurrentSpec) -> GraphBuilder:
     state and conv_state are not changed: the new ones are outputs, with memory of their own.
     """
     graph = GraphBuilder(DTYPE, None)
-    inputs, outputs = recurrent_forms(spec)
-    for name, (dtype, dims) in inputs.items():
-        graph.add_input(name, dtype, *dims)
+    graph.declare(*recurrent_forms(spec))
     weight, bias, skip = CONV_WEIGHT, "", ""
     if spec.kind is RecurrentKind.MAMBA2:
         weight, bias, skip = graph.op_many("Split", [CONV_WEIGHT, graph.integers(spec.kernel, 1, 1)], 3, axis=-1)
@@ -123,8 +121,6 @@ def recurrent_graph(spec: RecurrentSpec) -> GraphBuilder:
         _add_state_space(graph, spec, rows, skip)
     elif spec.has_memory:
         _add_delta_rule(graph, spec, rows)
-    for name, (dtype, dims) in outputs.items():
-        graph.add_output(name, dtype, *dims)
     return graph
 
 

@@ -11,12 +11,10 @@ from engine.bundle.manifest import GraphKind, GraphSpec
 from engine.bundle.specs import SpeechSpec
 from engine.bundle.speech import (
     ALIGNMENT,
-    BATCH,
-    COLUMNS,
     FEATURES,
     POSITIONS,
-    TOKENS,
     cross_name,
+    graph_forms,
     self_name,
 )
 from engine.bundle.tensors import IDS, LOGITS, MASK
@@ -67,11 +65,17 @@ class PackedSpeech:
     head: PackedLinear
 
 
-def write_encoder(packed: PackedSpeech, network: SpeechNetwork, folder: Path) -> GraphSpec:
+def _declared(network: SpeechNetwork, spec: SpeechSpec, kind: GraphKind) -> "SpeechWriter":
+    """Of a graph of that kind, with its inputs and outputs."""
+    writer, decoder = SpeechWriter(GraphBuilder(DTYPE, None), network.decoder), network.decoder
+    writer.graph.declare(*graph_forms(decoder.spec, spec, decoder.compiled_context, kind))
+    return writer
+
+
+def write_encoder(packed: PackedSpeech, network: SpeechNetwork, spec: SpeechSpec, folder: Path) -> GraphSpec:
     """Frames of one window -> keys and values of every layer of the decoder."""
-    writer = SpeechWriter(GraphBuilder(DTYPE, None), network.decoder)
-    graph, spec = writer.graph, network.decoder.spec
-    x = writer.frames(packed, network)
+    writer = _declared(network, spec, GraphKind.SPEECH_ENCODER)
+    x = writer.frames(packed)
     for layer in packed.encoder:
         x = writer.encoder_layer(x, layer, network.encoder_heads)
     x = writer.norm(x, packed.encoder_norm)
@@ -79,42 +83,29 @@ def write_encoder(packed: PackedSpeech, network: SpeechNetwork, folder: Path) ->
         key, value = writer.cross(x, layer)
         writer.heads(key, perm=[0, 2, 3, 1], name=cross_name("k", index))
         writer.heads(value, perm=[0, 2, 1, 3], name=cross_name("v", index))
-        graph.add_output(cross_name("k", index), DTYPE, 1, spec.heads, spec.head_dim, network.positions)
-        graph.add_output(cross_name("v", index), DTYPE, 1, spec.heads, network.positions, spec.head_dim)
-    return graph.save(folder, "encoder", GraphKind.SPEECH_ENCODER)
+    return writer.graph.save(folder, "encoder", GraphKind.SPEECH_ENCODER)
 
 
-def write_decoder(packed: PackedSpeech, network: SpeechNetwork, folder: Path) -> GraphSpec:
+def write_decoder(packed: PackedSpeech, network: SpeechNetwork, spec: SpeechSpec, folder: Path) -> GraphSpec:
     """New tokens of several sequences over their caches -> logits of the last one of each, and keys and values."""
-    writer = SpeechWriter(GraphBuilder(DTYPE, None), network.decoder)
-    graph, spec = writer.graph, network.decoder.spec
-    x = writer.embedded(packed, COLUMNS)
-    places = network.decoder.compiled_context
+    writer = _declared(network, spec, GraphKind.SPEECH_DECODER)
+    graph, x = writer.graph, writer.embedded(packed)
     for index, layer in enumerate(packed.decoder):
-        graph.add_input(self_name("k", index, "in"), DTYPE, BATCH, spec.heads, spec.head_dim, places)
-        graph.add_input(self_name("v", index, "in"), DTYPE, BATCH, spec.heads, places, spec.head_dim)
-        writer.add_cross(index, network.positions)
-        x = writer.own_attention(x, layer, index, places)
+        x = writer.own_attention(x, layer, index, network.decoder.compiled_context)
         x, _ = writer.heard_attention(x, layer, index)
         x = writer.feed_forward(x, layer)
     last = graph.op("Slice", [x, graph.integers(-1), graph.integers(2**31), graph.integers(1)])
     logits = linear(graph, writer.norm(last, packed.norm), packed.head)
     graph.op("Identity", [logits], name=LOGITS)
-    graph.add_output(LOGITS, DTYPE, BATCH, 1, spec.vocab)
-    for index in range(spec.layers):
-        graph.add_output(self_name("k", index, "out"), DTYPE, BATCH, spec.heads, spec.head_dim, TOKENS)
-        graph.add_output(self_name("v", index, "out"), DTYPE, BATCH, spec.heads, TOKENS, spec.head_dim)
     return graph.save(folder, "decoder", GraphKind.SPEECH_DECODER)
 
 
 def write_alignment(packed: PackedSpeech, network: SpeechNetwork, spec: SpeechSpec, folder: Path) -> GraphSpec:
     """A whole text -> what some heads make of each position of the encoder, before the softmax [B, A, N, T]."""
-    writer = SpeechWriter(GraphBuilder(DTYPE, None), network.decoder)
-    graph = writer.graph
-    x = writer.embedded(packed, TOKENS)
+    writer = _declared(network, spec, GraphKind.SPEECH_ALIGNMENT)
+    graph, x = writer.graph, writer.embedded(packed)
     scores: dict[tuple[int, int], str] = {}
     for index, layer in enumerate(packed.decoder):
-        writer.add_cross(index, network.positions)
         x = writer.own_attention(x, layer, index, 0)
         x, weights = writer.heard_attention(x, layer, index)
         for of_layer, head in spec.alignment:
@@ -123,7 +114,6 @@ def write_alignment(packed: PackedSpeech, network: SpeechNetwork, spec: SpeechSp
                 scores[index, head] = graph.op("Slice", taken)
         x = writer.feed_forward(x, layer)
     graph.op("Concat", [scores[pair] for pair in spec.alignment], name=ALIGNMENT, axis=1)
-    graph.add_output(ALIGNMENT, DTYPE, BATCH, len(spec.alignment), TOKENS, network.positions)
     return graph.save(folder, "alignment", GraphKind.SPEECH_ALIGNMENT)
 
 
@@ -134,10 +124,9 @@ class SpeechWriter:
     graph: GraphBuilder
     network: Network
 
-    def frames(self, packed: PackedSpeech, network: SpeechNetwork) -> str:
-        """Declares the frames; what the encoder's layers begin with [1, T, hidden]."""
-        graph = self.graph
-        x = graph.add_input(FEATURES, str(graph.dtype), 1, network.mels, network.frames)
+    def frames(self, packed: PackedSpeech) -> str:
+        """What the encoder's layers begin with [1, T, hidden]."""
+        graph, x = self.graph, FEATURES
         for (weight, bias), stride in zip(packed.convolutions, (1, 2), strict=True):
             inputs = [x, graph.parameter(weight), graph.parameter(bias)]
             x = graph.op("Gelu", [graph.op("Conv", inputs, kernel_shape=[3], pads=[1, 1], strides=[stride])])
@@ -151,26 +140,21 @@ class SpeechWriter:
         pair = linear(graph, x, layer.heard.inputs[1])
         return graph.op_many("Split", [pair, graph.integers(hidden, hidden)], 2, axis=-1)
 
-    def embedded(self, packed: PackedSpeech, columns: str) -> str:
-        """Declares ids, positions and the mask [B, 1, N, columns]; tokens and positions [B, N, hidden]."""
+    def embedded(self, packed: PackedSpeech) -> str:
+        """Tokens and positions [B, N, hidden]."""
         graph = self.graph
-        for name in (IDS, POSITIONS):
-            graph.add_input(name, "int32", BATCH, TOKENS)
-        graph.add_input(MASK, DTYPE, BATCH, 1, TOKENS, columns)
         places = graph.op("Gather", [graph.parameter(packed.positions), POSITIONS], axis=0)
         return graph.op("Add", [embed(graph, IDS, packed.table), places])
 
-    def add_cross(self, layer: int, positions: int) -> None:
-        """Declares what was heard, for one layer."""
-        spec = self.network.spec
-        self.graph.add_input(cross_name("k", layer), DTYPE, BATCH, spec.heads, spec.head_dim, positions)
-        self.graph.add_input(cross_name("v", layer), DTYPE, BATCH, spec.heads, positions, spec.head_dim)
+    def parts(self, x: str, layer: PackedSpeechLayer) -> list[str]:
+        """Queries, keys and values of rows that see their own kind, each [B, N, hidden]."""
+        graph, hidden = self.graph, self.network.spec.hidden
+        stacked = linear(graph, self.norm(x, layer.own.norm), layer.own.inputs[0])
+        return graph.op_many("Split", [stacked, graph.integers(hidden, hidden, hidden)], 3, axis=-1)
 
     def encoder_layer(self, x: str, layer: PackedSpeechLayer, heads: int) -> str:
         """x [1, T, hidden] -> the same shape; every row sees all of them."""
-        graph, hidden = self.graph, self.network.spec.hidden
-        qkv = linear(graph, self.norm(x, layer.own.norm), layer.own.inputs[0])
-        parts = graph.op_many("Split", [qkv, graph.integers(hidden, hidden, hidden)], 3, axis=-1)
+        graph, parts = self.graph, self.parts(x, layer)
         mixed = graph.op("MultiHeadAttention", parts, domain=CONTRIB, num_heads=heads, scale=1.0)
         x = graph.op("Add", [x, linear(graph, mixed, layer.own.output)])
         return self.feed_forward(x, layer)
@@ -180,9 +164,7 @@ class SpeechWriter:
 
         Scores and sums are made apart over cached and new tokens: joined caches would be copied at every step.
         """
-        graph, hidden = self.graph, self.network.spec.hidden
-        qkv = linear(graph, self.norm(x, layer.own.norm), layer.own.inputs[0])
-        query, key, value = graph.op_many("Split", [qkv, graph.integers(hidden, hidden, hidden)], 3, axis=-1)
+        graph, (query, key, value) = self.graph, self.parts(x, layer)
         query = self.heads(query, perm=[0, 2, 1, 3])
         key = self.heads(key, perm=[0, 2, 3, 1], name=self_name("k", index, "out") if places else "")
         value = self.heads(value, perm=[0, 2, 1, 3], name=self_name("v", index, "out") if places else "")
@@ -242,7 +224,8 @@ def write_npu_encoder(packed: PackedSpeech, network: SpeechNetwork, folder: Path
     """Frames [1, mels, 2 T] -> keys [H, 1, D, T] and values [H, 1, T, D] of every layer of the decoder."""
     writer = SpeechWriter(GraphBuilder(HALF, None), network.decoder)
     graph, spec = writer.graph, network.decoder.spec
-    x = writer.frames(packed, network)
+    graph.add_input(FEATURES, HALF, 1, network.mels, network.frames)
+    x = writer.frames(packed)
     for layer in packed.encoder:
         x = _encoder_layer(writer, x, layer, network.encoder_heads)
     x = writer.norm(x, packed.encoder_norm)
@@ -277,25 +260,18 @@ def _encoder_layer(writer: SpeechWriter, x: str, layer: PackedSpeechLayer, heads
     """x [1, T, hidden] -> the same shape; every row sees all of them."""
     query, key, value = (
         writer.heads(part, perm, count=heads)
-        for part, perm in zip(_parts(writer, x, layer), (ROW, KEY, ROW), strict=True)
+        for part, perm in zip(writer.parts(x, layer), (ROW, KEY, ROW), strict=True)
     )
     weights = writer.graph.op("Softmax", [writer.graph.op("MatMul", [query, key])], axis=-1)
     mixed = writer.graph.op("MatMul", [weights, value])
     return writer.feed_forward(writer.joined(x, mixed, layer.own.output), layer)
 
 
-def _parts(writer: SpeechWriter, x: str, layer: PackedSpeechLayer) -> list[str]:
-    """Queries, keys and values of rows that see their own kind, each [1, N, hidden]."""
-    graph, hidden = writer.graph, writer.network.spec.hidden
-    stacked = linear(graph, writer.norm(x, layer.own.norm), layer.own.inputs[0])
-    return graph.op_many("Split", [stacked, graph.integers(hidden, hidden, hidden)], 3, axis=-1)
-
-
 def _own_attention(writer: SpeechWriter, x: str, layer: PackedSpeechLayer, index: int, places: int) -> str:
     """The token over its text's cache and itself; the moved caches are outputs."""
     graph, spec = writer.graph, writer.network.spec
     heads, size = spec.heads, spec.head_dim
-    query, *fresh = _parts(writer, x, layer)
+    query, *fresh = writer.parts(x, layer)
     joined = []
     shapes = {"k": (heads, 1, size, places), "v": (heads, 1, places, size)}
     for (side, shape), part, perm in zip(shapes.items(), fresh, (KEY, ROW), strict=True):

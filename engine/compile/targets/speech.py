@@ -93,7 +93,7 @@ def _written(arguments: CompileArguments, source: SpeechSource, folder: Path, pr
     if arguments.is_npu:
         return _for_npu(arguments, source, packed, (text, spec), folder, progress)
     progress.stage("graphs", 3, "graphs")
-    graphs = [write_encoder(packed, network, folder), write_decoder(packed, network, folder)]
+    graphs = [write_encoder(packed, network, spec, folder), write_decoder(packed, network, spec, folder)]
     if spec.alignment:
         graphs.append(write_alignment(packed, network, spec, folder))
     progress.advance(3)
