@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 from annotated_types import Ge, Interval, MinLen
 
-from engine.adapters.adapter import named_adapters
+from engine.adapters.named import named_adapters
 from engine.config import EngineConfig, Trait
 from engine.files import brief
 from server.media.sources import MediaSources

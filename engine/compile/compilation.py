@@ -3,11 +3,13 @@
 import importlib.metadata
 import platform
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
+import numpy as np
 
 from engine.bundle.check import check_contract
 from engine.bundle.manifest import (
@@ -17,6 +19,7 @@ from engine.bundle.manifest import (
     Manifest,
     NpuSpec,
     TextSpec,
+    describe_file,
     kv_text,
     parity_text,
     save_manifest,
@@ -26,16 +29,21 @@ from engine.bundle.tensors import Encoding
 from engine.bundle.variant import StepShape
 from engine.bundle.vision import VisionSpec
 from engine.bundle.weight_files import CONV_WEIGHTS, EMBEDDING_FILE, HEAD_BASIS, KV_SCALES
-from engine.compile.arguments import DEFAULT_SPLIT, CompileArguments, Layout
+from engine.compile.arguments import DEFAULT_SPLIT, CompileArguments, Layout, Quant, Split
 from engine.compile.calibration.documents import calibration_documents, token_sequences
+from engine.compile.graphs.graph_builder import WrittenGraph
 from engine.compile.graphs.layers import Lowering, lora_modules
-from engine.compile.graphs.pool import GraphPlan, PartPlan, plan_graphs
+from engine.compile.graphs.pool import GraphPlan, PartPlan, build_graph, plan_graphs, save_graph
 from engine.compile.plan import fused_spec, kv_type, layout_of, plan_fused
 from engine.compile.progress import ProgressSink
 from engine.compile.quantisation.packed import PackedEncoder, PackedPart
+from engine.compile.quantisation.packer import WeightPacker
 from engine.compile.quantisation.weight_file import WeightFile
 from engine.compile.sources.checkpoint import Checkpoint
 from engine.compile.sources.source import Source
+from engine.compile.sources.task import SentenceFiles, judge_of, pooling_of
+from engine.compile.sources.text_files import load_tokenizer
+from engine.errors import CompileError, UnsupportedModel
 from engine.files import GGUF_SUFFIX
 from engine.models.network import Network
 
@@ -231,3 +239,105 @@ def summary(manifest: Manifest) -> str:
     if kv := kv_text(manifest.parity):
         figures += f"; {manifest.kv_dtype} caches against float ones: {kv}"
     return f"{made}{figures} ({manifest.parity['tokens']:.0f} tokens, {where})"
+
+
+DERIVED = ("rotary_emb.inv_freq", "masked_bias")  # old checkpoints save tables that follow from the config
+
+
+def text_stage(work: Compilation) -> None:
+    """Tokenizer and template first: they are quick, and often what is missing."""
+    work.progress.stage("text", 1, "files")
+    work.text = work.source.write_text(work.folder, work.network.spec.vocab)
+    if work.arguments.task is ModelTask.EMBED:
+        files = SentenceFiles.read(work.arguments.source)
+        work.pooling = pooling_of(load_tokenizer(work.folder), files, work.network.spec.hidden)
+    elif work.arguments.task is ModelTask.RERANK:
+        work.rerank = judge_of(load_tokenizer(work.folder))
+    work.progress.advance(1)
+
+
+EMBEDDING_ROWS = 4096  # of the table at once
+
+
+@contextmanager
+def packing(work: Compilation) -> Iterator[WeightPacker]:
+    """While weights are quantised and written. CompileError when a number leaves its type, UnsupportedModel when a
+    tensor is left."""
+    work.progress.stage(f"weights ({work.arguments.quant})", work.checkpoint.total_bytes(), "B")
+    work.graph_folder.mkdir(exist_ok=True)
+    with overflow_refused(work.arguments.quant):
+        yield WeightPacker(work.checkpoint, work.network, work.arguments, work.progress.advance, work.wide)
+    check_all_used(work.checkpoint, work.network, work.arguments.task is not ModelTask.EMBED)
+
+
+def weights_stage(work: Compilation) -> None:
+    """Quantise and write the weights of every part."""
+    with packing(work) as packer:
+        for part in work.parts:
+            with work.pipeline.weight_file(work.graph_folder, part.data_file) as file:
+                work.packed.append(packer.pack(part, file, file))
+            if work.keeps_graphs:
+                work.files[part.data_file] = file.entry
+        if work.arguments.split is Split.HOST_LMHEAD:
+            write_embedding(work)
+
+
+def write_embedding(work: Compilation) -> None:
+    """Write the table that the host looks tokens up in, float32 as in GenieX bundles."""
+    name, vocab = f"{work.network.details.names.embedding}.weight", work.network.spec.vocab
+    factor = np.float32(work.network.details.multipliers.embedding)
+    work.checkpoint.require(name, (vocab, work.network.spec.hidden))
+    with (work.folder / EMBEDDING_FILE).open("wb") as file:
+        for start in range(0, vocab, EMBEDDING_ROWS):
+            rows = work.checkpoint.rows(name, start, min(start + EMBEDDING_ROWS, vocab))
+            file.write((rows * factor).astype("<f4").tobytes())
+    work.files[EMBEDDING_FILE] = describe_file(work.folder / EMBEDDING_FILE)
+
+
+@contextmanager
+def overflow_refused(quant: Quant) -> Iterator[None]:
+    """CompileError when a number leaves its type while weights are stored."""
+    try:
+        with np.errstate(over="raise", invalid="raise"):
+            yield
+    except FloatingPointError:
+        raise CompileError(f"the checkpoint has weights too large to be stored as {quant}") from None
+
+
+def check_all_used(checkpoint: Checkpoint, network: Network, has_head: bool = True) -> None:
+    """A tensor the graphs leave out (an adapter, a bias the config denies) would change the answers: refuse it."""
+    needless = set() if has_head and not network.spec.tied_head else {f"{network.details.names.head}.weight"}
+    ignored = network.details.ignored
+    left = [name for name in checkpoint.unused() if name not in needless and not name.endswith(DERIVED)]
+    left = [name for name in left if not name.startswith(ignored)]
+    if left:
+        more = f" and {len(left) - 1} more" if len(left) > 1 else ""
+        raise UnsupportedModel(f"the checkpoint has tensor {left[0]}{more}, which {network.spec.family} does not use")
+
+
+def graphs_stage(write: Callable[[Compilation, GraphPlan], WrittenGraph]) -> Stage:
+    """Write one ONNX file for each part and shape."""
+
+    def written(work: Compilation) -> None:
+        plans = work.plans()
+        work.progress.stage("graphs", len(plans), "graphs")
+        for plan in plans:
+            work.graphs.append(save_graph(plan, write(work, plan), work.graph_folder))
+            work.progress.advance(1)
+
+    return written
+
+
+def pool_graph(work: Compilation, plan: GraphPlan) -> WrittenGraph:
+    """With float activations."""
+    packed, pipeline = work.packed[plan.part.number - 1], work.pipeline
+    return build_graph(plan, packed, work.network, pipeline.lowering, pipeline.dtype).written(plan.name)
+
+
+def hash_stage(work: Compilation) -> None:
+    """Describe the files that were not hashed while they were written."""
+    names = sorted(path.name for path in work.folder.iterdir() if path.name not in work.files)
+    work.progress.stage("hashes", len(names), "files")
+    for name in names:
+        work.files[name] = describe_file(work.folder / name)
+        work.progress.advance(1)

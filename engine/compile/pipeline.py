@@ -7,7 +7,17 @@ from engine.bundle.manifest import Manifest
 from engine.bundle.variant import StepShape
 from engine.compile.arguments import DEFAULT_SPLIT, CompileArguments, Layout
 from engine.compile.check.parity import enough_tokens
-from engine.compile.compilation import Compilation, Pipeline, Stage, finished
+from engine.compile.compilation import (
+    Compilation,
+    Pipeline,
+    Stage,
+    finished,
+    graphs_stage,
+    hash_stage,
+    pool_graph,
+    text_stage,
+    weights_stage,
+)
 from engine.compile.graphs.fused import fused_graph
 from engine.compile.graphs.integer_graphs import calibration_stage, integer_graph
 from engine.compile.graphs.layers import FUSED, NPU
@@ -38,7 +48,6 @@ from engine.compile.quantisation.weight_file import HalfWeightFile
 from engine.compile.sources.source import Source, is_model_file, open_source
 from engine.compile.sources.speech.source import is_speech
 from engine.compile.sources.task import SentenceFiles, check_task, names_in, resolve_task
-from engine.compile.stages import graphs_stage, hash_stage, pool_graph, text_stage, weights_stage
 from engine.compile.targets.cpu import (
     linear_graphs_stage,
     segment_losses_stage,

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.compile.calibration.statistics import (
+from engine.compile.check.parity import (
     Float32,
     Float64,
     Interval,

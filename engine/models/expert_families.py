@@ -9,6 +9,7 @@ from engine.models.config_fields import ConfigFields
 from engine.models.dense_families import ERNIE, GRANITE, LLAMA, MISTRAL, QWEN3
 from engine.models.experts import (
     MLP,
+    ClippedSwiglu,
     ExpertDetails,
     ExpertForm,
     ExpertKeys,
@@ -23,7 +24,7 @@ from engine.models.experts import (
     usual_forms,
 )
 from engine.models.latent import LatentAttention, read_latent
-from engine.models.layer_kinds import layer_count, switched_window
+from engine.models.layer_kinds import layer_count, sliding_layers, switched_window, windows
 from engine.models.lfm2 import LFM2
 from engine.models.network import Family, FamilyDetails, Multipliers, QkNorm, WeightNames
 from engine.models.qwen3_5 import QWEN3_5, QWEN3_5_NESTED
@@ -331,3 +332,44 @@ DEEPSEEK_V2 = Family("deepseek_v2", "DeepseekV2ForCausalLM", _deepseek_v2_detail
 GLM4_MOE_LITE = Family("glm4_moe_lite", "Glm4MoeLiteForCausalLM", _glm4_moe_lite_details, default_epsilon=1e-5)
 
 WITH_LATENTS = (DEEPSEEK_V2, GLM4_MOE_LITE)
+
+
+_GPT_OSS_EXPERTS = f"{MLP}.experts"
+_GPT_OSS_BIASES = (f"{_GPT_OSS_EXPERTS}.gate_up_proj_bias", f"{_GPT_OSS_EXPERTS}.down_proj_bias")
+# As published, codes of MXFP4; as transformers writes floats; as GGUF files have them.
+_GPT_OSS_FORMS = (
+    ExpertForm(
+        (f"{_GPT_OSS_EXPERTS}.gate_up_proj.weight",),
+        f"{_GPT_OSS_EXPERTS}.down_proj.weight",
+        is_interleaved=True,
+        biases=_GPT_OSS_BIASES,
+    ),
+    ExpertForm(
+        (f"{_GPT_OSS_EXPERTS}.gate_up_proj",),
+        f"{_GPT_OSS_EXPERTS}.down_proj",
+        is_turned=True,
+        is_interleaved=True,
+        biases=_GPT_OSS_BIASES,
+    ),
+    replace(
+        stacked_form(_GPT_OSS_EXPERTS),
+        biases=tuple(f"{_GPT_OSS_EXPERTS}.{name}_proj.bias" for name in ("gate", "up", "down")),
+    ),
+)
+_GPT_OSS_NAMES = ExpertNames(router=f"{MLP}.router", forms=_GPT_OSS_FORMS)
+
+
+def _gpt_oss_details(config: ConfigFields) -> FamilyDetails:
+    has_bias = config.flag("attention_bias", True)
+    keys = ExpertKeys(count="num_local_experts", ffn="intermediate_size")
+    clipped = ClippedSwiglu(
+        config.number("swiglu_alpha", 1e-3, 1e3, 1.702), config.number("swiglu_limit", 1e-3, 1e6, 7.0)
+    )
+    spec = read_experts(config, keys, tuple(range(layer_count(config))))
+    experts = ExpertDetails(spec, names=_GPT_OSS_NAMES, has_router_bias=True, clipped=clipped)
+    attention = windows(config, sliding_layers(config, lambda layer: layer % 2 == 0))
+    names = WeightNames(sinks="model.layers.{layer}.self_attn.sinks")
+    return FamilyDetails(has_bias, has_bias, attention=attention, names=names, experts=experts)
+
+
+GPT_OSS = Family("gpt_oss", "GptOssForCausalLM", _gpt_oss_details, default_theta=150_000.0, default_epsilon=1e-5)

@@ -18,8 +18,7 @@ from engine.errors import EngineFailure, InvalidRequest
 from engine.isolation.helper_pool import Answer, Failure, HelperLimits, HelperPool
 from engine.processes import module_command
 from engine.speech.audio import CHUNK_SAMPLES, SAMPLE_BYTES, AudioAnswer, AudioOpening, AudioQuestion, SpeechDetector
-from engine.speech.log_mel import SAMPLE_RATE
-from engine.speech.pcm import Int16, Resampler, SoundFormat, samples_of
+from engine.speech.log_mel import SAMPLE_RATE, Int16, Resampler, SoundFormat, samples_of
 
 Float32 = NDArray[np.float32]
 CHUNK_S = 512 / SAMPLE_RATE  # that one probability stands for

@@ -8,7 +8,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from engine.adapters.adapter import named_adapters, read_adapters, read_salts
+from engine.adapters.adapter import read_adapters
+from engine.adapters.named import named_adapters, read_salts
 from engine.bundle.manifest import Manifest, load_manifest
 from engine.bundle.variant import ShapeTable, pin, shape_table
 from engine.bundle.weight_files import FLOAT_BYTES

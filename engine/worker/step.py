@@ -7,7 +7,7 @@ from functools import partial
 
 import numpy as np
 
-from engine.adapters.adapter import AdapterSalts
+from engine.adapters.named import AdapterSalts
 from engine.core.plan import SequenceUpdate, StepPlan, StepResult
 from engine.core.planner import Planner
 from engine.core.speculation import NO_PROPOSALS, Drafter

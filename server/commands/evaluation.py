@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 from rich.console import Console
 
-from engine.compile.calibration.statistics import BLOCK_TOKENS, LEVEL, RESAMPLES, Interval
+from engine.compile.check.parity import BLOCK_TOKENS, LEVEL, RESAMPLES, Interval
 from engine.compile.progress import RichProgress
 from engine.compile.sources.named import named_source
 from engine.errors import BundleError, CompileError, EngineFailure

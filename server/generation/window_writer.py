@@ -9,9 +9,9 @@ from engine.bundle.specs import SpeechSpec
 from engine.client.engine import Engine, TokenStream
 from engine.request import Pooling, Request, SamplingParams, SpeechRules, TextLogprob
 from engine.speech.alignment import TEMPERATURES, WindowText, best_of, shares_of
-from engine.speech.languages import WITHOUT_SPACES
 from engine.speech.live import Float32, Piece
 from engine.speech.log_mel import HOP, SAMPLE_RATE, log_mel
+from engine.speech.special_tokens import WITHOUT_SPACES
 from server.http.errors import refuse
 
 CANDIDATES = 5  # that are drawn where the temperature is above 0; the most probable counts

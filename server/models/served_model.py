@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 
-from engine.adapters.adapter import named_adapters
+from engine.adapters.named import named_adapters
 from engine.bundle.manifest import Manifest
 from engine.client.engine import Engine, EngineState
 from engine.client.supervisor import add_stats

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.compile.arguments import CompileArguments, QualityLevel, Quant
-from engine.compile.compilation import Compilation
+from engine.compile.compilation import Compilation, text_stage
 from engine.compile.pipeline import CPU_FLOAT
 from engine.compile.progress import SilentProgress
 from engine.compile.quantisation.choose.matrices import groups_of, head_tensor
@@ -26,7 +26,6 @@ from engine.compile.quantisation.methods.kept_blocks import as_blocks
 from engine.compile.quantisation.methods.table import head_method
 from engine.compile.sources.source import open_source
 from engine.compile.sources.task import names_in
-from engine.compile.stages import text_stage
 from engine.errors import HexserveError
 from engine.models.family import read_network
 from engine.models.network import Network

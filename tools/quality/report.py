@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from engine.compile.calibration.statistics import Interval
+from engine.compile.check.parity import Interval
 from tools.peers.report import PeerRatio
 
 FAST = "fast"

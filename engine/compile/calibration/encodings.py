@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.bundle.tensors import Encoding, place_of
-from engine.compile.graphs.float_graph import DEQUANTIZE, WIDE, FloatGraph
+from engine.compile.graphs.graph_builder import DEQUANTIZE, WIDE, FloatGraph
 from engine.compile.graphs.layers import LOCAL_TABLES, MASK_INPUT, PLAIN_TABLES, WINDOW_MASK
 
 # Room for what the calibration text did not show; at 16 bits it costs next to nothing.

@@ -19,8 +19,7 @@ from engine.bundle.tensors import EMBEDS, FLOATS, IDS, MASK, ROTARY, WINDOW_MASK
 from engine.bundle.variant import StepShape
 from engine.compile.calibration.encodings import Observed, Range
 from engine.compile.check.parity import plain_cpu
-from engine.compile.graphs.float_graph import DEQUANTIZE, FloatGraph
-from engine.compile.graphs.graph_builder import WrittenGraph, value_info
+from engine.compile.graphs.graph_builder import DEQUANTIZE, FloatGraph, WrittenGraph, value_info
 from engine.compile.sources.checkpoint import Float32
 
 Passage = NDArray[np.int32] | Float32

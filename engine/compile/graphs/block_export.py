@@ -21,6 +21,7 @@ from engine.bundle.model_spec import RopeSpec
 from engine.bundle.specs import Heads, HeadSize, Layers, Name, Rows, TokenId, Tokens, Vocabulary
 from engine.bundle.variant import StepShape
 from engine.compile.arguments import QUANTS, Backend, CompileArguments, ExportArguments, Quant, Split, Target
+from engine.compile.compilation import check_all_used, overflow_refused
 from engine.compile.graphs.embedding import embed
 from engine.compile.graphs.graph_builder import GraphBuilder
 from engine.compile.graphs.layers import (
@@ -41,7 +42,6 @@ from engine.compile.quantisation.packer import WeightPacker
 from engine.compile.quantisation.weight_file import HalfWeightFile, StoredTensor, WeightFile
 from engine.compile.sources.checkpoint import Float32
 from engine.compile.sources.source import Source, open_source
-from engine.compile.stages import check_all_used, overflow_refused
 from engine.errors import CompileError, UnsupportedModel
 from engine.files import brief
 from engine.models.family import read_network

@@ -26,9 +26,8 @@ from engine.bundle.specs import FusedSpec
 from engine.bundle.tensors import FLOATS, Encoding
 from engine.compile.compilation import Compilation
 from engine.compile.graphs.embedding import embed
-from engine.compile.graphs.float_graph import WIDE, FloatGraph, prepare
 from engine.compile.graphs.fused_layers import Branch, FusedBuilder, FusedLayerWriter, branches_of, twin_of
-from engine.compile.graphs.graph_builder import GraphBuilder, WrittenGraph, value_info
+from engine.compile.graphs.graph_builder import WIDE, FloatGraph, GraphBuilder, WrittenGraph, prepare, value_info
 from engine.compile.graphs.integer_graphs import coded_as, quantise_graph
 from engine.compile.graphs.layers import COS_INPUT, MASK_INPUT, SIN_INPUT, Lowering, linear
 from engine.compile.graphs.pool import GraphPlan

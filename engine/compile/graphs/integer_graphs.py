@@ -18,11 +18,9 @@ from engine.compile.calibration.encodings import (
 )
 from engine.compile.calibration.observe import calibration_shape, observe, observed_graph
 from engine.compile.calibration.passages import passages_of
-from engine.compile.compilation import Compilation
-from engine.compile.graphs.float_graph import DEQUANTIZE, QUANTIZE, FloatGraph, prepare
-from engine.compile.graphs.graph_builder import WrittenGraph, value_info
+from engine.compile.compilation import Compilation, pool_graph
+from engine.compile.graphs.graph_builder import DEQUANTIZE, QUANTIZE, FloatGraph, WrittenGraph, prepare, value_info
 from engine.compile.graphs.pool import GraphPlan, plan_graphs, save_graph
-from engine.compile.stages import pool_graph
 from engine.errors import CompileError
 
 

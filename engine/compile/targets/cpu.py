@@ -16,7 +16,7 @@ from engine.bundle.variant import StepShape
 from engine.bundle.weight_files import FLOAT_BYTES, KV_SCALES, LEAST, scales_shape, write_floats
 from engine.compile.arguments import KvType, QualityLevel
 from engine.compile.check.parity import bundle_logits, compare_logits, plain_cpu
-from engine.compile.compilation import Compilation, describe
+from engine.compile.compilation import Compilation, describe, packing
 from engine.compile.graphs.attention import attention_graphs, masked_attention_graphs
 from engine.compile.graphs.graph_builder import GraphBuilder
 from engine.compile.graphs.layers import lora_modules
@@ -25,7 +25,6 @@ from engine.compile.graphs.recurrence import recurrent_graph
 from engine.compile.graphs.segments import linear_graph
 from engine.compile.plan import tries_int8
 from engine.compile.quantisation.weight_file import WeightFile
-from engine.compile.stages import packing
 from engine.compile.targets.measure import baseline_figures, check_exact, float_logits, held_out_texts, parity_figures
 from engine.isolation.machine import usable_memory
 from engine.runtime.reading import read_rows, reading_shapes

@@ -18,7 +18,7 @@ from engine.bundle.weight_files import write_floats
 from engine.compile.arguments import CompileArguments, Layout, QualityLevel, Split
 from engine.compile.check.encoder_vectors import bundle_vectors, compare_vectors, parity_passages, reference_vectors
 from engine.compile.check.parity import plain_cpu
-from engine.compile.compilation import Compilation, Pipeline, finished
+from engine.compile.compilation import Compilation, Pipeline, finished, graphs_stage, hash_stage, packing
 from engine.compile.graphs.encoder_graphs import build_encoder_graph, build_two_way_graph, encoder_part
 from engine.compile.graphs.graph_builder import WrittenGraph
 from engine.compile.graphs.layers import FUSED, NPU
@@ -34,7 +34,6 @@ from engine.compile.sources.checkpoint import Checkpoint, Float32, SafetensorsCh
 from engine.compile.sources.source import Source
 from engine.compile.sources.task import MODULES, SentenceFiles, names_in, pooling_spec
 from engine.compile.sources.text_files import load_tokenizer
-from engine.compile.stages import graphs_stage, hash_stage, packing
 from engine.compile.targets.measure import parity_stage, quality_stage
 from engine.compile.targets.npu import SOURCES, binaries_stage
 from engine.errors import CompileError, UnsupportedModel

@@ -11,8 +11,7 @@ from engine.bundle.manifest import Manifest
 from engine.bundle.specs import ModelTask, QualitySpec, SampleSpec
 from engine.compile.arguments import CompileArguments, QualityLevel
 from engine.compile.calibration.forward import reference_hidden, reference_logits
-from engine.compile.calibration.statistics import mean_divergence
-from engine.compile.check.parity import Parity, bundle_logits, compare_logits, parity_texts, plain_cpu
+from engine.compile.check.parity import Parity, bundle_logits, compare_logits, mean_divergence, parity_texts, plain_cpu
 from engine.compile.compilation import Compilation, Stage, describe
 from engine.compile.plan import longest_sequence
 from engine.compile.quantisation.choose.wide import q4_0_of

@@ -11,7 +11,7 @@ from engine.bundle.manifest import GraphSpec, Manifest, NpuSpec, TextSpec, descr
 from engine.bundle.specs import ModelTask, SpeechSpec
 from engine.bundle.speech import check_speech
 from engine.compile.arguments import CompileArguments, QualityLevel
-from engine.compile.compilation import manifest_of, summary
+from engine.compile.compilation import manifest_of, overflow_refused, summary
 from engine.compile.graphs.speech import (
     HALF,
     PackedAttention,
@@ -32,7 +32,6 @@ from engine.compile.quantisation.packer import WeightPacker
 from engine.compile.quantisation.weight_file import HalfWeightFile, StoredTensor, WeightFile
 from engine.compile.sources.checkpoint import Checkpoint
 from engine.compile.sources.speech.source import NEEDLESS, SpeechSource, open_speech
-from engine.compile.stages import overflow_refused
 from engine.compile.targets.npu import NPU_TARGETS, SOURCES, Link, make_binary, sdk_of, write_wrapper
 from engine.errors import CompileError, UnsupportedModel
 from engine.models.speech import EMBEDDING, SpeechNetwork

@@ -11,8 +11,8 @@ from starlette.datastructures import FormData, UploadFile
 from starlette.formparsers import MultiPartException
 
 from engine.request import TextLogprob
-from engine.speech.languages import language_name
 from engine.speech.live import VoiceActivity
+from engine.speech.special_tokens import language_name
 from server.api.body import CLOSE, BodyLimits, BoundedRequest, BoundedRoute
 from server.generation.transcription import Spoken
 from server.http.errors import refuse

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, StringConstraints, TypeAdapter, ValidationError
 
-from engine.speech.pcm import SoundFormat
+from engine.speech.log_mel import SoundFormat
 from server.api.body import parse_object
 from server.api.openai.audio_forms import Prompt, ServerVad
 from server.http.errors import Refusal, WireError, from_validation

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from engine.adapters.adapter import named_adapters
+from engine.adapters.named import named_adapters
 from engine.bundle.manifest import Manifest
 from engine.client.engine import ClientLimits, Engine
 from engine.config import EngineConfig

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.adapters.adapter import AdapterSalts, named_adapters, read_salts
+from engine.adapters.named import AdapterSalts, named_adapters, read_salts
 from engine.errors import BundleError
 from engine.request import Request, SamplingParams
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from engine.compile.calibration.statistics import BLOCK_TOKENS, draw, interval
+from engine.compile.check.parity import BLOCK_TOKENS, draw, interval
 from engine.evaluation.evaluate import SLAB_ROWS, TokenScores, joined, quality, score
 
 ROWS, IDS = 2 * SLAB_ROWS + 3, 11

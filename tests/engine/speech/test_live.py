@@ -10,7 +10,7 @@ from engine.errors import EngineFailure
 from engine.speech.audio import CHUNK_SAMPLES, SpeechDetector
 from engine.speech.audio_helper import speech
 from engine.speech.live import LiveEar, LiveSound
-from engine.speech.pcm import SoundFormat
+from engine.speech.log_mel import SoundFormat
 
 
 def sound_of(chunks: int, probabilities: list[float] | None = None) -> LiveSound:

@@ -6,7 +6,7 @@ import av
 import numpy as np
 import pytest
 
-from engine.speech.pcm import Resampler, SoundFormat, samples_of
+from engine.speech.log_mel import Resampler, SoundFormat, samples_of
 
 
 def sine(hertz: float, rate: int, seconds: float = 0.5) -> np.ndarray:

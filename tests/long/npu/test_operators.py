@@ -21,8 +21,7 @@ from engine.compile.calibration.encodings import (
     kv_encoding,
     wide_encoding,
 )
-from engine.compile.graphs.float_graph import FloatGraph
-from engine.compile.graphs.graph_builder import as_model, value_info
+from engine.compile.graphs.graph_builder import FloatGraph, as_model, value_info
 from engine.compile.graphs.integer_graphs import quantise_graph
 from engine.compile.quantisation.methods.integer_graphs import int8_outputs, joined
 from engine.compile.targets.npu import NPU_TARGETS

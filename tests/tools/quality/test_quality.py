@@ -8,7 +8,7 @@ import gguf
 import numpy as np
 import pytest
 
-from engine.compile.calibration.statistics import Interval
+from engine.compile.check.parity import Interval
 from engine.compile.sources.source import FolderSource
 from engine.models.family import read_network
 from tools.quality import report, rivals

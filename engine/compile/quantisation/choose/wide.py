@@ -16,7 +16,7 @@ from gguf.quants import dequantize, quantize
 
 from engine.compile.calibration.forward import final_normed, head_logits, layer_output, mixing
 from engine.compile.calibration.layer_reader import LayerReader
-from engine.compile.calibration.statistics import mean_divergence
+from engine.compile.check.parity import mean_divergence
 from engine.compile.quantisation.choose.choose import Forms, embedded
 from engine.compile.quantisation.choose.form import CodeForm, nearest
 from engine.compile.quantisation.choose.matrices import groups_of

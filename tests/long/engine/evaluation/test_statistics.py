@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from engine.compile.calibration.statistics import BLOCK_TOKENS, draw, interval
+from engine.compile.check.parity import BLOCK_TOKENS, draw, interval
 
 
 def test_intervals_hold_what_is_true_as_often_as_they_say() -> None:

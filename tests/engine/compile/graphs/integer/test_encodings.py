@@ -25,7 +25,7 @@ from engine.compile.calibration.encodings import (
     rotary_encoding,
     wide_encoding,
 )
-from engine.compile.graphs.float_graph import FloatGraph
+from engine.compile.graphs.graph_builder import FloatGraph
 
 Make = Callable[..., tuple[Path, Manifest]]
 

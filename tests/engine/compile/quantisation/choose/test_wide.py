@@ -11,7 +11,7 @@ import pytest
 
 from engine.compile.arguments import CompileArguments, QualityLevel, Quant
 from engine.compile.calibration.forward import reference_logits
-from engine.compile.calibration.statistics import mean_divergence
+from engine.compile.check.parity import mean_divergence
 from engine.compile.pipeline import compile_bundle
 from engine.compile.quantisation.choose.choose import Forms
 from engine.compile.quantisation.choose.form import CodeForm, nearest

@@ -7,9 +7,9 @@ import pytest
 
 from engine.compile.calibration.forward import reference_logits
 from engine.compile.calibration.layer_reader import LayerReader
+from engine.compile.compilation import check_all_used
 from engine.compile.sources.source import Source
 from engine.compile.sources.task import names_in
-from engine.compile.stages import check_all_used
 from engine.models.family import read_network
 
 TOKENS = np.random.default_rng(11).integers(0, 256, 24)
