@@ -44,7 +44,6 @@ class FusedShape:
 
     @property
     def name(self) -> str:
-        """The graph's name."""
         if not self.prefill_rows:
             return "model.0.s1" if self.rows == 1 else f"model.0.d{self.rows}"
         return f"model.0.pd.s{self.rows}" + (f".d{self.slots}" if self.slots > 1 else "")

@@ -411,7 +411,6 @@ def _check_file(folder: Path, name: str, entry: FileEntry) -> None:
 
 
 def save_manifest(folder: Path, manifest: Manifest) -> None:
-    """Write manifest.json into the folder."""
     text = msgspec.json.format(msgspec.json.encode(manifest), indent=1)
     (folder / MANIFEST_FILE).write_bytes(text)
 

@@ -28,7 +28,6 @@ class StoredTimes(msgspec.Struct, frozen=True):
     how: str = ""
 
     def of_shapes(self) -> dict[StepShape, float]:
-        """Milliseconds of each shape."""
         return {StepShape(rows, past): milliseconds for rows, past, milliseconds in self.times}
 
 

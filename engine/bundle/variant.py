@@ -20,7 +20,6 @@ class StepShape:
 
     @property
     def context(self) -> int:
-        """Width of the key axis."""
         return self.rows + self.past
 
     def __str__(self) -> str:

@@ -124,7 +124,6 @@ class Compilation:
         return not self.pipeline.graph_folder
 
     def plans(self) -> list[GraphPlan]:
-        """Every graph of every part."""
         if layout_of(self.arguments) is Layout.FUSED:
             return plan_fused(self.parts[0], self.shapes, self.arguments.decode_slots)
         return [plan for part in self.parts for plan in plan_graphs(part, self.shapes)]
@@ -329,7 +328,6 @@ def graphs_stage(write: Callable[[Compilation, GraphPlan], WrittenGraph]) -> Sta
 
 
 def pool_graph(work: Compilation, plan: GraphPlan) -> WrittenGraph:
-    """With float activations."""
     packed, pipeline = work.packed[plan.part.number - 1], work.pipeline
     return build_graph(plan, packed, work.network, pipeline.lowering, pipeline.dtype).written(plan.name)
 

@@ -73,12 +73,10 @@ class RichProgress:
         self._bars.add_task(title, total=total or None, unit=unit)
 
     def advance(self, amount: int) -> None:
-        """Move the bar."""
         for task in self._bars.tasks[-1:]:
             self._bars.advance(task.id, amount)
 
     def note(self, text: str) -> None:
-        """Print above the bars."""
         self._bars.console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     def _finish(self) -> None:

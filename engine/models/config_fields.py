@@ -34,7 +34,6 @@ class ConfigFields:
         return self.values.get(self._prefix + key)
 
     def has(self, key: str) -> bool:
-        """Whether it is there."""
         return self.raw(key) is not None
 
     def names(self) -> tuple[str, ...]:
@@ -65,7 +64,6 @@ class ConfigFields:
         return value
 
     def text(self, key: str, default: str) -> str:
-        """A JSON string."""
         value = self._present(key, default)
         if not isinstance(value, str):
             raise self._refused(key, "a string", value)

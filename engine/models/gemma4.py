@@ -154,7 +154,6 @@ def _n_attention(config: ConfigFields) -> tuple[LayerAttention, ...]:
 
 
 def _widths(config: ConfigFields) -> tuple[int, ...]:
-    """Of each layer's feed-forward."""
     layers = layer_count(config)
     if isinstance(config.raw("intermediate_size"), list):
         return tuple(map(int, config.numbers("intermediate_size", layers, 1, 1 << 20)))

@@ -15,7 +15,6 @@ _PLAIN = LayerAttention()
 
 
 def layer_count(config: ConfigFields) -> int:
-    """Layers of the model."""
     return config.integer("num_hidden_layers", 1, 1024)
 
 

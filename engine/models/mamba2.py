@@ -241,7 +241,6 @@ class _Layer:
 
 
 def _kinds(config: ConfigFields) -> list[str]:
-    """Of all blocks."""
     listed = config.raw("layers_block_type") or config.raw("hybrid_override_pattern")
     found = [_LETTERS.get(kind, kind) for kind in listed] if isinstance(listed, list | str) else []
     if not found:

@@ -280,7 +280,6 @@ class Network:
         return self.spec.kv_heads * self.spec.head_dim
 
     def heads_of(self, layer: int) -> HeadForm:
-        """The heads of one layer."""
         return self.spec.heads_of(self.spec.attention_of(layer))
 
     @property
@@ -301,7 +300,6 @@ class Network:
         return (query, heads.key_width) + (heads.key_width,) * (layer not in self.details.layers_of_keys)
 
     def qkv_names(self, layer: int) -> tuple[str, ...]:
-        """Modules of the same."""
         names = self.details.names.qkv
         return names if len(names) == 1 else names[: len(self.qkv_outputs(layer))]
 
@@ -335,7 +333,6 @@ class Network:
 
     @property
     def attention_scale(self) -> float:
-        """What scores are multiplied with."""
         return self.details.multipliers.attention or 1.0 / math.sqrt(self.spec.head_dim)
 
     @property
@@ -354,7 +351,6 @@ class Network:
 
     @property
     def expert_layers(self) -> frozenset[int]:
-        """Layers with experts."""
         return frozenset(self.spec.experts.layers if self.spec.experts else ())
 
     @property

@@ -30,7 +30,6 @@ class SpeechNetwork:
 
     @property
     def frames(self) -> int:
-        """Columns of a window."""
         return CONVOLUTION_STRIDE * self.positions
 
 

@@ -60,7 +60,6 @@ class VisionNetwork:
 
     @property
     def grid(self) -> int:
-        """Patches of a side."""
         return self.spec.side // self.patch
 
 

@@ -84,7 +84,6 @@ class Shelf:
             self._note(receipt.name).write_bytes(msgspec.json.encode(receipt))
 
     def folder_of(self, name: str) -> Path:
-        """Where its files are."""
         return self._folder / _slug(name)
 
     def missing(self, receipt: Receipt) -> list[RemoteFile]:

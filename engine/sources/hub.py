@@ -97,7 +97,6 @@ def newest(name: RepositoryName) -> Snapshot:
 
 
 def endpoint() -> str:
-    """The hub's address."""
     from huggingface_hub import constants  # noqa: PLC0415
 
     return constants.ENDPOINT

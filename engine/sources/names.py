@@ -41,7 +41,6 @@ class RepositoryName:
 
     @property
     def text(self) -> str:
-        """As the user writes it."""
         return f"{self.title}:{self.quant}" if self.quant else self.title
 
 

@@ -40,7 +40,6 @@ class WindowText:
 
     @property
     def is_silence(self) -> bool:
-        """Whether nobody speaks."""
         return self.no_speech > SILENCE and self.mean_logprob < LEAST_LOGPROB
 
     @property

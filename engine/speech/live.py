@@ -34,7 +34,6 @@ class Recording:
 
     @property
     def seconds(self) -> float:
-        """Its length."""
         return len(self.samples) / SAMPLE_RATE
 
     def cut(self, start_s: float, end_s: float) -> Float32:
@@ -193,7 +192,6 @@ class LiveSound:
 
     @property
     def end(self) -> int:
-        """Behind the last sample."""
         return self.first + len(self._samples) // SAMPLE_BYTES
 
     @property
@@ -202,7 +200,6 @@ class LiveSound:
         return self.first // CHUNK_SAMPLES + len(self._speech)
 
     def append(self, samples: Int16, speech: Float32) -> None:
-        """What came next."""
         self._samples += samples.astype("<i2").tobytes()
         self._speech.extend(speech.tolist())
         self.changed()
@@ -277,5 +274,4 @@ def _ends_word(pieces: Sequence[Piece], count: int, has_spaces: bool) -> bool:
 
 
 def text_of_pieces(pieces: Sequence[Piece]) -> str:
-    """The text of tokens."""
     return b"".join(each for _, each in pieces).decode("utf-8", "replace")

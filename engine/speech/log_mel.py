@@ -68,12 +68,10 @@ class SoundFormat(StrEnum):
 
     @property
     def rate(self) -> int:
-        """Samples a second."""
         return 24_000 if self is SoundFormat.PCM16 else 8_000
 
     @property
     def sample_bytes(self) -> int:
-        """Bytes of one sample."""
         return 2 if self is SoundFormat.PCM16 else 1
 
 

@@ -45,7 +45,6 @@ def placed_prompt(ids: tuple[int, ...], spec: VisionSpec, images: Sequence[Image
 
 
 def _tokens(spec: VisionSpec, image: ImageTiles) -> int:
-    """Of each of its tiles."""
     return spec.tokens if spec.native is None else image.rows * image.columns
 
 

@@ -33,7 +33,6 @@ class CalibrationChat:
 
 
 def question(asked: str, answered: str) -> CalibrationChat:
-    """A question and its answer."""
     messages = ({"role": "user", "content": asked}, {"role": "assistant", "content": answered})
     return CalibrationChat(messages, plain=f"{asked}\n{answered}")
 

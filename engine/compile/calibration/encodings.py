@@ -21,13 +21,10 @@ MARGIN = 1.1
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """Smallest and largest value."""
-
     low: float
     high: float
 
     def joined(self, other: "Range") -> "Range":
-        """The range that holds both."""
         return Range(min(self.low, other.low), max(self.high, other.high))
 
 
@@ -40,7 +37,6 @@ class Observed:
 
     @property
     def extremes(self) -> Range:
-        """Of all texts."""
         return Range(min(text.low for text in self.texts), max(text.high for text in self.texts))
 
     def joined(self, other: "Observed") -> "Observed":
@@ -265,7 +261,6 @@ def _share(cache: str, dtype: str) -> float:
 
 
 def _single(scale: float) -> float:
-    """As the graphs store it."""
     return float(np.float32(scale))
 
 

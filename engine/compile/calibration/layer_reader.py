@@ -29,7 +29,6 @@ class LayerReader:
         return self.tensor(name) if name.format(layer=self.layer) in self.checkpoint else None
 
     def norm_weight(self, name: str) -> Float32:
-        """What a norm multiplies with."""
         return self.tensor(f"{name}.weight") + np.float32(self.network.details.norm_offset)
 
     def normed(self, x: Float32, name: str) -> Float32:
@@ -62,14 +61,12 @@ class LayerReader:
 
 
 def norm(x: Float32, weight: Float32, epsilon: float) -> Float32:
-    """RMS over the last axis."""
     mean_square = np.mean(np.square(x), axis=-1, keepdims=True)
     scaled: Float32 = x / np.sqrt(mean_square + np.float32(epsilon)) * weight
     return scaled
 
 
 def sigmoid(x: Float32) -> Float32:
-    """1 / (1 + exp(-x))."""
     with np.errstate(over="ignore"):
         result: Float32 = np.float32(1) / (np.float32(1) + np.exp(-x))
     return result

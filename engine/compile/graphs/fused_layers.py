@@ -59,7 +59,6 @@ class Branch:
 
     @property
     def rows(self) -> int:
-        """How many."""
         return self.stop - self.start
 
 

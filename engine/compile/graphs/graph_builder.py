@@ -117,7 +117,6 @@ class GraphBuilder:
         return self.constant(np.array(value, self.dtype))
 
     def integers(self, *values: int) -> str:
-        """A 1-D int64 tensor."""
         return self.constant(np.array(values, np.int64))
 
     def stored(self, tensor: StoredTensor) -> str:
@@ -144,7 +143,6 @@ class GraphBuilder:
         return self._shared[key]
 
     def reshape(self, value: str, *dims: Dim, name: str = "") -> str:
-        """Reshape to `dims`."""
         return self.op("Reshape", [value, self.dims(*dims)], name=name)
 
     def dims(self, *dims: Dim) -> str:
@@ -155,12 +153,10 @@ class GraphBuilder:
         return self.integers(*target)
 
     def add_input(self, name: str, dtype: str, *dims: Dim) -> str:
-        """Declare a graph input."""
         self.inputs.append(TensorSpec(name, dtype, self._resolve(dims)))
         return name
 
     def add_output(self, name: str, dtype: str, *dims: Dim) -> None:
-        """Declare a graph output."""
         self.outputs.append(TensorSpec(name, dtype, self._resolve(dims)))
 
     def declare(self, inputs: Mapping[str, Form], outputs: Mapping[str, Form]) -> None:
@@ -235,7 +231,6 @@ class FloatGraph:
 
     @property
     def initializers(self) -> dict[str, TensorProto]:
-        """Constants and weights by name."""
         return {tensor.name: tensor for tensor in self.model.graph.initializer}
 
     def value(self, name: str) -> NDArray[np.generic]:

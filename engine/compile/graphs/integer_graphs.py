@@ -42,7 +42,6 @@ class _Rewriter:
         self._real: dict[str, str] = {}
 
     def run(self) -> WrittenGraph:
-        """Rewrite all nodes."""
         inputs = tuple(self._border(tensor) for tensor in self._graph.inputs)
         outputs = tuple(self._border(tensor) for tensor in self._graph.outputs)
         for tensor in inputs:
@@ -130,7 +129,6 @@ class _Rewriter:
 
 
 def coded_as(tensor: TensorSpec, encoding: Encoding) -> TensorSpec:
-    """The same tensor as codes."""
     return TensorSpec(tensor.name, encoding.dtype, tensor.shape, encoding.scale, encoding.zero_point)
 
 

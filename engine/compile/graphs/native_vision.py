@@ -143,7 +143,6 @@ class NativeWriter(TowerWriter):
         return self.linear(graph.reshape(mixed, 1, ROWS, hidden), f"{name}proj", hidden, hidden)
 
     def silu(self, x: str) -> str:
-        """x * sigmoid(x)."""
         return self.graph.op("QuickGelu", [x], CONTRIB, alpha=1.0)
 
     def empty_slots(self) -> str:

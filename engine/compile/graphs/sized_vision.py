@@ -91,5 +91,4 @@ class SizedWriter(NativeWriter):
         return graph.reshape(joined, 1, ROWS, network.hidden)
 
     def silu(self, x: str) -> str:
-        """x * sigmoid(x)."""
         return self.graph.op("Mul", [x, self.graph.op("Sigmoid", [x])])

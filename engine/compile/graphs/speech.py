@@ -203,7 +203,6 @@ class SpeechWriter:
         return self.graph.op("Transpose", [self.graph.op("Reshape", [x, shape])], name=name, perm=perm)
 
     def norm(self, x: str, packed: PackedNorm) -> str:
-        """Layer norm."""
         weight, bias = self.graph.parameter(packed.weight), self.graph.parameter(packed.bias)
         return self.graph.op("LayerNormalization", [x, weight, bias], axis=-1, epsilon=EPSILON)
 

@@ -181,7 +181,6 @@ class ClassTokenWriter(TileWriter):
         return self.added(x, self.linear(inner, f"{name}mlp.fc2", network.ffn, hidden), f"{name}lambda_2")
 
     def added(self, x: str, grown: str, scale: str) -> str:
-        """x + grown * scale."""
         graph = self.graph
         scaled = graph.op("Mul", [grown, self.stored(scale, (self.network.hidden,))])
         return graph.op("Add", [x, scaled])

@@ -54,11 +54,9 @@ class LinearPacker:
         self._on_read = on_read
 
     def norm(self, module: str, size: int) -> Float32:
-        """What a norm multiplies with."""
         return self.vector(f"{module}.weight", size) + np.float32(self._network.details.norm_offset)
 
     def vector(self, name: str, size: int) -> Float32:
-        """A tensor of one axis."""
         self._on_read(self._checkpoint.stored_bytes(name))
         return self._checkpoint.tensor(name, (size,))
 

@@ -247,7 +247,6 @@ class WeightPacker(StreamPacker):
         return self.store(file, "head", source, head_method(self._arguments), None)
 
     def table(self, file: WeightFile) -> PackedTable:
-        """Write the embedding table."""
         spec = self._network.spec
         source = LinearSource((self._network.details.names.embedding,), (spec.vocab,), spec.hidden)
         dims = (spec.vocab, spec.hidden)

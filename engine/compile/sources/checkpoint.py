@@ -143,7 +143,6 @@ class SafetensorsCheckpoint(Checkpoint):
         self._used.add(name)
 
     def names(self) -> list[str]:
-        """Of all tensors."""
         return sorted(self._home)
 
     def type_of(self, name: str) -> str:

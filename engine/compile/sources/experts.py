@@ -60,7 +60,6 @@ class ExpertTensors:
         return self._checkpoint.tensor(self._name(beside.expert_scale, 0), (count,))
 
     def stored_bytes(self) -> int:
-        """Of one expert's matrices."""
         names = (self._name(name, 0) for name in (*self._form.gate_up, self._form.down))
         return sum(map(self._checkpoint.stored_bytes, names)) // (self._details.spec.count if self._is_stacked else 1)
 

@@ -73,7 +73,6 @@ class FolderSource:
         return inner if isinstance(inner, dict) else {}
 
     def write_text(self, folder: Path, vocab: int) -> TextSpec:
-        """Its tokenizer.json as it is."""
         return write_text_files(self._folder, folder, self.config, vocab)
 
 

@@ -55,7 +55,6 @@ class EncoderPacker:
         self._checkpoint = checkpoint
 
     def pack(self, details: EncoderDetails, file: WeightFile) -> PackedEncoder:
-        """Everything but the score head."""
         spec = self._network.spec
         positions = None
         if details.positions is not None:

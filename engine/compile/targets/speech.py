@@ -152,7 +152,6 @@ class SpeechPacker:
         self._hidden = network.decoder.spec.hidden
 
     def pack(self) -> PackedSpeech:
-        """Everything."""
         network, spec, hidden = self._network, self._network.decoder.spec, self._hidden
         inputs = ((hidden, network.mels, 3), (hidden, hidden, 3))
         convolutions = [

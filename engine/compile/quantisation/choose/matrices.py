@@ -26,7 +26,6 @@ class MatrixGroup:
 
     @property
     def tensors(self) -> tuple[str, ...]:
-        """Names of the matrices."""
         return tuple(f"{module}.weight" for module in self.modules)
 
     def without(self, names: Collection[str]) -> "MatrixGroup":

@@ -79,7 +79,6 @@ def estimated_for(network: Network, has_head: bool, tokens: int, has_rows: bool 
 
 
 def minutes_text(seconds: float) -> str:
-    """'40 s', '12 min'."""
     return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min"
 
 
@@ -161,7 +160,6 @@ def estimate_of(arguments: CompileArguments, network: Network) -> Estimate:
 
 
 def estimate_text(estimate: Estimate) -> str:
-    """In words."""
     time, memory = minutes_text(estimate.seconds), f"{estimate.memory / 1e9:.1f} GB"
     return f"about {time} on two cores and {memory} for {estimate.tokens:,} tokens of text"
 

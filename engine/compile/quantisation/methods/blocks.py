@@ -26,7 +26,6 @@ class BlockForm:
     order: bytes = b""
 
     def places(self) -> NDArray[np.int64] | None:
-        """The order as an array."""
         return np.frombuffer(self.order, np.int64) if self.order else None
 
 
@@ -46,7 +45,6 @@ class Blocks:
 
     @property
     def block(self) -> int:
-        """Inputs that share a scale."""
         return int(self.codes.shape[2])
 
     @property
@@ -108,5 +106,4 @@ def pack_nibbles(codes: Bytes) -> Bytes:
 
 
 def unpack_nibbles(packed: Bytes) -> Bytes:
-    """The inverse of `pack_nibbles`."""
     return np.stack((packed & 15, packed >> 4), axis=-1).reshape(*packed.shape[:-1], -1)

@@ -163,7 +163,6 @@ def store_int8(file: WeightFile, matrix: FloatMatrix, arguments: CompileArgument
 
 
 def int8_stack(pieces: Pieces, arguments: CompileArguments) -> StackForm:
-    """Of experts."""
     return StackForm(8, KEPT_BLOCK)
 
 

@@ -114,7 +114,6 @@ KEEP = Method(
 
 
 def _store_w4(file: WeightFile, matrix: FloatMatrix, arguments: CompileArguments) -> StoredMatrix:
-    """With offsets."""
     return store_blocks(file, matrix, W4_FORM, lambda piece: as_blocks(piece, matrix.inputs))
 
 

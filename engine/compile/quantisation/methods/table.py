@@ -24,7 +24,6 @@ def quants_with(*activations: Activations) -> tuple[Quant, ...]:
 
 
 def method_of(arguments: CompileArguments) -> Method:
-    """How the layers are stored."""
     return METHODS[arguments.quant]
 
 

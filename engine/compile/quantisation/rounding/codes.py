@@ -66,7 +66,6 @@ class BlockCodes:
         return values.reshape(len(values), -1)[:, : self.inputs]
 
     def blocks(self) -> Blocks:
-        """As methods store them."""
         scales, zeros = self.grid.scales, self.grid.zeros
         if zeros is None or zeros.dtype != np.float32:
             return Blocks(self.bits, self.codes, scales, None if zeros is None else zeros.astype(np.uint8))

@@ -65,7 +65,6 @@ class CodeState:
 
     @property
     def codes(self) -> BlockCodes:
-        """As they are now."""
         given = self._given
         found = np.ascontiguousarray(np.rint(self.steps + self._zeros).T).astype(np.uint8).reshape(given.codes.shape)
         scales = np.ascontiguousarray(self.scales.T)

@@ -100,7 +100,6 @@ class LinearEdit:
 
     @property
     def changes_outputs(self) -> bool:
-        """Whether `outputs` does anything."""
         return self.output_scale is not None or self.output_rotation is not None
 
     def inputs(self, rows: Float64, norm_scale: Float64 | None) -> Float64:

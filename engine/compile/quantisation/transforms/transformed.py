@@ -23,7 +23,6 @@ class TransformedCheckpoint(Checkpoint):
 
     @property
     def edits(self) -> Edits:
-        """What is changed of `inner`."""
         return self._edits
 
     def __contains__(self, name: str) -> bool:

@@ -48,7 +48,6 @@ class Halves:
     size: int
 
     def places(self, wanted: Places) -> Places:
-        """Within each head."""
         inside = wanted % self.size
         return wanted - inside + 2 * (inside % (self.size // 2)) + inside // (self.size // 2)
 
@@ -113,7 +112,6 @@ def arrangements(architecture: GgufArchitecture, geometry: GgufGeometry) -> Mapp
 
 
 def _recurrent(spec: RecurrentSpec) -> dict[str, Arrangement]:
-    """Of gated DeltaNet layers."""
     before = 2 * spec.key_width
     has_tiles = spec.value_heads != spec.key_heads
     heads = Tiles(spec.key_heads, spec.value_heads // spec.key_heads, spec.value_dim) if has_tiles else None

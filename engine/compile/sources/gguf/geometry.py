@@ -30,7 +30,6 @@ class ArchitectureFields(ConfigFields):
         super().__init__(plain, self.title, prefix=prefix)
 
     def is_array(self, key: str) -> bool:
-        """Whether it is several values."""
         return isinstance(self.raw(key), list)
 
     def each(self, key: str, count: int, low: int, high: int, default: int | None = None) -> tuple[int, ...]:

@@ -103,12 +103,10 @@ class StoredRows:
 
     @property
     def rows(self) -> int:
-        """Runs of the last axis."""
         return math.prod(self.shape[:-1])
 
     @property
     def bytes(self) -> int:
-        """The whole tensor's."""
         return self.rows * self.row_bytes
 
 

@@ -45,7 +45,6 @@ class Projector:
 
     @property
     def fields(self) -> ArchitectureFields:
-        """Its metadata."""
         return ArchitectureFields(self.header, CLIP)
 
     def config(self, text: str) -> Facts:
@@ -61,7 +60,6 @@ class Projector:
 
     @property
     def layers(self) -> int:
-        """Of the encoder."""
         return _layers(self.fields)
 
     @property

@@ -56,7 +56,6 @@ def sentencepiece_tokenizer(fields: TokenizerFields, vocabulary: Vocabulary) -> 
 
 
 def in_order(*normalizers: Step) -> Step:
-    """One after the other."""
     return {"type": "Sequence", "normalizers": list(normalizers)}
 
 

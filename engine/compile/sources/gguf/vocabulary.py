@@ -20,8 +20,6 @@ ENDS = ("eos_token_id", "eot_token_id", "eom_token_id")
 
 
 class TokenKind(IntEnum):
-    """`tokenizer.ggml.token_type`."""
-
     NORMAL = 1
     UNKNOWN = 2
     CONTROL = 3
@@ -52,7 +50,6 @@ class Vocabulary:
         return found
 
     def document(self, model: Step, normalizer: Step | None, pre_tokenizer: Step | None, decoder: Step) -> Step:
-        """A tokenizer.json of these tokens."""
         steps = {"normalizer": normalizer, "pre_tokenizer": pre_tokenizer, "decoder": decoder}
         return {"version": "1.0", "added_tokens": self._added(), **steps, "model": model}
 

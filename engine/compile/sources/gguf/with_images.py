@@ -94,7 +94,6 @@ class WithImages(CheckpointView):
         return all(part in self._images for part in self._parts(name))
 
     def total_bytes(self) -> int:
-        """Of both files."""
         return self.inner.total_bytes() + self._images.total_bytes()
 
     def unused(self) -> list[str]:
@@ -163,7 +162,6 @@ class WithImages(CheckpointView):
         return name
 
     def _within(self, name: str) -> str:
-        """The way back."""
         for longer, shorter in ((self._form.root, TEXT), (self._form.head, HEAD)):
             if name.startswith(shorter):
                 return longer + name.removeprefix(shorter)

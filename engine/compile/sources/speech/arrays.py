@@ -24,7 +24,6 @@ class StoredArray:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of the numbers."""
         if not self.kind:
             return self.codes.shape
         from gguf.constants import GGMLQuantizationType  # noqa: PLC0415 (takes a moment)
@@ -34,7 +33,6 @@ class StoredArray:
 
     @property
     def bytes(self) -> int:
-        """As stored."""
         return self.codes.nbytes
 
     def rows(self, start: int, stop: int) -> "StoredArray":
@@ -42,7 +40,6 @@ class StoredArray:
         return StoredArray(self.codes[start:stop], None if self.scale is None else self.scale[start:stop], self.kind)
 
     def floats(self) -> Float32:
-        """The numbers."""
         if self.kind:
             from gguf.constants import GGMLQuantizationType  # noqa: PLC0415 (takes a moment)
             from gguf.quants import dequantize  # noqa: PLC0415

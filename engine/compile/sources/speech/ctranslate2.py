@@ -74,7 +74,6 @@ class _Reader(MappedReader):
         return name, StoredArray(self.take(size).view(dtype).reshape(shape))
 
     def text(self) -> str:
-        """The next name."""
         return self.take(self.number("H", MOST_NAME)).tobytes()[:-1].decode("utf-8", "replace")
 
 

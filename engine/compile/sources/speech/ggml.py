@@ -102,7 +102,6 @@ def _as_vector(name: str, array: StoredArray) -> StoredArray:
 
 class _Reader(MappedReader):
     def model(self) -> GgmlWhisper:
-        """Everything."""
         if self.take(len(WHISPER_MAGIC)).tobytes() != WHISPER_MAGIC:
             raise CompileError(f"{self.path} is not a file of whisper.cpp")
         sizes = {name: self.number("i", MOST_SIZE) for name in SIZES}
