@@ -108,15 +108,15 @@ SCALED_KINDS = ("llama3", "longrope", "linear")
 OF_TENSORS = ("partial_rotary_factor", "rope_theta", "type")  # told by them, or read elsewhere
 PROPORTIONAL = "proportional"  # the first frequencies of a whole table, the others do not turn
 MODEL_FILE = "config.json"
-RENAMED = {
+TOLD = {
     "factor": "factor",
     "low-freq-factor": "low_freq_factor",
     "high-freq-factor": "high_freq_factor",
     "original-max-position-embeddings": "original_max_position_embeddings",
     "short-factor": "short_factor",
     "long-factor": "long_factor",
-    "attention-factor": "attention_factor",
 }
+RENAMED = TOLD | {"attention-factor": "attention_factor"}  # which Genie is not told of
 
 
 def genie_rope(config: GenieConfig, model: Fields, rotary_dim: int, context_tokens: int) -> RopeSpec:

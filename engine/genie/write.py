@@ -18,7 +18,7 @@ from engine.bundle.specs import TableSpec
 from engine.bundle.vision import Cutting
 from engine.errors import BundleError
 from engine.genie.config import CONFIG_FILE, NO_BOS, load_fields
-from engine.genie.extras import BY_AXIS, SCALED_KINDS
+from engine.genie.extras import BY_AXIS, SCALED_KINDS, TOLD
 from engine.genie.images import ENCODER_FILE, PADS
 from engine.genie.parts import REALS
 from engine.genie.text import token_ids
@@ -120,14 +120,6 @@ def by_axis(rope: RopeSpec, merge: int) -> dict[str, object]:
 BACK_END_FILE = "htp_backend_ext_config.json"
 METADATA_FILE = "metadata.json"
 MAX_NEW_TOKENS = 2048
-SCALING_KEYS = {
-    "factor": "factor",
-    "low_freq_factor": "low-freq-factor",
-    "high_freq_factor": "high-freq-factor",
-    "original_max_position_embeddings": "original-max-position-embeddings",
-    "short_factor": "short-factor",
-    "long_factor": "long-factor",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,7 +294,7 @@ def _rotation(rope: RopeSpec, config: Mapping[str, object], merge: int) -> tuple
     if not isinstance(scaling, Mapping):
         raise BundleError(f"the rotation is scaled ({rope.kind}), which Genie can be told only from config.json")
     values = {**config, **scaling}
-    renamed = {new: values[old] for old, new in SCALING_KEYS.items() if values.get(old) is not None}
+    renamed = {ours: values[theirs] for ours, theirs in TOLD.items() if values.get(theirs) is not None}
     position = {
         "type": "rope",
         "rope-dim": rope.rotary_dim // 2,

@@ -78,19 +78,23 @@ def _read(config: ConfigFields) -> EncoderConfig:
     if activation not in _ACTIVATIONS:
         supported = ", ".join(_ACTIVATIONS)
         raise UnsupportedModel(f"activation {brief(activation)} is not supported (supported: {supported})")
-    rows = config.integer("max_position_embeddings", 1, 1 << 20, 512)
+    found = _usual(config, 30522, 512, _ACTIVATIONS[activation], has_biases=True)
+    return replace(found, table_rows=found.max_position)
+
+
+def _usual(config: ConfigFields, vocab: int, longest: int, activation: Activation, has_biases: bool) -> EncoderConfig:
+    """In the words of transformers. vocab, longest: where the config does not say."""
     return EncoderConfig(
         hidden=config.integer("hidden_size", 1, 1 << 16, 768),
         layers=config.integer("num_hidden_layers", 1, 1024, 12),
         heads=config.integer("num_attention_heads", 1, 1024, 12),
         ffn=config.integer("intermediate_size", 1, 1 << 20, 3072),
-        vocab=config.integer("vocab_size", 1, 1 << 22, 30522),
+        vocab=config.integer("vocab_size", 1, 1 << 22, vocab),
         token_types=config.integer("type_vocab_size", 1, 1024, 2),
-        max_position=rows,
+        max_position=config.integer("max_position_embeddings", 1, 1 << 20, longest),
         epsilon=config.number("layer_norm_eps", 1e-14, 1.0, 1e-12),
-        activation=_ACTIVATIONS[activation],
-        has_biases=True,
-        table_rows=rows,
+        activation=activation,
+        has_biases=has_biases,
     )
 
 
@@ -162,25 +166,11 @@ def _read_own(config: ConfigFields) -> EncoderConfig:
     activation = config.text("hidden_act", "silu")
     if activation not in ("silu", "swish"):
         raise UnsupportedModel(f"activation {brief(activation)} is not supported (supported: silu)")
-    hidden = config.integer("hidden_size", 1, 1 << 16, 768)
-    heads = config.integer("num_attention_heads", 1, 1024, 12)
-    longest = config.integer("max_position_embeddings", 1, 1 << 20, MAX_TRAINED)
-    usual = max(hidden // heads, 1)
+    found = _usual(config, 30528, MAX_TRAINED, Activation.GATED_SILU, has_biases=False)
+    usual, longest = max(found.hidden // found.heads, 1), found.max_position
     if config.integer("head_dim", 2, 1024, usual) != usual:
         raise UnsupportedModel("config.json: head_dim must be hidden_size / num_attention_heads")
-    return EncoderConfig(
-        hidden=hidden,
-        layers=config.integer("num_hidden_layers", 1, 1024, 12),
-        heads=heads,
-        ffn=config.integer("intermediate_size", 1, 1 << 20, 3072),
-        vocab=config.integer("vocab_size", 1, 1 << 22, 30528),
-        token_types=config.integer("type_vocab_size", 1, 1024, 2),
-        max_position=longest,
-        epsilon=config.number("layer_norm_eps", 1e-14, 1.0, 1e-12),
-        activation=Activation.GATED_SILU,
-        has_biases=False,
-        rope=read_rope(_with_theta(config, None), RopeReading(usual, longest, longest)),
-    )
+    return replace(found, rope=read_rope(_with_theta(config, None), RopeReading(usual, longest, longest)))
 
 
 def _read_first_release(config: ConfigFields) -> EncoderConfig:

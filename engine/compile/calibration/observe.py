@@ -14,9 +14,10 @@ from numpy.typing import NDArray
 from onnx import helper
 
 from engine.bundle.manifest import GraphSpec, TensorSpec
-from engine.bundle.model_spec import ModelSpec, RopeSpec
+from engine.bundle.model_spec import ModelSpec
 from engine.bundle.tensors import EMBEDS, FLOATS, IDS, MASK, ROTARY, WINDOW_MASK, WINDOW_ROTARY, Array
 from engine.bundle.variant import StepShape
+from engine.compile.calibration.attention import rotation_tables
 from engine.compile.calibration.encodings import Observed, Range
 from engine.compile.check.parity import plain_cpu
 from engine.compile.graphs.graph_builder import DEQUANTIZE, FloatGraph, WrittenGraph, value_info
@@ -136,14 +137,13 @@ def _row_inputs(model: ModelSpec, shape: StepShape, given: Passage, start: int) 
     mask[..., :start] = 0
     mask[0, 0, :, shape.past :][np.tri(shape.rows, dtype=bool)] = 0
     behind = np.concatenate([np.arange(shape.past), rows]) <= rows[:, None] - max(model.layer_windows, default=0)
-    tables = {name: _turned(model.rope, is_cos, rows) for name, is_cos in ROTARY.items()}
+    tables = dict(zip(ROTARY, rotation_tables(model.rope, rows), strict=True))
     if model.local_rope is not None:
-        tables |= {name: _turned(model.local_rope, is_cos, rows) for name, is_cos in WINDOW_ROTARY.items()}
+        tables |= zip(WINDOW_ROTARY, rotation_tables(model.local_rope, rows), strict=True)
     near = np.where(behind, np.float32(hidden), mask)
-    return {IDS if given.ndim == 1 else EMBEDS[0]: given[None], MASK: mask, WINDOW_MASK: near, **tables}
-
-
-def _turned(rope: RopeSpec, is_cos: bool, positions: NDArray[np.int64]) -> Array:
-    angles = positions[:, None] * np.array(rope.inverse_frequencies)
-    turned: Array = ((np.cos(angles) if is_cos else np.sin(angles)) * rope.factor).astype(np.float32)
-    return turned[None, None]
+    return {
+        IDS if given.ndim == 1 else EMBEDS[0]: given[None],
+        MASK: mask,
+        WINDOW_MASK: near,
+        **{name: table[None, None] for name, table in tables.items()},
+    }

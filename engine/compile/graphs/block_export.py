@@ -17,10 +17,10 @@ import msgspec
 import numpy as np
 from msgspec import Meta
 
-from engine.bundle.model_spec import RopeSpec
 from engine.bundle.specs import Heads, HeadSize, Layers, Name, Rows, TokenId, Tokens, Vocabulary
 from engine.bundle.variant import StepShape
 from engine.compile.arguments import QUANTS, Backend, CompileArguments, ExportArguments, Quant, Split, Target
+from engine.compile.calibration.attention import rotation_tables
 from engine.compile.compilation import check_all_used, overflow_refused
 from engine.compile.graphs.embedding import embed
 from engine.compile.graphs.graph_builder import GraphBuilder
@@ -40,7 +40,6 @@ from engine.compile.progress import ProgressSink
 from engine.compile.quantisation.packed import PackedLayer, PackedPart
 from engine.compile.quantisation.packer import WeightPacker
 from engine.compile.quantisation.weight_file import HalfWeightFile, StoredTensor, WeightFile
-from engine.compile.sources.checkpoint import Float32
 from engine.compile.sources.source import Source, open_source
 from engine.errors import CompileError, UnsupportedModel
 from engine.files import brief
@@ -231,18 +230,12 @@ def _write_graph(
     (part,) = plan_parts(Split.NONE, [range(network.spec.layers)])
     with weight_file(folder, WEIGHTS_FILE) as file, overflow_refused(Quant(export.quant)):
         packed = packer.pack(part, file, file)
-        tables = [file.add(name, table) for name, table in _rotary_tables(network.spec.rope, export.context).items()]
+        waves = rotation_tables(network.spec.rope, np.arange(export.context))
+        tables = [file.add(f"rotary_{kind}", wave) for kind, wave in zip(("cos", "sin"), waves, strict=True)]
     graph = GraphBuilder(dtype, StepShape(export.batch * export.block, export.context))
     ExportWriter(graph, LayerWriter(graph, lowering, network), network, export).write(packed, tables)
     (folder / GRAPH_FILE).write_bytes(graph.model("block_diffusion").SerializeToString())
     check_graph(folder / GRAPH_FILE)
-
-
-def _rotary_tables(rope: RopeSpec, context: int) -> dict[str, Float32]:
-    """cos and sin of the positions 0 to context, times the rotary factor."""
-    angles = np.outer(np.arange(context), np.array(rope.inverse_frequencies))
-    waves = {"rotary_cos": np.cos(angles), "rotary_sin": np.sin(angles)}
-    return {name: (wave * rope.factor).astype(np.float32) for name, wave in waves.items()}
 
 
 def _describe(arguments: ExportArguments, quant: Quant, source: Source, network: Network) -> BlockExport:
