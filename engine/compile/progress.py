@@ -31,8 +31,12 @@ class ProgressSink(Protocol):
         """A line worth keeping."""
 
 
-class SilentProgress(ProgressSink):
+class SilentProgress:
     """Drops everything."""
+
+    def stage(self, title: str, total: int, unit: str) -> None: ...
+    def advance(self, amount: int) -> None: ...
+    def note(self, text: str) -> None: ...
 
 
 class _Rate(ProgressColumn):
