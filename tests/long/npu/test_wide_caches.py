@@ -18,8 +18,9 @@ from engine.runtime.qnn.provider import EMULATOR, qnn_provider
 from engine.runtime.qnn.trial import check_bundle
 
 
+@pytest.mark.parametrize("quant", [Quant.W4A16, Quant.W8A16])
 def test_the_emulator_reads_and_writes_them_as_the_cpu_does(
-    tiny_checkpoint: Path, short_text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    quant: Quant, tiny_checkpoint: Path, short_text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(quality_stages, "CACHE_SHARE", 0.0)
 
@@ -28,7 +29,7 @@ def test_the_emulator_reads_and_writes_them_as_the_cpu_does(
             tiny_checkpoint,
             tmp_path / name,
             target=target,
-            quant=Quant.W4A16,
+            quant=quant,
             quality=quality,
             rows=(16,),
             context=(64,),

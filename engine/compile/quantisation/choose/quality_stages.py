@@ -107,9 +107,8 @@ def choose_codes_stage(work: Compilation) -> None:
     folder = work.folder / CODES
     folder.mkdir()
     codes, kept = CodesFolder(folder), kept_matrices(arguments, work.checkpoint, network)
-    share = 0.0
+    share = _widen(work, forms, texts, kept)
     if not forms.layers.has_rows:
-        share = _widen(work, forms, texts, kept)
         _scale_channels(work, forms.layers, texts, kept | work.wide)
     work.progress.stage(f"quality ({arguments.quality})", steps_of(network, forms), "matrices")
     chooser = Chooser(work.checkpoint, network, forms, codes, work.progress.advance, kept, work.wide)
@@ -130,31 +129,45 @@ def drop_codes_stage(work: Compilation) -> None:
 
 
 def _widen(work: Compilation, forms: Forms, texts: list[list[int]], kept: frozenset[str]) -> float:
-    """Find the matrices that get 8 bits, and their share of the weights. Vectors have no predictions to lose."""
-    if work.arguments.task is ModelTask.EMBED:
+    """Find the matrices that get 8 bits, and their share of the weights; for `best` also whether caches get 16.
+
+    Vectors have no predictions to lose.
+    """
+    has_rows, is_best = forms.layers.has_rows, work.arguments.quality is QualityLevel.BEST
+    if work.arguments.task is ModelTask.EMBED or (has_rows and not is_best):
         return 0.0
     work.progress.stage("8 bits", 1, "searches")
-    activations = method_of(work.arguments).activations
-    like_q4_k_m = activations is Activations.FLOAT32 or work.arguments.quality is QualityLevel.BEST
+    like_q4_k_m = method_of(work.arguments).activations is Activations.FLOAT32 or is_best
     some = texts[: -(-WIDE_TOKENS // len(texts[0]))]
     # What llama.cpp would make of the file: a turned stream loses something else.
     target = Aim.of(work.network, like_q4_k_m).target(work.original, work.original_network, some)
     losses = Losses(work.checkpoint, work.network, some)
-    of_caches = losses.kl({}, has_byte_caches=True) if activations is Activations.INTEGER else 0.0
-    if work.arguments.quality is QualityLevel.BEST and of_caches > CACHE_SHARE * target:
-        work.progress.note(
-            f"keys and values get 16 bits, twice the memory: with 8 they lose KL {of_caches:.4f}, more than "
-            f"{CACHE_SHARE} of {target:.4f}"
-        )
-        work.kv_dtype, of_caches = WIDE_KV_DTYPE, 0.0
+    of_caches = _lost_by_caches(work, losses, target)
+    work.progress.advance(1)
+    if has_rows:
+        return 0.0
     found = widened(losses, forms, kept, target, of_caches)
     work.wide = found.wide
     work.progress.note(
         f"{100 * found.share:.0f} % of the layers' weights get 8 bits, so that KL {found.kl:.4f} is expected beside "
         f"{found.target:.4f} of llama.cpp's " + ("Q4_K_M" if like_q4_k_m else f"Q4_0 times {Q4_0_SHARE}")
     )
-    work.progress.advance(1)
     return round(found.share, 4)
+
+
+def _lost_by_caches(work: Compilation, losses: Losses, target: float) -> float:
+    """KL [nats] of 8-bit caches, 0.0 without them; `best` has none where they lose much of what it may lose."""
+    if method_of(work.arguments).activations is not Activations.INTEGER:
+        return 0.0
+    lost = losses.kl({}, has_byte_caches=True)
+    if work.arguments.quality is not QualityLevel.BEST or lost <= CACHE_SHARE * target:
+        return lost
+    work.progress.note(
+        f"keys and values get 16 bits, twice the memory: with 8 they lose KL {lost:.4f}, more than "
+        f"{CACHE_SHARE} of {target:.4f}"
+    )
+    work.kv_dtype = WIDE_KV_DTYPE
+    return 0.0
 
 
 def _scale_channels(work: Compilation, form: CodeForm, texts: list[list[int]], kept: frozenset[str]) -> None:
