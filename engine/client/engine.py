@@ -30,6 +30,7 @@ from engine.config import EngineConfig
 from engine.errors import Busy, ContextLengthExceeded, EngineFailure, HexserveError, InvalidRequest
 from engine.grammar.compiler_pool import GrammarCompilerPool, compiler_command
 from engine.grammar.spec import GrammarSpec
+from engine.isolation.resident import give_back_freed
 from engine.logs.handler import server_log
 from engine.request import (
     Delivered,
@@ -406,4 +407,5 @@ def _load_prompts(folder: Path, manifest: Manifest, log: logging.Logger) -> Prom
     if maker.tokenizer.vocabulary > vocab:  # often a padding token that a fine-tune added and nobody sends
         text = "the tokenizer has ids up to %d, the model only up to %d: prompts with a larger one are refused"
         log.warning(text, maker.tokenizer.vocabulary - 1, vocab - 1)
+    give_back_freed()  # a tokenizer is read by way of three times its size
     return maker

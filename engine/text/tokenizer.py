@@ -48,13 +48,12 @@ class Tokenizer:
         try:
             self._special_aware = parsed(serialized)
             description = json.loads(serialized)
-            self._special_blind = parsed(_without_special_pieces(serialized, description))
+            self._special_blind = _special_blind(self._special_aware, description)
         except ValueError as error:
             raise BundleError(f"the tokenizer cannot be read: {error}") from error
         for instance in (self._special_aware, self._special_blind):
             instance.no_truncation()
             instance.no_padding()
-        self._special_blind.encode_special_tokens = True
         added = self._special_aware.get_added_tokens_decoder()
         self.special_tokens = {token.content: token_id for token_id, token in added.items() if token.special}
         self._special_ids = frozenset(self.special_tokens.values())
@@ -164,15 +163,24 @@ def parsed(serialized: str) -> tokenizers.Tokenizer:
         raise ValueError(one_line(error)) from error
 
 
-def _without_special_pieces(serialized: str, description: Mapping[str, Any]) -> str:
-    """Unigram may find a special token among its pieces; the others have no merge or word that leads to one."""
+def _special_blind(aware: tokenizers.Tokenizer, description: Mapping[str, Any]) -> tokenizers.Tokenizer:
+    """One for which a special token in a text is text.
+
+    Both share the vocabulary, which is large. Unigram alone may find a special token among its pieces; the others have
+    no merge or word that leads to one.
+    """
     model, added = description.get("model") or {}, description.get("added_tokens") or []
-    if model.get("type") != "Unigram":
-        return serialized
-    special = {token["content"] for token in added if token["special"]}
-    pieces = [["" if piece in special else piece, score] for piece, score in model["vocab"]]
-    plain = [token for token in added if not token["special"]]
-    return json.dumps({**description, "added_tokens": plain, "model": {**model, "vocab": pieces}})
+    if model.get("type") == "Unigram":
+        special = {token["content"] for token in added if token["special"]}
+        pieces = [["" if piece in special else piece, score] for piece, score in model["vocab"]]
+        plain = [token for token in added if not token["special"]]
+        blind = parsed(json.dumps({**description, "added_tokens": plain, "model": {**model, "vocab": pieces}}))
+    else:
+        blind = tokenizers.Tokenizer(aware.model)
+        blind.normalizer, blind.pre_tokenizer = aware.normalizer, aware.pre_tokenizer
+        blind.add_tokens([token for _, token in sorted(aware.get_added_tokens_decoder().items())])
+    blind.encode_special_tokens = True
+    return blind
 
 
 def _special_pattern(tokens: tuple[tokenizers.AddedToken, ...]) -> re.Pattern[str] | None:

@@ -25,6 +25,7 @@ from engine.errors import BundleError, StepFailed
 from engine.grammar.masks import GrammarMasks
 from engine.grammar.matching import load_tokenizer
 from engine.isolation.machine import usable_memory
+from engine.isolation.resident import give_back_read
 from engine.messages import Ready
 from engine.runtime.encoder import EncoderRuntime
 from engine.runtime.fixed_vision import FixedVisionGraph
@@ -152,6 +153,7 @@ def assemble(config: EngineConfig, open_runtime: OpenRuntime = open_onnx) -> Ass
     if kv_file is not None:
         with stages.stage("kv file"):
             kv_file.restore()
+    give_back_read(folder)
     stages.finish()
     keeps = reason_to_keep(manifest, scheduler, runtime, config.prefix_cache)
     ready = Ready(

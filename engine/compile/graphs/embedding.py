@@ -1,6 +1,7 @@
 """The embedding table: how it is stored, and how a graph looks tokens up in it. One form for each number of bits."""
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 
 import numpy as np
 import onnx
@@ -11,6 +12,7 @@ from engine.compile.calibration.encodings import Range, wide_encoding
 from engine.compile.graphs.graph_builder import CONTRIB, GraphBuilder
 from engine.compile.quantisation.methods.integer_blocks import int4_blocks
 from engine.compile.quantisation.methods.integer_graphs import int8_outputs
+from engine.compile.quantisation.methods.method import StoredMatrix
 from engine.compile.quantisation.packed import PackedTable
 from engine.compile.quantisation.weight_file import WeightFile
 from engine.errors import CompileError
@@ -35,6 +37,13 @@ def store_integer_table(file: WeightFile, slices: Callable[[], Iterable[Float32]
     scale = file.add(f"{NAME}_scale", np.array(encoding.scale, np.float32))
     zero = file.add(f"{NAME}_zero", np.array(encoding.zero_point, np.uint16))
     return PackedTable(16, weight, scale, zero_point=zero)
+
+
+def table_of(matrix: StoredMatrix) -> PackedTable:
+    """The table that a matrix [vocab, hidden] of blocks already is, perhaps a tied head's: the same bytes."""
+    assert matrix.scales is not None
+    weight = replace(matrix.weight, name=NAME, dims=(matrix.outputs, matrix.inputs * matrix.bits // 8))
+    return PackedTable(matrix.bits, weight, replace(matrix.scales, name=f"{NAME}_scales"), matrix.block)
 
 
 def _store_floats(file: WeightFile, slices: Iterable[Float32], dims: Dims, name: str) -> PackedTable:
@@ -97,7 +106,7 @@ def embed(graph: GraphBuilder, token_ids: str, table: PackedTable) -> str:
     if table.zero_point is not None:
         return _embed_codes(graph, token_ids, table)
     if table.block:
-        return _embed_nibbles(graph, token_ids, table)
+        return _embed_blocks(graph, token_ids, table)
     rows = graph.op("Gather", [graph.stored(table.weight), token_ids], axis=0)
     rows = _as_activations(graph, rows, table.weight.onnx_type)
     if table.scales is None:
@@ -113,11 +122,16 @@ def _embed_codes(graph: GraphBuilder, token_ids: str, table: PackedTable) -> str
     return graph.op("Gather", [real, token_ids], axis=0)
 
 
-def _embed_nibbles(graph: GraphBuilder, token_ids: str, table: PackedTable) -> str:
+def _embed_blocks(graph: GraphBuilder, token_ids: str, table: PackedTable) -> str:
     assert table.scales is not None
-    inputs = [graph.stored(table.weight), token_ids, graph.stored(table.scales)]
     rows = graph.op(
-        "GatherBlockQuantized", inputs, domain=CONTRIB, gather_axis=0, quantize_axis=1, block_size=table.block
+        "GatherBlockQuantized",
+        [graph.stored(table.weight), token_ids, graph.stored(table.scales)],
+        domain=CONTRIB,
+        gather_axis=0,
+        quantize_axis=1,
+        block_size=table.block,
+        bits=table.bits,
     )
     return _as_activations(graph, rows, onnx.TensorProto.FLOAT)
 

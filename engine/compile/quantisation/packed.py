@@ -20,7 +20,8 @@ class PackedLinear:
 class PackedTable:
     """The embedding [vocab, hidden].
 
-    bits 32 and 16: floats; 8: integers with scales [vocab, 1]; 4: two's complement with scales [vocab, blocks].
+    bits 32 and 16: floats; 8: integers with scales [vocab, 1]; 4: two's complement with scales [vocab, blocks]. In
+    blocks and unsigned: a matrix's codes around their middle, those of a tied head in its own bytes.
     With a zero point: unsigned 16-bit codes with one scale and one zero point, both scalars.
     """
 

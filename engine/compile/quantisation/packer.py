@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from engine.bundle.specs import ModelTask, RecurrentKind
-from engine.compile.graphs.embedding import store_integer_table, store_table
+from engine.compile.arguments import Quant
+from engine.compile.graphs.embedding import NAME, store_integer_table, store_table, table_of
 from engine.compile.graphs.pool import PartPlan
 from engine.compile.quantisation.expert_packer import ExpertPacker
 from engine.compile.quantisation.linear_packer import LinearSource, StreamPacker
@@ -47,7 +48,8 @@ class WeightPacker(StreamPacker):
     def pack(self, part: PartPlan, file: WeightFile, small: WeightFile) -> PackedPart:
         """Write the matrices of a part into its file; its table, norms and biases into `small`, perhaps the same."""
         names, spec = self._network.details.names, self._network.spec
-        table = self.table(small) if part.has_table else None
+        shares_table = part.has_table and part.has_head and spec.tied_head and self._keeps_table()
+        table = self.table(small) if part.has_table and not shares_table else None
         inputs = self.layer_inputs(file, small) if part.has_table and spec.layer_inputs else None
         spreading = self.spreading(file) if part.has_table and spec.streams > 1 else None
         layers = tuple(self._layer(file, small, layer) for layer in part.layers)
@@ -58,7 +60,20 @@ class WeightPacker(StreamPacker):
         final_norm = small.add("final_norm", self.norm(names.final_norm, spec.hidden) * np.float32(gain))
         head = None if self._arguments.task is ModelTask.EMBED else self._head(file)
         first = small.add("embedding_norm", self.norm(name, spec.hidden)) if (name := names.embedding_norm) else None
+        if shares_table and head is not None:
+            table = table_of(head.matrix)
         return PackedPart(table, layers, final_norm, head, first, inputs, spreading, self.merging(file))
+
+    def _keeps_table(self) -> bool:
+        """Whether rows can be looked up in the table's blocks as the file has them, and such blocks are kept."""
+        arguments, tensor = self._arguments, f"{self._network.details.names.embedding}.weight"
+        is_kept = head_method(arguments).quant is method_of(arguments).quant is Quant.KEEP
+        form = self._checkpoint.form(tensor)
+        if not is_kept or arguments.embedding_bits or arguments.task is ModelTask.EMBED or form is None:
+            return False
+        blocks = self._checkpoint.blocks(tensor, 0, 1)
+        lacks = form.order or form.has_zero_points or self._network.spec.hidden % form.block
+        return not lacks and blocks is not None and blocks.offsets is None
 
     def _layer(self, file: WeightFile, small: WeightFile, layer: int) -> PackedLayer:
         details, spec = self._network.details, self._network.spec
@@ -252,4 +267,6 @@ class WeightPacker(StreamPacker):
         dims = (spec.vocab, spec.hidden)
         if method_of(self._arguments).activations is Activations.INTEGER:
             return store_integer_table(file, lambda: self.slices(source), dims)
+        if self._keeps_table():
+            return table_of(self.store(file, NAME, source, method_of(self._arguments), None).matrix)
         return store_table(file, self.slices(source), dims, embedding_bits(self._arguments))

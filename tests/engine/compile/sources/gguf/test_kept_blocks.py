@@ -6,6 +6,7 @@ from typing import Any
 
 import gguf
 import numpy as np
+import onnxruntime as ort
 import pytest
 from gguf.constants import GGMLQuantizationType
 from numpy.typing import NDArray
@@ -18,7 +19,7 @@ from tests.engine.compile.sources.gguf.gguf_files import F16, F32, Floats, write
 
 Build = Callable[..., tuple[Path, Manifest]]
 Q4_0, Q8_0 = GGMLQuantizationType.Q4_0, GGMLQuantizationType.Q8_0
-Q4_1, Q4_K = GGMLQuantizationType.Q4_1, GGMLQuantizationType.Q4_K
+Q5_0, Q4_1, Q4_K = GGMLQuantizationType.Q5_0, GGMLQuantizationType.Q4_1, GGMLQuantizationType.Q4_K
 
 
 def far_from_the_edge(rows: Floats, kind: GGMLQuantizationType) -> NDArray[np.generic]:
@@ -128,6 +129,32 @@ def test_a_file_of_eight_bits_loses_next_to_nothing(tiny_checkpoint: Path, build
     path = write_gguf(tiny_checkpoint, tmp_path / "eight.gguf", Q8_0)
     _, manifest = build(path, quant=Quant.KEEP, layout=Layout.SEGMENTS)
     assert manifest.parity["kl"] < 2e-3
+
+
+@pytest.mark.parametrize("is_tied", [True, False], ids=["tied", "apart"])
+@pytest.mark.parametrize("kind", [Q4_0, Q5_0, Q8_0, Q4_K], ids=["Q4_0", "Q5_0", "Q8_0", "Q4_K"])
+def test_rows_are_looked_up_in_the_tables_own_blocks(
+    kind: GGMLQuantizationType,
+    is_tied: bool,
+    make_oracle: Callable[..., tuple[Any, Path]],
+    build: Build,
+    tmp_path: Path,
+) -> None:
+    """Each is the file's to the bit, and a tied head has the same bytes. Blocks with offsets become half precision."""
+    sizes = {"hidden_size": 256, "intermediate_size": 256, "num_hidden_layers": 1, "tie_word_embeddings": is_tied}
+    _, source = make_oracle("Llama", **sizes)
+    path = write_gguf(source, tmp_path / "m.gguf", kind, quantize=any_kind)
+    folder, manifest = build(path, quant=Quant.KEEP, layout=Layout.SEGMENTS)
+    file = {tensor.name: gguf.dequantize(tensor.data, tensor.tensor_type) for tensor in gguf.GGUFReader(path).tensors}
+    table, ids = file["token_embd.weight"], np.arange(manifest.model.vocab, dtype=np.int32)[None]
+    session = ort.InferenceSession(folder / "linear_1_of_2.onnx")
+    given = {each.name: np.zeros((1, 1, ids.size, each.shape[-1]), np.float32) for each in session.get_inputs()[1:]}
+    (rows,) = session.run(["hidden_out"], {"input_ids": ids, **given})
+    has_blocks = kind is not Q4_K
+    assert np.array_equal(rows[0], table if has_blocks else table.astype(np.float16).astype(np.float32))
+    beside = 16_384  # norms and the like
+    bits = {Q4_0: 4 + 1, Q5_0: 8 + 1, Q8_0: 8 + 1, Q4_K: 16}[kind] * (not (is_tied and has_blocks))
+    assert manifest.files["shared.data"].bytes < table.size * bits // 8 + beside
 
 
 @pytest.mark.parametrize(("name", "quant"), [("a.gguf", Quant.KEEP), ("a", Quant.INT8)])
