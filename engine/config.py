@@ -61,7 +61,7 @@ class EngineConfig:
     ] = 250.0
     embed_rows: int = 16
     prefix_cache: Annotated[bool, "Reuse equal prompt beginnings."] = True
-    kv_offload_mb: Annotated[int, Ge(0), "MiB for prompt beginnings that left the KV cache; 0 = none."] = 1024
+    kv_offload_mb: Annotated[int, Ge(0), "MiB that prompts which may come again take; 0 = none."] = 1024
     kv_file: Annotated[
         str,
         "File that keeps cached prompts over a restart, up to 1024 MiB or a larger kv_offload_mb.",
