@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from server.generation.resumption import COMMENT, RESUMABLE, DeliveredChoice, Resumption, noted
+from server.generation.stream import COMMENT, RESUMABLE, DeliveredChoice, Resumption, noted
 
 RESPONSES = "/v1/responses"
 RESUMABLE_PATHS = frozenset({"/v1/chat/completions", "/v1/completions", RESPONSES})

@@ -20,22 +20,20 @@ from server.api.openai.response_runs import StoredResponses
 from server.api.openapi import OpenApiDocument
 from server.generation.launch import Server
 from server.generation.stream import InputSlots
-from server.http.error_formats import encoded_error
-from server.http.errors import ClientLeft, Refusal, WireError, bounded, from_engine, from_validation
+from server.http.errors import ClientLeft, Refusal, WireError, bounded, encoded_error, from_engine, from_validation
 from server.http.in_flight import HeldUntilAnswered, InFlight
 from server.media.fetch import MediaFetcher
 from server.media.sources import MediaSources
 from server.middleware.access_log import CLIENT_LEFT_STATUS, WRITERS, AccessLog
-from server.middleware.auth import KeyRing
+from server.middleware.auth import KeyRing, Rates
 from server.middleware.checks import OPEN_PATHS, Guard, HeadChecks
-from server.middleware.limits import Rates
 from server.middleware.origins import EXPOSED, METHODS, is_loopback
 from server.models.families import ModelCollector
 from server.models.models import Models
 from server.observability.metrics import Metrics
 from server.observability.tracing import Layer
 from server.page import files as page
-from server.page.files import PATHS, read_page
+from server.page.files import PATHS
 from server.settings import Settings, listed
 
 
@@ -72,7 +70,6 @@ def create_app(
     if settings.page:
         routers += [documents.router, page.router, steps.router]
         app.state.document = OpenApiDocument(app, has_keys=len(keys) > 0)
-        app.state.page = read_page()
     for router in routers:
         app.include_router(router)
     app.add_middleware(HeldUntilAnswered)

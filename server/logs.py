@@ -24,7 +24,6 @@ class CleanFormatter(logging.Formatter):
         return _CONTROL.sub(" ", line)
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line and the traceback, if there is one."""
         return _CONTROL_IN_LINES.sub(" ", super().format(record))
 
 
@@ -39,6 +38,5 @@ def set_up_logging(level: str, bare: str = "") -> None:
 
 
 def flush_logs() -> None:
-    """Write what was logged before something else is written to stderr."""
     for handler in logging.getLogger().handlers:
         handler.flush()

@@ -166,7 +166,6 @@ class DrainingServer(uvicorn.Server):
         await self.ending.wait()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """As uvicorn's; asyncio takes one number for the queue of connections and for how many it accepts at once."""
         await super().startup(sockets)
         for listener in sockets or []:
             listener.listen(BACKLOG)

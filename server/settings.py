@@ -156,7 +156,6 @@ class Option:
 
     @property
     def choices(self) -> tuple[str, ...]:
-        """The words it may be, in any case; empty for any."""
         kind = get_args(self.annotation)[0]
         return get_args(kind) if get_origin(kind) is Literal else ()
 
@@ -178,7 +177,6 @@ class Option:
 
 
 def options() -> tuple[Option, ...]:
-    """Every setting, engine settings first."""
     found: list[Option] = []
     for owner, is_engine in ((EngineConfig, True), (Settings, False)):
         hints = get_type_hints(owner, include_extras=True)

@@ -12,7 +12,7 @@ from engine.bundle.manifest import GraphKind, GraphSpec, Manifest
 from engine.bundle.tensors import FLOATS, encoding_of
 from engine.bundle.variant import StepShape, shape_of
 from engine.compile.check.parity import plain_cpu
-from engine.runtime.tables import Tables
+from engine.runtime.embedded import Tables
 
 Array = NDArray[np.generic]
 Float32 = NDArray[np.float32]

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from prometheus_client.parser import text_string_to_metric_families
 
 from server.commands.bench.load import BenchLoad, Book, measure
-from server.commands.bench.prompts import PromptSource
+from server.commands.bench.measured import PromptSource
 from server.commands.bench.session import prepare, targets_at
 from server.commands.exit_codes import FAILED, INTERRUPTED, whole_numbers
 from server.commands.http_client import Unreachable

@@ -56,7 +56,6 @@ class AdmissionControl:
         self._waiting_tokens += prompt_tokens
 
     def started(self, request_id: str) -> None:
-        """A request has its first token: its prompt no longer waits."""
         waiting = self._inside.get(request_id, 0)
         if waiting:
             self._waiting_tokens -= waiting

@@ -1,27 +1,36 @@
-"""One model on several devices: a worker for each, one queue, and sequences that go from one to another.
+"""What computes for an engine: one worker, or for a model on several devices a worker for each, and one queue.
 
 Prompts are read and tokens are written where `placement` says. A sequence takes its full blocks of keys and values
-along (`engine/worker/hand_over.py`). A device that is lost leaves its sequences to the others, which compute them anew.
+along (`engine/worker/kv_file.py`). A device that is lost leaves its sequences to the others, which compute them anew.
 """
 
 import asyncio
 import shutil
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
 import msgspec
 
-from engine.client.hand_over_check import MOST_LOSS, HandOverCheck
 from engine.client.info import EngineState
-from engine.client.placement import MOVE_TOKEN_MS, DeviceCosts, DeviceLoad, candidates, reader, writer
+from engine.client.placement import (
+    MOST_LOSS,
+    MOVE_TOKEN_MS,
+    DeviceCosts,
+    DeviceLoad,
+    HandOverCheck,
+    candidates,
+    reader,
+    writer,
+)
 from engine.client.recovery import PendingRequest
 from engine.client.step_feed import StepFeed
-from engine.client.supervisor import Supervisor
-from engine.config import BLOCK_SIZE
+from engine.client.supervisor import Patience, Supervisor
+from engine.client.worker_process import HangBounds, worker_command
+from engine.config import BLOCK_SIZE, SAVER, EngineConfig
 from engine.errors import BundleError, HexserveError
 from engine.logs.handler import server_log
 from engine.messages import Ready, Stats, summed
@@ -61,7 +70,6 @@ class GroupDevice:
 
     @property
     def serves(self) -> bool:
-        """Whether it can take a request now."""
         return self.supervisor.state is EngineState.READY
 
 
@@ -116,7 +124,6 @@ class DeviceGroup:
 
     @property
     def stats(self) -> Stats:
-        """Counters and gauges of all devices together."""
         all_stats = [device.supervisor.stats for device in self._devices]
         gauges = ("running", "waiting", "kv_slots_used", "kv_slots_total")
         stages = [
@@ -343,3 +350,39 @@ def joined(readies: Sequence[Ready]) -> Ready:
         max_tokens_per_sequence=min(ready.max_tokens_per_sequence for ready in readies),
         variants=tuple(f"{ready.device}: {variant}" for ready in readies for variant in ready.variants),
     )
+
+
+Workers = Supervisor | DeviceGroup
+
+
+def open_workers(
+    config: EngineConfig,
+    command: Sequence[str] | None,
+    label: str,
+    deliver: Callable[[TokenEvent], None],
+    fail: Callable[[str, HexserveError], None],
+) -> Workers:
+    """By the settings; of the first worker by `command`, if there is one. Nothing has been started.
+
+    In the log a device's worker has the name of its bundle's folder.
+    """
+    patience = Patience(polite_s=max(Patience().polite_s, config.save_s))
+    bounds = HangBounds(config.step_timeout_s)
+    first = command or worker_command(config, label)
+    if not config.devices:
+        return Supervisor(first, deliver, fail, patience, hang_bounds=bounds, label=label)
+    other = worker_command(replace(config, bundle=config.devices, devices=""), label)
+    make = [
+        partial(Supervisor, own, patience=patience, hang_bounds=bounds, label=label or Path(bundle).name)
+        for own, bundle in ((first, config.bundle), (other, config.devices))
+    ]
+    return DeviceGroup(make, deliver, fail, label, config.power == SAVER)
+
+
+# Long enough for two blocks of any tokenizer.
+CHECK_TEXT = (
+    "The two lighthouses stand a mile apart. When fog comes in from the sea, the keeper of the first one rings a bell "
+    "three times, and the keeper of the second one answers. Nobody remembers who began it. The ships that pass hear "
+    "both bells and know from the time between them how far away the rocks are, and"
+)
+CHECKED_TOKENS = 64

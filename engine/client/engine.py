@@ -7,6 +7,7 @@ process belongs to the supervisor. Everything here runs on one event loop except
 import asyncio
 import logging
 import secrets
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -17,15 +18,13 @@ from engine import messages
 from engine.bundle.answer_format import Markers
 from engine.bundle.manifest import Manifest
 from engine.client.admission import AdmissionControl
-from engine.client.chat_prompts import ChatPrompts
-from engine.client.devices import DeviceGroup
+from engine.client.chat_prompts import ChatPrompts, check_embeds, decode_embeds, width_for
+from engine.client.devices import CHECK_TEXT, CHECKED_TOKENS, DeviceGroup, open_workers
 from engine.client.info import ClientLimits, EngineInfo, EngineState, engine_info
 from engine.client.pooling import PooledInput
-from engine.client.prompt_embeds import check_embeds, decode_embeds, width_for
 from engine.client.recovery import check_delivered
 from engine.client.step_feed import StepWatch
-from engine.client.token_stream import StopRules, TimingsRecord, TimingsSummary, TokenStream
-from engine.client.workers import CHECK_TEXT, CHECKED_TOKENS, open_workers
+from engine.client.token_stream import KEPT_REQUESTS, StopRules, TokenStream, timings_line
 from engine.config import EngineConfig
 from engine.errors import Busy, ContextLengthExceeded, EngineFailure, HexserveError, InvalidRequest
 from engine.grammar.compiler_pool import GrammarCompilerPool, compiler_command
@@ -76,7 +75,7 @@ class Engine:
         self._streams: dict[str, TokenStream] = {}
         self._submitted = 0
         self._empty = asyncio.Event()
-        self._timings_record = TimingsRecord()
+        self.finished: deque[RequestTimings] = deque(maxlen=KEPT_REQUESTS)
         self._threads = ThreadPoolExecutor(TEXT_THREADS, thread_name_prefix="hexserve-text")
         self._turn = asyncio.Lock()
         self._prompts: PromptMaker | None = None
@@ -146,8 +145,8 @@ class Engine:
         self._threads.shutdown(wait=False, cancel_futures=True)
         # Large, and an engine is part of a circle: they would wait for the garbage collector.
         self._prompts = self._chats = None
-        if was_running and self._info is not None and self._timings_record.summary().prompt_ms.samples:
-            self._log.info("%s", self._timings_record.summary().line())
+        if was_running and self._info is not None and self.finished:
+            self._log.info("%s", timings_line(self.finished))
 
     @property
     def state(self) -> EngineState:
@@ -174,13 +173,7 @@ class Engine:
 
     @property
     def unfinished(self) -> int:
-        """Requests that wait or run."""
         return len(self._streams)
-
-    @property
-    def timings(self) -> TimingsSummary:
-        """Means over the last finished requests."""
-        return self._timings_record.summary()
 
     def watch_steps(self) -> StepWatch:
         """Every step from now on; whoever asked ends it. Busy when too many watch."""
@@ -250,12 +243,10 @@ class Engine:
         return tokenizer.with_bos(ids) if add_special else ids
 
     async def detokenize(self, ids: Sequence[int]) -> str:
-        """Text of ids of the vocabulary, special tokens included."""
         tokenizer = self._text().tokenizer
         return await self._in_turn(lambda: tokenizer.decode(tuple(ids), skip_special=False))
 
     async def token_names(self, ids: Sequence[int]) -> tuple[str, ...]:
-        """The vocabulary's spelling of each id."""
         tokenizer = self._text().tokenizer
         return await self._in_turn(lambda: tuple(map(tokenizer.token_name, ids)))
 
@@ -376,14 +367,12 @@ class Engine:
             raise Busy.shutting_down() from None  # nobody cancelled us: the pool was shut down before its turn came
 
     def _deliver(self, event: TokenEvent) -> None:
-        """Called by the supervisor for every event of an unfinished request."""
         stream = self._streams.get(event.id)
         if stream is not None:
             self._admission.started(event.id)
             stream.feed(event)
 
     def _fail(self, request_id: str, error: HexserveError) -> None:
-        """Called by the supervisor when a request cannot go on."""
         stream = self._streams.get(request_id)
         if stream is not None:
             stream.fail(error)
@@ -395,7 +384,7 @@ class Engine:
         self._supervisor.abort(request_id)  # does nothing when the worker itself finished it
         self._admission.leave(request_id, finished=timings is not None)
         if timings is not None:
-            self._timings_record.add(timings)
+            self.finished.append(timings)
             self._log.debug("%s %s", request_id, timings.line())
         if not self._streams:
             self._empty.set()

@@ -37,7 +37,6 @@ class EngineInfo:
 
     @property
     def adapters(self) -> tuple[str, ...]:
-        """Names of the adapters, each a model to its callers."""
         return tuple(self.ready.adapters)
 
 

@@ -40,7 +40,6 @@ class StepWatch:
         self._filled.set()
 
     def end(self) -> None:
-        """No more comes; what has come can still be read. May be repeated."""
         if not self._ended:
             self._ended = True
             self._leave(self)
@@ -76,7 +75,6 @@ class StepFeed:
             watch.give(record)
 
     def close(self) -> None:
-        """End every watch and open no other; may be repeated."""
         self._is_closed = True
         for watch in list(self._watches):
             watch.end()

@@ -57,14 +57,6 @@ class Patience:
     start_attempts: int = 3
 
 
-def keep_all(pendings: Sequence[PendingRequest]) -> None:
-    """Nobody else goes on with them."""
-
-
-def ignore(pending: PendingRequest) -> None:
-    """Nobody takes it over."""
-
-
 class Supervisor:
     """All methods belong to one event loop. `deliver` and `fail` are plain calls on it and must not raise.
 
@@ -82,8 +74,8 @@ class Supervisor:
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         label: str = "",
-        on_loss: Callable[[Sequence[PendingRequest]], None] = keep_all,
-        on_handed: Callable[[PendingRequest], None] = ignore,
+        on_loss: Callable[[Sequence[PendingRequest]], None] = lambda _: None,
+        on_handed: Callable[[PendingRequest], None] = lambda _: None,
     ) -> None:
         self._log = server_log(label)
         self._on_loss, self._on_handed = on_loss, on_handed
@@ -142,7 +134,6 @@ class Supervisor:
         self.adopt(PendingRequest(request, list(emitted)))
 
     def adopt(self, pending: PendingRequest) -> None:
-        """Take over a request that another worker has begun."""
         self._pending[pending.request.id] = pending
         self._send_pending()
 
@@ -156,7 +147,6 @@ class Supervisor:
             self._worker.send(HandOver(request_id, caches))
 
     def progress(self, request_id: str) -> PendingRequest | None:
-        """How far an unfinished request is."""
         return self._pending.get(request_id)
 
     def abort(self, request_id: str) -> None:
@@ -168,7 +158,6 @@ class Supervisor:
             self._send_pending()  # it may have been a suspect that others waited for
 
     def drain(self) -> None:
-        """Take nothing new from now on; what runs goes on."""
         self._move(EngineState.DRAINING)
 
     async def close(self) -> None:
@@ -184,7 +173,6 @@ class Supervisor:
             self._first_ready.set_exception(failure)
 
     async def _keep_alive(self) -> None:
-        """Start workers until told to stop or until it is hopeless."""
         failed_starts = 0
         while True:
             reason = await self._run_worker()
@@ -368,5 +356,4 @@ class Supervisor:
 
 
 def add_stats(past: Stats, current: Stats, with_gauges: bool = True) -> Stats:
-    """Sum of the counters; the gauges are the current ones, or 0."""
     return msgspec.structs.replace(current if with_gauges else Stats(), **summed(past, current))

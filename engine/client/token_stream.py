@@ -3,76 +3,33 @@
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import replace
+from statistics import fmean
 
 from engine.errors import EngineFailure, HexserveError
 from engine.request import Delivered, Delta, GuessCounts, Request, RequestTimings, TokenEvent, TokenLogprob, rate
 from engine.text.assembler import StopRules, TextAssembler
 from engine.text.tokenizer import Tokenizer
 
-KEPT_REQUESTS = 1024
+KEPT_REQUESTS = 1024  # that the means are over
 
 
-@dataclass(frozen=True, slots=True)
-class Measure:
-    """One quantity over the recorded requests: the latest value, the mean, and how many values there were."""
+def timings_line(finished: Collection[RequestTimings]) -> str:
+    """Means in one line, in the form of `RequestTimings.line`; each over the requests that have the quantity."""
 
-    last: float
-    mean: float
-    samples: int
+    def mean(values: Iterable[float | None]) -> float:
+        known = [value for value in values if value is not None]
+        return fmean(known) if known else 0.0
 
-
-@dataclass(frozen=True, slots=True)
-class TimingsSummary:
-    """Milliseconds per request, tokens per second of each phase, useful rows per step, accepted per drafted guess."""
-
-    prompt_ms: Measure
-    generate_ms: Measure
-    prompt_tps: Measure
-    generate_tps: Measure
-    rows_per_step: Measure
-    acceptance: Measure
-
-    def line(self) -> str:
-        """The means in one line, in the form of `RequestTimings.line`."""
-        return (
-            f"requests:{self.prompt_ms.samples} "
-            f"prompt:{self.prompt_ms.mean:.1f}ms generate:{self.generate_ms.mean:.1f}ms "
-            f"tps:prompt={self.prompt_tps.mean:.1f} generate={self.generate_tps.mean:.1f} "
-            f"rows/step={self.rows_per_step.mean:.1f} acceptance={self.acceptance.mean:.2f}"
-        )
-
-
-class TimingsRecord:
-    """The last `kept` finished requests. Owned by the client; a request is added once, when it finishes."""
-
-    def __init__(self, kept: int = KEPT_REQUESTS) -> None:
-        self._finished: deque[RequestTimings] = deque(maxlen=kept)
-
-    def add(self, timings: RequestTimings) -> None:
-        self._finished.append(timings)
-
-    def summary(self) -> TimingsSummary:
-        """Means over the record. Quantities a request does not have (a rate without tokens) are left out of theirs."""
-        kept = self._finished
-        return TimingsSummary(
-            prompt_ms=_measure([one.prompt_ms for one in kept]),
-            generate_ms=_measure([one.generate_ms for one in kept]),
-            prompt_tps=_measure([rate(one.computed_tokens, one.prompt_ms) or None for one in kept]),
-            generate_tps=_measure([rate(one.generated_tokens - 1, one.generate_ms) or None for one in kept]),
-            rows_per_step=_measure([one.step_rows / one.steps if one.steps else None for one in kept]),
-            acceptance=_measure(
-                [one.accepted_tokens / one.drafted_tokens if one.drafted_tokens else None for one in kept]
-            ),
-        )
-
-
-def _measure(values: Sequence[float | None]) -> Measure:
-    known = [value for value in values if value is not None]
-    if not known:
-        return Measure(0.0, 0.0, 0)
-    return Measure(known[-1], sum(known) / len(known), len(known))
+    prompt = mean(rate(one.computed_tokens, one.prompt_ms) or None for one in finished)
+    generate = mean(rate(one.generated_tokens - 1, one.generate_ms) or None for one in finished)
+    acceptance = mean(one.accepted_tokens / one.drafted_tokens for one in finished if one.drafted_tokens)
+    return (
+        f"requests:{len(finished)} prompt:{mean(one.prompt_ms for one in finished):.1f}ms "
+        f"generate:{mean(one.generate_ms for one in finished):.1f}ms tps:prompt={prompt:.1f} generate={generate:.1f} "
+        f"rows/step={mean(one.step_rows / one.steps for one in finished if one.steps):.1f} acceptance={acceptance:.2f}"
+    )
 
 
 __all__ = ["StopRules", "TokenStream"]
@@ -133,7 +90,6 @@ class TokenStream:
         self._end(None)
 
     def feed(self, event: TokenEvent) -> None:
-        """Take one event of the worker (called by the engine)."""
         if not self._ended:
             self._take(event, self._assembler.feed(event))
 

@@ -41,7 +41,6 @@ class HangBounds:
 
     @property
     def period_s(self) -> float:
-        """Seconds between two looks at the worker."""
         return min(LONGEST_PERIOD_S, self.step_s / PERIODS_PER_BOUND) if self.step_s else LONGEST_PERIOD_S
 
     def reload_s(self, slowest_load_s: float) -> float:
@@ -70,7 +69,6 @@ class Watchdog:
         self.load_s = 0.0  # seconds it has loaded, or took to
 
     def ready(self) -> None:
-        """It has loaded; from now on it answers pings."""
         self._is_ready = True
 
     def heard(self, beat: Heartbeat) -> None:
@@ -95,7 +93,9 @@ class Watchdog:
         self._stuck_s += step_s if self._last.is_busy else 0.0
         if self._silent_s >= self._bounds.step_s:
             return f"did not answer for {self._silent_s:.0f} s"
-        if self._stuck_s >= self._step_bound_s():
+        least_s, expected_ms = self._bounds.step_s, self._last.expected_ms
+        bound_s = max(least_s, STEP_FACTOR * expected_ms / 1000) if expected_ms else UNKNOWN_FACTOR * least_s
+        if self._stuck_s >= bound_s:
             return f"has been in one step for {self._stuck_s:.0f} s"
         return None
 
@@ -104,10 +104,6 @@ class Watchdog:
         is_due = self._is_ready and bool(self._bounds.step_s) and not self._is_asked
         self._is_asked = self._is_asked or is_due
         return is_due
-
-    def _step_bound_s(self) -> float:
-        least_s, expected_ms = self._bounds.step_s, self._last.expected_ms
-        return max(least_s, STEP_FACTOR * expected_ms / 1000) if expected_ms else UNKNOWN_FACTOR * least_s
 
 
 STDIN, STDOUT = 0, 1
@@ -118,7 +114,6 @@ OnReport = Callable[["WorkerProcess", Report], None]
 
 
 def worker_command(config: EngineConfig, label: str = "") -> list[str]:
-    """The command line that starts a worker for `config`. label: the model's name in its log lines, '' = none."""
     return module_command("engine.worker", msgspec.json.encode(config).decode(), label)
 
 
@@ -156,12 +151,10 @@ class WorkerProcess(asyncio.SubprocessProtocol):
 
     @property
     def unsent_bytes(self) -> int:
-        """Bytes of commands the worker has not read yet."""
         pipe = self._input()
         return pipe.get_write_buffer_size() if pipe is not None else 0
 
     def send(self, command: Command) -> None:
-        """Write one command; nothing happens when the worker is already gone."""
         pipe = self._input()
         if pipe is not None and not pipe.is_closing():
             pipe.write(frame(command))
@@ -173,13 +166,12 @@ class WorkerProcess(asyncio.SubprocessProtocol):
         if pipe is not None:
             pipe.close()
         for seconds, harder in ((polite_s, self.terminate), (terminate_s, self.kill)):
-            if await self._gone_within(seconds):
+            if (await asyncio.wait([self.ended], timeout=seconds))[0]:
                 return
             harder()
         await asyncio.wait([self.ended])
 
     def terminate(self) -> None:
-        """SIGTERM; on Windows the process ends at once."""
         self._signal(_terminate)
 
     def kill(self) -> None:
@@ -256,10 +248,6 @@ class WorkerProcess(asyncio.SubprocessProtocol):
             return
         with contextlib.suppress(ProcessLookupError):  # it was faster
             action(self._transport)
-
-    async def _gone_within(self, seconds: float) -> bool:
-        done, _ = await asyncio.wait([self.ended], timeout=seconds)
-        return bool(done)
 
 
 def _terminate(transport: asyncio.SubprocessTransport) -> None:

@@ -97,7 +97,6 @@ class ActiveBlock:
 
     @property
     def masked(self) -> tuple[int, ...]:
-        """Positions in the block whose tokens are not chosen yet."""
         return tuple(place for place in range(self.known, self.settings.block_length) if place not in self.settled)
 
     def row_tokens(self, known: Sequence[int]) -> tuple[int, ...]:
@@ -115,7 +114,6 @@ class ActiveBlock:
 
     @property
     def leading(self) -> tuple[Prediction, ...]:
-        """What is settled before the first mask: these tokens are final, and so is their order."""
         masked = self.masked
         end = masked[0] if masked else self.settings.block_length
         return tuple(self.settled[place] for place in range(self.known, end))

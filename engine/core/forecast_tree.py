@@ -50,7 +50,6 @@ class ForecastTree:
 
     @property
     def depth(self) -> int:
-        """Of the deepest node."""
         return self.depths[self.nodes - 1]
 
     def forecast_rows(self, node: int) -> range:

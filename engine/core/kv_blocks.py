@@ -139,13 +139,11 @@ class BlockPool:
         return blocks, contents
 
     def acquire(self, blocks: Iterable[int]) -> None:
-        """Add a reference to blocks found by `lookup`."""
         for block in blocks:
             self._cached.pop(block, None)
             self._references[block] += 1
 
     def release(self, blocks: Iterable[int]) -> None:
-        """Drop one reference of each block; the last one leaves it cached (if its contents are keyed) or free."""
         # Reversed, so that the end of a prefix is forgotten before its beginning.
         for block in reversed(tuple(blocks)):
             assert self._references[block] > 0, f"block {block} released twice"
@@ -158,7 +156,6 @@ class BlockPool:
                 self._empty(block)
 
     def register(self, block: int, key: BlockKey) -> None:
-        """Say what a full, referenced block contains. The first block with a key wins; a duplicate stays private."""
         if key not in self._block_of and block not in self._key_of:
             self._key_of[block] = key
             self._block_of[key] = block
@@ -174,7 +171,6 @@ class BlockPool:
             del self._block_of[self._key_of.pop(block)]
 
     def lookup(self, keys: Sequence[BlockKey]) -> tuple[int, ...]:
-        """Blocks of the longest known prefix of `keys`."""
         blocks = []
         for key in keys:
             block = self._block_of.get(key)
@@ -251,7 +247,6 @@ class RecentKeys:
         return iter(self._keys)
 
     def touch(self, key: BlockKey) -> None:
-        """Mark a key as just used."""
         self._keys.move_to_end(key)
 
     def put(self, key: BlockKey, needed: Collection[BlockKey] = ()) -> list[BlockKey]:
@@ -267,5 +262,4 @@ class RecentKeys:
         return old
 
     def discard(self, key: BlockKey) -> bool:
-        """Forget a key; whether it was there."""
         return key in self._keys and self._keys.pop(key) is None

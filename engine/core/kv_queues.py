@@ -107,7 +107,6 @@ class PoolQueues:
         return self.sight.held(len(sequence.tokens) - gone * self.blocks.block_size) - own
 
     def grow(self, sequence: Sequence, blocks: int) -> bool:
-        """Give a sequence `blocks` blocks in all; False when those not reserved for others are too few."""
         missing = blocks - len(sequence.blocks)
         if missing <= 0:
             return True
@@ -236,7 +235,6 @@ class PoolQueues:
         self.prefill_starved = waits and (not has_rows or is_due)
 
     def enqueue(self, sequence: Sequence) -> None:
-        """Put a sequence that holds its blocks into the queue of what it needs next."""
         if sequence.rows_wanted > sequence.decode_rows:
             sequence.move(SequenceStatus.PREFILL)
             self.prefill_queue[sequence.id] = sequence
@@ -277,7 +275,6 @@ class PoolQueues:
         sequence.registered = full
 
     def hand_over(self, sequence: Sequence, blocks: list[int]) -> None:
-        """Give a newcomer the blocks that hold its computed beginning."""
         sequence.blocks, sequence.registered = blocks, len(blocks)
         sequence.computed = len(blocks) * self.blocks.block_size
         sequence.freed = blocks.count(GONE)
@@ -285,7 +282,6 @@ class PoolQueues:
         self.windows.hold(blocks[sequence.behind :])
 
     def leave(self, sequence: Sequence) -> None:
-        """Take a sequence out of the queues and its blocks back."""
         self.prefill_queue.pop(sequence.id, None)
         self.decode_queue.pop(sequence.id, None)
         self._release_windows(sequence.blocks[sequence.behind :])
@@ -354,7 +350,6 @@ class PooledTurns:
         return texts + prompts if self.is_due else prompts + texts
 
     def filled(self, taken: Rows, prefills: Rows, padding: int) -> Rows:
-        """The rows that prompts take, and in place of padding more rows of texts."""
         rows = {sequence.id: (sequence, count) for sequence, count in taken}
         for sequence, most in prefills:
             if sequence.is_pooled and padding > 0:

@@ -122,8 +122,6 @@ class Segment:
 
 
 class MoveKind(StrEnum):
-    """What happens to a block's contents."""
-
     OFFLOAD = "offload"  # copied from the block to the host cache
     LOAD = "load"  # copied from the host cache to the block
     EVICT = "evict"  # the host cache's copy is forgotten; the block is irrelevant
@@ -148,7 +146,6 @@ class StepPlan:
 
     @property
     def rows_used(self) -> int:
-        """Useful rows; the rest of `shape.rows` is padding."""
         return sum(len(segment.tokens) for segment in self.segments)
 
 

@@ -145,7 +145,6 @@ class Share:
 
     @property
     def useful(self) -> int:
-        """Rows that are not padding."""
         return self.decodes + self.prefill_rows
 
 
@@ -205,7 +204,6 @@ class _Candidate:
 
 
 def _candidates(shapes: ShapeTable, costs: CostTable, demand: Demand, extent: Extent) -> list[_Candidate]:
-    """Every shape that may run and has a useful row."""
     shares = [_split(shape, demand, shapes.slots, shapes.unit) for shape in _options(shapes, demand, extent)]
     if shapes.segmented and not shapes.fixed and demand.pieces:  # what an image is too large for is no padding
         shares = [replace(share, shape=_segmented(share.useful, demand, extent)) for share in shares if share.useful]

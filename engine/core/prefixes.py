@@ -54,7 +54,6 @@ class StateBorders:
         return keys[known:] if self.is_recurrent else keys[known : known + 1]
 
     def start(self, sequence: Sequence) -> None:
-        """A sequence was let in; what is computed of it, another one has computed."""
         if sequence.id in self._ended:  # what it had will not be read, but replaced
             self._ended.remove(sequence.id)
         if self.is_recurrent and sequence.computed:

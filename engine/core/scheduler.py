@@ -256,7 +256,6 @@ class Scheduler(Planner):
         return bool(texts)
 
     def _start(self, sequence: Sequence, blocks: list[int]) -> None:
-        """Let a sequence in; `blocks` hold what is computed of its beginning."""
         del self._waiting[sequence.id]
         self._pool.hand_over(sequence, blocks)
         self.states.start(sequence)

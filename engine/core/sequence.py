@@ -31,7 +31,6 @@ class Capacity:
 
 
 def blocks_for(tokens: int, block_size: int) -> int:
-    """Blocks that hold `tokens` cached tokens."""
     return -(-tokens // block_size)
 
 
@@ -44,8 +43,6 @@ Rank = tuple[bool, int, int]
 
 
 class SequenceStatus(StrEnum):
-    """Where a sequence stands."""
-
     WAITING = "waiting"  # holds no columns
     PREFILL = "prefill"  # more still to compute than a decode does
     DECODE = "decode"  # one token to compute, the newest; of blocks: one that is denoised, or one to keep and the next
@@ -107,7 +104,6 @@ class Sequence:
 
     @property
     def is_finished(self) -> bool:
-        """Whether it has ended, however it did; it holds no blocks and is in no queue."""
         return self.status is SequenceStatus.FINISHED
 
     @property
@@ -253,7 +249,6 @@ def append_tokens(sequence: Sequence, new_tokens: Iterable[int], limit: int) -> 
 
 
 def ends_within(sequence: Sequence, new_tokens: Iterable[int], limit: int) -> bool:
-    """Whether `append_tokens` would end the answer."""
     params, known = sequence.request.params, len(sequence.tokens)
     return any(
         not params.max_tokens or _end_of(params, token, sequence.generated + added, known + added >= limit) is not None

@@ -20,8 +20,6 @@ from engine.request import Request
 
 
 class GuessKind(StrEnum):
-    """Where a guess comes from."""
-
     LOOKUP = "lookup"  # the sequence's own tokens
     PREDICTION = "prediction"  # what the caller expects the answer to be
     DRAFT = "draft"  # a draft model
@@ -52,7 +50,6 @@ class Acceptance:
             self.judged = self.judged * self.decay + 1.0
 
     def rate(self, prior: float) -> float:
-        """The expected share of right guesses, 0 to 1, where `prior` is expected without any."""
         return (self.right + PRIOR_WEIGHT * prior) / (self.judged + PRIOR_WEIGHT)
 
 
@@ -116,7 +113,6 @@ class Offer:
 
     @property
     def worth(self) -> float:
-        """Tokens that all of it is expected to give."""
         return sum(worths(self.rate, len(self.tokens)))
 
 

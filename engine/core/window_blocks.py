@@ -75,7 +75,6 @@ class WindowBlocks:
 
     @property
     def held(self) -> int:
-        """Blocks of sequences, each counted for every sequence that holds it."""
         return self._held
 
     @property
@@ -124,7 +123,6 @@ class WindowBlocks:
         self._trim()
 
     def forget(self, blocks: Iterable[int]) -> None:
-        """These are free: nobody wants any layer's columns of them."""
         for block in blocks:
             self._kept.pop(block, None)
             self._dropped.discard(block)

@@ -10,8 +10,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.bundle.manifest import load_manifest
-from engine.doctor.machine import environment, machine_facts, versions
-from engine.doctor.machine_checks import X_ELITE, Check, CheckStatus, chip_of, machine_checks
+from engine.doctor.machine import (
+    X_ELITE,
+    Check,
+    CheckStatus,
+    chip_of,
+    environment,
+    machine_checks,
+    machine_facts,
+    versions,
+)
 from engine.errors import BundleError
 from engine.processes import child_environment, module_command
 from engine.runtime.qnn.environment import MISSING, explain, library_folder, package_version

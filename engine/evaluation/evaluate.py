@@ -119,7 +119,6 @@ class TextWindow:
 
     @property
     def targets(self) -> tuple[int, ...]:
-        """The tokens that are scored; the logits of each are those of the position before it."""
         return self.tokens[self.first :]
 
 

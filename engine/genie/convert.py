@@ -18,8 +18,7 @@ from engine.bundle.manifest import FORMAT_VERSION, FileEntry, describe_file, sav
 from engine.errors import BundleError
 from engine.genie.read import GenieBundle
 from engine.genie.text import TEMPLATE_FILE, TOKENIZER_FILE
-from engine.runtime.qnn.binary import BinaryInfo
-from engine.runtime.qnn.ep_context import write_wrapper
+from engine.runtime.qnn.binary import BinaryInfo, write_wrapper
 from engine.runtime.qnn.reader import describe_binary, runtime_version
 
 SPARE_BYTES = 64 * 1024 * 1024

@@ -28,8 +28,7 @@ from engine.files import TOKENIZER_BYTES, confined, is_regular
 from engine.genie.config import Fields, load_fields, load_optional
 from engine.genie.parts import INTEGERS
 from engine.genie.text import GenieText, read_metadata, token_ids
-from engine.runtime.qnn.binary import BinaryGraph, BinaryInfo, BinaryTensor
-from engine.runtime.qnn.ep_context import ContextNode
+from engine.runtime.qnn.binary import BinaryGraph, BinaryInfo, BinaryTensor, ContextNode
 
 log = logging.getLogger("hexserve.genie")
 

@@ -33,8 +33,7 @@ from engine.genie.parts import Part, Slot, read_part
 from engine.genie.roles import Role
 from engine.genie.text import GenieText, read_genie_text, read_metadata, sample_of
 from engine.genie.variants import Variant, cache_inputs, find_variants
-from engine.runtime.qnn.binary import BinaryInfo
-from engine.runtime.qnn.ep_context import ContextNode
+from engine.runtime.qnn.binary import BinaryInfo, ContextNode
 from engine.runtime.qnn.reader import check_age
 
 IDS_TYPE = "int32"  # what is kept of a token where graphs keep neither key nor value

@@ -23,8 +23,7 @@ from engine.genie.read import TARGETS, USUAL_CHIP, GenieBundle, Wrapper
 from engine.genie.text import TOKENIZER_FILE, GenieText, read_metadata
 from engine.models.encoder_families import NO_ROTATION
 from engine.models.speech import CONVOLUTION_STRIDE
-from engine.runtime.qnn.binary import BinaryGraph, BinaryInfo
-from engine.runtime.qnn.ep_context import ContextNode
+from engine.runtime.qnn.binary import BinaryGraph, BinaryInfo, ContextNode
 from engine.runtime.qnn.reader import check_age
 from engine.speech.special_tokens import Window, WordList, never_first, never_spoken, speech_spec, tokenizer_of
 from engine.text.tokenizer import parsed

@@ -186,7 +186,6 @@ class CallGrammar:
         self._most = 1 if calls.form.between is None else calls.most
 
     def text(self) -> str:
-        """The whole grammar; raises Unusable for parameters that cannot be enforced."""
         for number, tool in enumerate(self._calls.tools):
             self._tool(number, tool)
         self._rules.rule("call", " | ".join(f"call_{number}" for number in range(len(self._calls.tools))))
@@ -272,5 +271,4 @@ class CallGrammar:
 
 
 def _times(most: int) -> str:
-    """How often more calls may follow the first."""
     return "*" if most == 0 else f"{{0,{most - 1}}}"

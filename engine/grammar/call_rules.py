@@ -25,7 +25,6 @@ class Literals:
         self._pattern = re.compile("|".join(map(re.escape, ordered))) if ordered else None
 
     def control(self, text: str) -> int | None:
-        """The id of a text that is one control token."""
         return self._controls.get(text)
 
     def split(self, text: str) -> list[tuple[str, int | None]]:
@@ -163,7 +162,6 @@ class Parameters:
         return found
 
     def may_end(self, start: int) -> bool:
-        """Whether nothing has to follow."""
         return not any(name in self._required for name in self.names[start:])
 
 

@@ -15,7 +15,7 @@ from llguidance import LLMatcher, LLTokenizer, grammar_from
 
 from engine.grammar.call_grammar import CallGrammar
 from engine.grammar.call_rules import ANYTHING, Literals, Unusable, escaped, loaded
-from engine.grammar.matching import GrammarFailed, checked, control_tokens, load_tokenizer, new_matcher
+from engine.grammar.masks import GrammarFailed, checked, control_tokens, load_tokenizer, new_matcher
 from engine.grammar.spec import (
     Cfg,
     Choice,
@@ -30,7 +30,7 @@ from engine.grammar.spec import (
     decode_spec,
     encode,
 )
-from engine.isolation.inside import Opened, serve
+from engine.isolation.framing import Opened, serve
 
 # Syntax of Lark and of %json: llguidance's docs/syntax.md.
 # Bounded: with any amount allowed a model can write line breaks until max_tokens. Enough for deep indentation.

@@ -80,7 +80,6 @@ class GrammarCompilerPool:
         return answer.grammar
 
     async def close(self) -> None:
-        """End every compiler. May be repeated."""
         await self._helpers.close()
 
     async def _in_turn(self, encoded: bytes) -> Compiled:

@@ -1,7 +1,16 @@
-"""Frames of every pipe between our processes: a 4-byte little-endian length and that many bytes, whatever they mean."""
+"""Frames of every pipe between our processes: a 4-byte little-endian length and that many bytes, whatever they mean.
+
+The inside of a helper process: its frames, and the bounds that it sets itself.
+"""
 
 import asyncio
+import contextlib
+import os
+import signal
 import struct
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import BinaryIO
 
 MAX_FRAME_BYTES = 256 * 1024 * 1024
@@ -20,7 +29,6 @@ class FrameSplitter:
         return len(self._pending)
 
     def push(self, data: bytes) -> None:
-        """Take more bytes."""
         self._pending += data
 
     def pop(self) -> bytes | None:
@@ -61,3 +69,88 @@ def _body_bytes(header: bytes) -> int:
     if length > MAX_FRAME_BYTES:
         raise ValueError(f"frame of {length} bytes exceeds {MAX_FRAME_BYTES}: not a message stream")
     return length
+
+
+class HelperFrames:
+    """Frames on the standard streams. Whatever else is printed goes to standard error and breaks no frame."""
+
+    def __init__(self) -> None:
+        self._bodies, self._answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
+        os.dup2(2, 1)
+
+    def read(self) -> bytes | None:
+        """Block for the next frame and tell the parent that it is taken; None when the parent is gone."""
+        body = read_frame(self._bodies)
+        if body is not None:
+            self.write(b"")
+        return body
+
+    def write(self, body: bytes) -> None:
+        """Answer; ends the process when the parent is gone."""
+        try:
+            self._answers.write(framed(body))
+            self._answers.flush()
+        except BrokenPipeError:
+            os._exit(0)
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """What a helper made of its opening. answer: what it answers to each question, in `longest_s` or its end.
+
+    None when it can answer none: `reply` says why.
+    """
+
+    reply: bytes
+    longest_s: float = 0.0
+    answer: Callable[[bytes], bytes] | None = None
+
+
+def serve(most_bytes: int, opened: Callable[[bytes], Opened]) -> int:
+    """Say that we are up, answer the opening and then each question until end of input, within so much memory.
+
+    The status to exit with: 3 when we can answer none.
+    """
+    bound_memory(most_bytes)
+    frames = HelperFrames()
+    frames.write(b"")
+    opening = frames.read()
+    if opening is None:
+        return 0
+    made = opened(opening)
+    frames.write(made.reply)
+    if made.answer is None:
+        return 3
+    while (question := frames.read()) is not None:
+        with ending_after(made.longest_s):
+            answer = made.answer(question)
+        frames.write(answer)
+    return 0
+
+
+def bound_memory(most_bytes: int) -> None:
+    """Bound our address space, and never loosen a tighter bound that we were started with.
+
+    Linux only: macOS does not keep this limit, Windows has none. There the time limit has to do.
+    """
+    if sys.platform == "linux":
+        import resource  # noqa: PLC0415 (Windows has none)
+
+        soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+        finite = [limit for limit in (most_bytes, soft, hard) if limit != resource.RLIM_INFINITY]
+        resource.setrlimit(resource.RLIMIT_AS, (min(finite), hard))
+
+
+@contextlib.contextmanager
+def ending_after(seconds: float) -> Iterator[None]:
+    """SIGALRM ends the process when the block takes longer, also inside C code. Without effect on Windows."""
+    if sys.platform == "win32":
+        yield
+        return
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGALRM})
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)

@@ -46,7 +46,6 @@ class HelperProcess:
 
     @property
     def has_ended(self) -> bool:
-        """True once its end was noticed."""
         return self._process.returncode is not None
 
     async def give(self, body: bytes) -> None:
@@ -96,8 +95,6 @@ ENDS_ITSELF = hasattr(signal, "SIGALRM")  # on Windows nobody can tell who hangs
 
 
 class Failure(StrEnum):
-    """Why there is no answer."""
-
     TOO_SLOW = "it overran its time"
     HUNG = "it neither answered nor ended"
     DIED = "it died"

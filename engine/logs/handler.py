@@ -50,7 +50,6 @@ class DroppingHandler(logging.Handler):
         self._thread: threading.Thread | None = None
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Queue the record's line, or count it as dropped."""
         try:
             line = self._line(record)
         except (TypeError, ValueError, LookupError):  # what % raises for wrong arguments
@@ -68,7 +67,6 @@ class DroppingHandler(logging.Handler):
             self._changed.notify_all()
 
     def flush(self) -> None:
-        """Wait until everything is written, FLUSH_S at most."""
         with self._changed:
             self._changed.wait_for(lambda: not (self._pending or self._is_writing), FLUSH_S)
 

@@ -137,7 +137,7 @@ class CausalAttention:
         found: dict[str, NDArray[np.float32]] = {}  # rows, by the names of their buffers
         layers: list[Binding | ChunkBinding] = []
         for index, (layer, owner) in enumerate(self._layers):
-            names = self._rows.attention_names(layer)
+            names = self._rows.mixers[layer]
             found |= {name: self._rows.some(name, *place) for name in names.values() if name not in found}
             rows = {tensor: found[name] for tensor, name in names.items()}
             keys, values, slides = cache.layer(owner)
@@ -151,27 +151,14 @@ class CausalAttention:
                 shared |= dict(zip(SCALES, self._scales[index], strict=True))
             attended = here.of(rows["attended"])
             if self._scales is None or place[1] <= self._in_place_rows:
-                layers.append(self._bind_in_place(index, shared, attended))
+                present: Buffers = {"present_key": shared["past_key"], "present_value": shared["past_value"]}
+                layers.append(self._bind_graph(ATTENTION, index, shared, {"attended": attended} | present))
             else:
-                layers.append(self._bind_chunk(index, shared, attended, (keys, values), columns, place[1]))
+                codes = self._codes[0, :, : place[1]], self._codes[1, :, : place[1]]
+                outputs: Buffers = {"attended": attended, "key_codes": codes[0], "value_codes": codes[1]}
+                chunk = self._bind_graph(ATTENTION_CHUNK, index, shared, outputs)
+                layers.append(ChunkBinding(chunk, codes, (keys, values), columns))
         return BoundAttention(layers, lengths, caches)
-
-    def _bind_in_place(self, layer: int, inputs: Buffers, attended: ort.OrtValue) -> Binding:
-        outputs = {"attended": attended, "present_key": inputs["past_key"], "present_value": inputs["past_value"]}
-        return self._bind_graph(ATTENTION, layer, inputs, outputs)
-
-    def _bind_chunk(
-        self,
-        layer: int,
-        inputs: Buffers,
-        attended: ort.OrtValue,
-        caches: tuple[Array, Array],
-        columns: Array,
-        count: int,
-    ) -> ChunkBinding:
-        codes = self._codes[0, :, :count], self._codes[1, :, :count]
-        outputs: Buffers = {"attended": attended, "key_codes": codes[0], "value_codes": codes[1]}
-        return ChunkBinding(self._bind_graph(ATTENTION_CHUNK, layer, inputs, outputs), codes, caches, columns)
 
     def _bind_graph(self, kind: str, layer: int, inputs: Buffers, outputs: Buffers) -> Binding:
         name = attention_name(kind, self._forms[layer])
@@ -187,7 +174,6 @@ class NonFiniteRows:
         self._keys = self._values = np.zeros(0, np.float32)  # of the layer at hand, all rows in one
 
     def start(self, rows: int) -> None:
-        """Forget the step before."""
         self._found = np.zeros(rows, np.bool_)
         self._keys, self._values = (self._buffers.rows(name, rows).reshape(-1) for name in ("key", "value"))
 

@@ -28,9 +28,9 @@ from engine.bundle.tensors import (
 from engine.bundle.variant import StepShape, shape_of
 from engine.bundle.vision import DEEP, IMAGE_ROWS
 from engine.errors import BundleError
+from engine.runtime.embedded import Tables
 from engine.runtime.interface import PackedBatch, PackedSegment
 from engine.runtime.mask import hide_behind, paint
-from engine.runtime.tables import Tables
 
 GROWTH = 1024
 
@@ -96,7 +96,6 @@ def layers_of(graph: GraphSpec) -> slice:
 
 
 def linear_graphs(manifest: Manifest) -> list[GraphSpec]:
-    """The linear graphs of a segmented bundle, in part order."""
     return sorted((graph for graph in manifest.graphs if graph.kind is GraphKind.LINEAR), key=lambda graph: graph.part)
 
 
@@ -293,7 +292,6 @@ class RowInputs:
         return array
 
     def _constant(self, tensor: TensorSpec) -> Array | None:
-        """What is the same in every step of the shape."""
         if tensor.name == "cache_index":
             # Fresh columns always follow the past ones, so that scatter and concatenation are laid out alike.
             first = self._shape.past

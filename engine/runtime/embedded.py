@@ -1,16 +1,58 @@
-"""Rows of a step that images or given numbers take the place of, and what rows turn by where an image has a grid.
+"""Rows of a step that images or given numbers take the place of, and rows that the host looks up for every token.
 
+Graphs of GenieX bundles take embeddings in place of token ids. Where an image has a grid, rows turn by its axes.
 Shapes: N = rows of a step, M = some of them, H = hidden size.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.bundle.tensors import Array, Encoding
+from engine.bundle.manifest import Manifest
+from engine.bundle.specs import TableSpec
+from engine.bundle.tensors import EMBEDS, LAYER_EMBEDS, Array, Encoding
+from engine.bundle.weight_files import check_table
+from engine.errors import BundleError
+from engine.files import confined, reading
 from engine.request import PromptImage, Request
+
+
+class TokenTable:
+    """A table [tokens, width] that stays on disk: a step reads the rows of its tokens."""
+
+    def __init__(self, path: Path, spec: TableSpec) -> None:
+        self._encoding = Encoding(spec.dtype, spec.scale or 1.0, spec.zero_point or 0)
+        try:
+            self._rows: Array = np.memmap(path, np.dtype(spec.dtype).newbyteorder("<"), "r").reshape(-1, spec.width)
+        except (OSError, ValueError) as error:
+            raise BundleError(f"{spec.file} cannot be read as rows of {spec.width} numbers: {error}") from error
+
+    def fill(self, ids: NDArray[np.int32], out: Array, encoding: Encoding) -> None:
+        """Write the rows of `ids` [N] into out [N, width], in the graph's encoding."""
+        rows = np.take(self._rows, ids, axis=0, mode="clip")
+        if encoding != self._encoding:
+            rows = encoding.encode(self._encoding.decode(rows).astype(np.float64))
+        out[...] = rows
+
+
+Tables = dict[str, TokenTable]
+
+
+def open_tables(folder: Path, manifest: Manifest) -> Tables:
+    """The tables of a bundle by the names of the tensors that take their rows. BundleError names the file."""
+    found: Tables = {}
+    for spec, names in ((manifest.embedding, EMBEDS), (manifest.layer_embedding, (LAYER_EMBEDS,))):
+        if spec is None:
+            continue
+        check_table(manifest, spec)
+        with reading(spec.file):
+            table = TokenTable(confined(folder, spec.file), spec)
+        found |= dict.fromkeys(names, table)
+    return found
+
 
 Axes = NDArray[np.int32]
 
@@ -33,7 +75,6 @@ class EmbeddedRows:
         deep[:count] = encoding.encode(values.astype(np.float64)) if values.shape[1] else encoding.encode(np.zeros(1))
 
     def moved(self, row_of: NDArray[np.int64]) -> "EmbeddedRows":
-        """The same after the rows of the step have changed places."""
         return EmbeddedRows(row_of[self.rows], self.values)
 
 

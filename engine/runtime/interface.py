@@ -240,7 +240,6 @@ class StageClock:
         return self._seconds
 
     def begin(self) -> None:
-        """What was before counts as nothing."""
         self._last = self._clock()
 
     def mark(self, stage: str) -> None:

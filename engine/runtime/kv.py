@@ -117,7 +117,6 @@ class SequenceCaches(Generic[Bound]):
         return b"".join(side.tobytes() for side in copy.sides())
 
     def put_offloaded(self, key: bytes, content: bytes) -> None:
-        """Put such bytes where `load` finds them."""
         flat = np.frombuffer(content, np.dtype(self._form.dtype))
         copy: SequenceCache[Bound] = SequenceCache(self._form, len(flat) // self._form.full_numbers)
         start = 0
@@ -281,7 +280,6 @@ class SequenceCaches(Generic[Bound]):
 
     @property
     def _unit(self) -> int:
-        """Memory of such layers begins where a block does, but for blocks that are whole sequences."""
         return self._size if self._size <= COLUMN_STEP else 1
 
     def _reaches(self, cache: SequenceCache[Bound], past: int) -> bool:

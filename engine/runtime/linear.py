@@ -211,7 +211,7 @@ class RowBuffers:
             for kind, rope in model.ropes.items()
             for side in SIDES
         }
-        self._mixers = {layer: mixer_rows(model, layer) for layer in model.attention_layers}
+        self.mixers = {layer: mixer_rows(model, layer) for layer in model.attention_layers}
         self._width = model.hidden
         self._rope = model.rope
         self._given = (EMBEDS, *_deepstack_names(manifest))  # in the order in which an image's rows have them
@@ -227,17 +227,12 @@ class RowBuffers:
         """[1, N, width]."""
         return self._rows[name][:, self.most - rows : self.most]
 
-    def attention_names(self, layer: int) -> Mapping[str, str]:
-        """The buffers of what attention of a layer reads and writes, by the names of its tensors."""
-        return self._mixers[layer]
-
     def some(self, name: str, from_end: int, count: int) -> Floats:
         """[1, count, width], from the row that is `from_end` before the end of the step."""
         start = self.most - from_end
         return self._rows[name][:, start : start + count]
 
     def fill(self, batch: PackedBatch) -> None:
-        """Write the ids, rotations and embedded rows of a step."""
         rows = batch.shape.rows
         self.ids(rows)[0] = batch.input_ids
         if EMBEDDED in self._rows:

@@ -14,12 +14,11 @@ from engine.bundle.weight_files import ForecastPrefix, read_head_weight, weight_
 from engine.config import CPU_DEVICE
 from engine.errors import BundleError, StepFailed
 from engine.runtime.buffers import Arena, Fresh, RotationTables, RowInputs, layer_graphs, layers_of
-from engine.runtime.embedded import EmbeddedRows
+from engine.runtime.embedded import EmbeddedRows, open_tables
 from engine.runtime.head import LmHead
 from engine.runtime.interface import Indices, Logits, PackedBatch, Runtime
 from engine.runtime.pools import KvWrites, PastPool
 from engine.runtime.sessions import Binding, Provider, bind_all, load_sessions
-from engine.runtime.tables import open_tables
 
 KEPT_SHAPES = 64
 NO_LAYERS = slice(0, 0)
@@ -225,7 +224,6 @@ class OnnxRuntime(Runtime):
 
 
 def _embedding(graph: GraphSpec, fresh: Fresh) -> tuple[Array, Encoding] | None:
-    """Where the hidden states of an embedding graph lie."""
     if graph.kind is not GraphKind.LUT:
         return None
     given = embedding_of(graph)

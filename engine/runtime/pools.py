@@ -68,7 +68,6 @@ class PastPool:
         self._host_cache[key] = (source.keys[..., columns].copy(), source.values[..., columns, :].copy())
 
     def load(self, columns: slice, key: bytes) -> None:
-        """Copy an offloaded block into `columns`, which the pool spans."""
         keys, values = self._host_cache[key]
         self.columns.keys[..., columns] = keys
         self.columns.values[..., columns, :] = values
@@ -79,7 +78,6 @@ class PastPool:
         return keys.tobytes() + values.tobytes()
 
     def put_offloaded(self, key: bytes, content: bytes) -> None:
-        """Put such bytes into host memory."""
         keys, values = self.columns.keys, self.columns.values
         flat = np.frombuffer(content, keys.dtype).reshape(2, -1)
         lead, head_dim = keys.shape[:3], values.shape[-1]
@@ -200,7 +198,6 @@ class KvWrites:
             self._pool.keep(fresh, rows, slots)
 
     def move(self, action: Callable[[], None]) -> None:
-        """Copy a block to host memory, or forget a copy, behind everything that was asked for before."""
         self._begin_due()
         self._moves.append(self._thread.submit(action))
 

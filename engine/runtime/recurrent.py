@@ -97,7 +97,8 @@ class RecurrentStates:
 
         Several steps may begin before one is kept.
         """
-        unread = self._unread()
+        lost = [step.target for advance in self._last if advance.kept < advance.segment.count for step in advance.steps]
+        unread = [state for state in lost if not state.is_shared]  # nobody kept them: they may be written again
         self._last = [_Advance(segment) for segment in batch.segments]
         for advance in self._last:
             self._plan(advance, unread)
@@ -124,11 +125,6 @@ class RecurrentStates:
         for key in snapshots:
             self._snapshots.pop(key, None)
         self._last = []
-
-    def _unread(self) -> list[RecurrentState]:
-        """What the last step wrote and nobody kept: memory that may be written again."""
-        lost = [step.target for advance in self._last if advance.kept < advance.segment.count for step in advance.steps]
-        return [state for state in lost if not state.is_shared]
 
     def _plan(self, advance: _Advance, unread: list[RecurrentState]) -> None:
         segment, source = advance.segment, self._source(advance.segment)
@@ -202,7 +198,6 @@ class RecurrentLayers:
     def bound(
         self, segments: Sequence[PackedSegment], steps: Sequence[Sequence[StateStep]], rows: int
     ) -> list[list[Binding]]:
-        """For each recurrent layer what to run, in order: the steps of all segments of a step of N rows."""
         found = [
             self._bound_step((rows - segment.start - step.start, step.count), step)
             for segment, own in zip(segments, steps, strict=True)

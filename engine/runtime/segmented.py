@@ -191,7 +191,8 @@ class SegmentRuntime(Runtime):
         work = _StepWork([])
         hidden: list[tuple[PackedSegment, Cache]] = []
         for segment, cache in zip(batch.segments, caches, strict=True):
-            if self._needs_mask(segment, cache):
+            is_long = self._window.hides_some(segment.past + segment.count)
+            if segment.block_rows > 1 or cache.base is not None or is_long:
                 hidden.append((segment, cache))
             else:
                 work.causal.append(self._causal.prepare(segment, cache, rows))
@@ -298,7 +299,3 @@ class SegmentRuntime(Runtime):
         arranged = self._places.arrange(batch, caches)
         self._row_of = arranged.row_of
         return arranged.batch
-
-    def _needs_mask(self, segment: PackedSegment, cache: Cache) -> bool:
-        is_long = self._window.hides_some(segment.past + segment.count)
-        return segment.block_rows > 1 or cache.base is not None or is_long

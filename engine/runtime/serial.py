@@ -19,11 +19,10 @@ from engine.bundle.variant import ShapeTable, StepShape, shape_of
 from engine.bundle.weight_files import read_head_weight
 from engine.errors import BundleError, StepFailed
 from engine.runtime.buffers import Arena, RotationTables, RowInputs, layer_graphs
-from engine.runtime.embedded import EmbeddedRows
+from engine.runtime.embedded import EmbeddedRows, open_tables
 from engine.runtime.head import LmHead
 from engine.runtime.interface import Logits, PackedBatch, PackedSegment, RowLayout, Runtime
 from engine.runtime.sessions import Binding, Provider, bind_all, load_sessions
-from engine.runtime.tables import open_tables
 
 
 class CarriedState:
@@ -40,7 +39,6 @@ class CarriedState:
         self.bound_to: object = None
 
     def fits(self, specs: Mapping[str, TensorSpec]) -> bool:
-        """Whether it is laid out for these graphs."""
         return all(self.arrays[name].shape == spec.shape for name, spec in specs.items())
 
     def lay_out(self, specs: Mapping[str, TensorSpec]) -> None:
@@ -74,7 +72,6 @@ class CarriedState:
 
 
 def _columns(array: Array, axis: int) -> Array:
-    """A view whose first axis is the columns."""
     return np.moveaxis(array, axis, 0)
 
 

@@ -53,7 +53,6 @@ class SharedValues:
         self._of: dict[int, ort.OrtValue] = {}  # by id() of the array, which its value keeps alive
 
     def of(self, array: Array) -> ort.OrtValue:
-        """The value over an array's own memory."""
         found = self._of.get(id(array))
         if found is None:
             assert array.flags.c_contiguous

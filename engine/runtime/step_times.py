@@ -74,7 +74,6 @@ class MeasuredTimes:
 
     @property
     def kept(self) -> dict[StepShape, float]:
-        """Those that tell what a step takes when nothing else runs on the machine."""
         return {shape: milliseconds for shape, milliseconds in self.times.items() if shape not in self.disturbed}
 
 
@@ -160,7 +159,6 @@ def whole_lines(shapes: ShapeTable, times: dict[StepShape, float]) -> dict[StepS
 
 
 def is_complete(shapes: ShapeTable, times: dict[StepShape, float]) -> bool:
-    """Whether every shape was measured."""
     return all(shape in times for shape in shapes_to_time(shapes))
 
 

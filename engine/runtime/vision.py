@@ -1,4 +1,8 @@
-"""Runs the graph that reads a tile of an image, or an image in its own proportions."""
+"""Runs the graph that reads a tile of an image, an image in its own proportions, or images of one size.
+
+Of one size: P = patches, those of a cell after each other; T = cells, rows of the text; D = pairs that turn. Cells come
+row by row; rotation and masks, and in early exports cells as well, window after window.
+"""
 
 import math
 from pathlib import Path
@@ -6,10 +10,26 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from engine.bundle.images import cell_order
 from engine.bundle.manifest import GraphKind, GraphSpec, Manifest, TensorSpec
-from engine.bundle.tensors import Array
-from engine.bundle.vision import FEATURES, PADDING, PATCHES, PIXELS, PLACES, SPAN, NativeSpec, VisionSpec
-from engine.errors import StepFailed
+from engine.bundle.tensors import COS, SIN, Array, encoding_of
+from engine.bundle.vision import (
+    FEATURES,
+    HIDDEN,
+    PADDING,
+    PATCHES,
+    PIXEL_VALUES,
+    PIXELS,
+    PLACES,
+    SEEN,
+    SEEN_IN_WINDOW,
+    SPAN,
+    FixedSpec,
+    NativeSpec,
+    VisionSpec,
+    deep_features,
+)
+from engine.errors import BundleError, StepFailed
 from engine.request import PromptImage
 from engine.runtime.sessions import Provider, open_graph, run_unbound
 
@@ -101,3 +121,128 @@ def native_inputs(native: NativeSpec, pixels: Bytes, slots: NDArray[np.int64], b
         PADDING: padding.reshape(-1, 1),
         SPAN: np.maximum(grid[-1, -1], 1)[None].astype(np.float32),
     }
+
+
+LIGHTEST = 255.0  # a colour as a byte
+Doubles = NDArray[np.float64]
+Order = NDArray[np.int64]
+
+
+class FixedVisionGraph:
+    """BundleError when the graph cannot be loaded or is not what the manifest says."""
+
+    def __init__(self, folder: Path, manifest: Manifest, provider: Provider) -> None:
+        assert manifest.vision is not None and manifest.vision.fixed is not None and manifest.image_graph is not None
+        self._fixed, self._native, graph = manifest.vision.fixed, manifest.vision.native, manifest.image_graph
+        self._session = open_graph(folder, graph, provider)
+        self._inputs = {tensor.name: tensor for tensor in graph.inputs}
+        given = {tensor.name: tensor for tensor in graph.outputs}
+        self._outputs = [given[name] for name in (FEATURES, *map(deep_features, range(manifest.vision.deepstack)))]
+        self._same: dict[str, Array] = {}
+        self._order: Order | None = None  # of cells that come and go window after window
+        if self._native is not None:
+            order = cell_order(manifest.vision)
+            self._same = self._of_every_image(order, self._native)
+            if SEEN_IN_WINDOW in self._inputs and self._native.window and not self._orders_cells(order):
+                self._order = order
+
+    def rows(self, image: PromptImage) -> bytes:
+        """float32 rows of an image, what DeepStack adds behind each. StepFailed when onnxruntime raises, or when they
+        are not finite."""
+        size = 3 * self._fixed.height * self._fixed.width
+        if len(image.pixels) != size:
+            raise StepFailed(f"an image has {len(image.pixels)} bytes, {size} are expected")
+        pixels = np.frombuffer(image.pixels, np.uint8).reshape(3, self._fixed.height, self._fixed.width)
+        return image_bytes(self.read(pixels))
+
+    def read(self, pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
+        """The same as numbers [T, width], of pixels [3, height, width]."""
+        values = normalised(pixels, self._fixed)
+        if self._native is not None:
+            values = patches_of(values, self._native, self._fixed.frames)
+        if self._order is None:
+            return self._run(values)
+        cells = values.reshape(len(self._order), -1)[self._order]
+        return self._run(cells)[np.argsort(self._order)]
+
+    def _run(self, values: Doubles, **changed: Array) -> NDArray[np.float32]:
+        """Rows [T, width]. changed: inputs that are the same for every image otherwise."""
+        inputs = self._same | {PIXEL_VALUES: self._encoded(PIXEL_VALUES, values)} | changed
+        found = run_unbound("vision", self._session, [tensor.name for tensor in self._outputs], inputs)
+        return np.concatenate([_decoded(*pair) for pair in zip(self._outputs, found, strict=True)], axis=-1)
+
+    def _encoded(self, name: str, values: Doubles) -> Array:
+        tensor = self._inputs[name]
+        return encoding_of(tensor).encode(values).reshape([int(dim) for dim in tensor.shape])
+
+    def _of_every_image(self, order: Order, native: NativeSpec) -> dict[str, Array]:
+        places = places_of(native, self._fixed)[order].reshape(-1, 2)
+        cos, sin = rotation(places, int(self._inputs[COS].shape[-1]), self._fixed.theta)
+        masks = {
+            SEEN: np.zeros((len(places), len(places))),
+            SEEN_IN_WINDOW: np.where(_together(places, native), 0.0, HIDDEN),
+        }
+        values = {COS: cos, SIN: sin} | {name: mask for name, mask in masks.items() if name in self._inputs}
+        return {name: self._encoded(name, array) for name, array in values.items()}
+
+    def _orders_cells(self, order: Order) -> bool:
+        """Whether the graph itself goes from row by row to window after window and back; exports differ.
+
+        Told by a cell whose place under the masks then is another: it is left alone there, and alone in what comes out
+        if its colour changes.
+        """
+        moved = np.flatnonzero(order != np.arange(len(order)))
+        if not len(moved):
+            return True
+        place = int(moved[0])
+        cell, patches = int(order[place]), int(self._inputs[PIXEL_VALUES].shape[0])
+        alone = np.repeat(np.arange(len(order)) == place, patches // len(order))
+        mask = np.where(alone[:, None] == alone, 0.0, HIDDEN)
+        masks = {name: self._encoded(name, mask) for name in (SEEN, SEEN_IN_WINDOW) if name in self._inputs}
+        values = np.zeros((len(order), np.prod([int(dim) for dim in self._inputs[PIXEL_VALUES].shape]) // len(order)))
+        changed = values.copy()
+        changed[cell] = 1.0
+        try:
+            differ = (self._run(values, **masks) != self._run(changed, **masks)).any(axis=-1)
+        except StepFailed as error:
+            raise BundleError(f"graph vision cannot be tried: {error}") from error
+        return not np.delete(differ, cell).any()
+
+
+def _decoded(tensor: TensorSpec, array: Array) -> NDArray[np.float32]:
+    return encoding_of(tensor).decode(array).reshape(-1, int(tensor.shape[-1]))
+
+
+def normalised(pixels: NDArray[np.uint8], fixed: FixedSpec) -> Doubles:
+    """Colours as the graph wants them [3, height, width]."""
+    mean, std = (np.array(each)[:, None, None] for each in (fixed.mean, fixed.std))
+    return np.asarray((pixels / LIGHTEST - mean) / std, np.float64)
+
+
+def patches_of(values: Doubles, native: NativeSpec, frames: int) -> Doubles:
+    """[3, height, width] -> [P, 3 * frames * patch ** 2]; transformers' `Qwen2VLImageProcessor`."""
+    patch, merge = native.patch, native.merge
+    rows, columns = (size // native.cell for size in values.shape[1:])
+    apart = values.reshape(3, rows, merge, patch, columns, merge, patch).transpose(1, 4, 2, 5, 0, 3, 6)
+    whole = np.repeat(apart[:, :, :, :, :, None], frames, axis=5)
+    return whole.reshape(rows * columns * merge**2, 3 * frames * patch**2)
+
+
+def places_of(native: NativeSpec, fixed: FixedSpec) -> NDArray[np.int64]:
+    """Row and column of each patch of each cell, row by row [T, patches of a cell, 2]."""
+    rows, columns, merge = fixed.height // native.cell, fixed.width // native.cell, native.merge
+    grid = np.stack(np.meshgrid(np.arange(rows * merge), np.arange(columns * merge), indexing="ij"), axis=-1)
+    return grid.reshape(rows, merge, columns, merge, 2).transpose(0, 2, 1, 3, 4).reshape(rows * columns, -1, 2)
+
+
+def rotation(places: NDArray[np.int64], pairs: int, theta: float) -> tuple[Doubles, Doubles]:
+    """cos and sin [P, D] of places [P, 2]: the first half of the pairs turns by the row, the second by the column."""
+    frequencies = (1.0 / theta ** (np.arange(0, pairs, 2) / pairs)).astype(np.float32)
+    angles = (places[:, :, None] * frequencies).reshape(len(places), pairs)
+    return np.cos(angles), np.sin(angles)
+
+
+def _together(places: NDArray[np.int64], native: NativeSpec) -> NDArray[np.bool_]:
+    """Which patches lie in one window [P, P]; all, where there are none."""
+    windows = places // (native.window * native.merge) if native.window else np.zeros_like(places)
+    return np.asarray((windows[:, None] == windows[None]).all(axis=-1))

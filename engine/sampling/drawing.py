@@ -153,7 +153,6 @@ def draw(row: CodedRow, params: SamplingParams, number: float) -> int:
 
 
 def nucleus(weights: Weights, top_p: float) -> int:
-    """How many of the sorted weights (fractions of the whole) reach top_p; at least one."""
     if top_p >= 1.0:
         return len(weights)
     return int(np.searchsorted(np.cumsum(weights), top_p, side="left")) + 1
@@ -189,7 +188,6 @@ def _cut(weights: Weights, params: SamplingParams) -> int:
 
 
 def _exact(scaled: Rounded) -> Weights:
-    """Weights of candidates whose first is the likeliest."""
     return np.asarray(np.exp((scaled - scaled[0]).astype(np.float64)))
 
 
@@ -233,7 +231,6 @@ class _FlatRow:
         self._reached = np.cumsum(np.bincount(self._classes, np.exp(relative)))  # by the end of each class
 
     def draw(self, number: float) -> int:
-        """The token at the place `number` of what the cuts leave."""
         place = number * self._mass_left()
         ids, reached = self._class_at(min(int(np.searchsorted(self._reached, place, "right")), len(self._reached) - 1))
         index = int(np.searchsorted(reached, place, side="right"))

@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 from engine.core.block_diffusion import Prediction
 from engine.core.forecast_tree import ForecastTree, TreeOutcome
 from engine.core.plan import Segment, StepPlan, StepResult
-from engine.grammar.masks import Forbidden, GrammarMasks
-from engine.grammar.matching import GrammarFailed
+from engine.grammar.masks import Forbidden, GrammarFailed, GrammarMasks
 from engine.request import Denoising, Pooling, SamplingParams, TokenLogprob
 from engine.runtime.interface import FLOAT32, Logits
 from engine.sampling.drawing import CodedRow, draw, top_ids

@@ -91,7 +91,6 @@ class RowContext:
 
     @property
     def index(self) -> int:
-        """Number of the token being chosen, from 0."""
         return len(self.completion)
 
 
@@ -190,8 +189,6 @@ NEARLY_GREEDY = 1e-5  # dividing by less overflows float32
 
 @dataclass(frozen=True, slots=True)
 class SampledToken:
-    """The chosen token and, if asked for, its log-probability."""
-
     token_id: int
     logprob: TokenLogprob | None
 

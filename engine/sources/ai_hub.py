@@ -32,9 +32,9 @@ def machine_chipset() -> str:
 
 def chipset_of(chip: str) -> str:
     """AI Hub's name of a processor. X Plus runs what is made for X Elite, and elsewhere the emulator does."""
-    from engine.doctor import machine_checks  # noqa: PLC0415  # loads onnxruntime
+    from engine.doctor import machine  # noqa: PLC0415  # loads onnxruntime
 
-    return X2_ELITE if machine_checks.chip_of(chip) == machine_checks.X2_ELITE else X_ELITE
+    return X2_ELITE if machine.chip_of(chip) == machine.X2_ELITE else X_ELITE
 
 
 def find_bundle(name: str, chipset: str = X_ELITE, precisions: Sequence[str] = PRECISIONS) -> str:

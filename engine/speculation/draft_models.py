@@ -42,7 +42,6 @@ class Proposal:
 
     @property
     def completion(self) -> list[int]:
-        """Tokens behind the prompt, the proposed ones among them."""
         return [*self.asked.tokens[len(self.asked.request.prompt_ids) :], *self.tokens]
 
 
@@ -62,7 +61,6 @@ class DraftModel(Drafter):
 
     @property
     def most(self) -> int:
-        """Tokens of one proposal; 0 once it has failed."""
         return self._most
 
     def reach(self, tokens: int) -> int:

@@ -94,7 +94,6 @@ class DraftSequences:
         return [drafted.blocks[at // size] * size + at % size for at in range(start, start + count)]
 
     def retain(self, sequence_ids: Collection[str]) -> None:
-        """Forget every other sequence."""
         for name in [name for name in self._sequences if name not in sequence_ids]:
             self.forget(name)
 
@@ -178,12 +177,10 @@ class DraftSteps:
 
     @property
     def max_rows(self) -> int:
-        """Rows of the widest step."""
         return self._shapes.max_rows
 
     @property
     def columns(self) -> int:
-        """Columns of its pool."""
         return self.sequences.pool.block_count * BLOCK_SIZE
 
     @property
@@ -225,12 +222,10 @@ class DraftSteps:
         return logits
 
     def retain(self, sequence_ids: Collection[str]) -> None:
-        """Forget every other sequence."""
         self.sequences.retain(sequence_ids)
         self.free()
 
     def free(self) -> None:
-        """Give memory of blocks back that nobody wants."""
         if emptied := self.sequences.pool.take_emptied():
             self._runtime.free(emptied)
 

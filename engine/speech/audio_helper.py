@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from engine.isolation.inside import Opened, serve
+from engine.isolation.framing import Opened, serve
 from engine.speech.audio import NEEDED, SAMPLE_BYTES, AudioAnswer, AudioOpening, AudioQuestion, SpeechDetector
 from engine.speech.log_mel import SAMPLE_RATE
 

@@ -30,7 +30,7 @@ import jinja2.parser
 import jinja2.sandbox
 
 from engine.errors import BundleError, InvalidRequest
-from engine.isolation.inside import Opened, ending_after, serve
+from engine.isolation.framing import Opened, ending_after, serve
 from engine.text.rendering import (
     MEMORY_BYTES,
     TOO_MUCH_MEMORY,

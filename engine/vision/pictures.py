@@ -17,7 +17,7 @@ import msgspec
 from PIL import Image, ImageOps
 
 from engine.bundle.vision import Cutting, NativeSpec, Resampling, VisionSpec
-from engine.isolation.inside import Opened, serve
+from engine.isolation.framing import Opened, serve
 from engine.vision.question import LIMITS, MEMORY_BYTES, ImageTiles, Opening, Picture, PictureLimits
 
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF")

@@ -19,33 +19,27 @@ from engine.core.planner import Planner
 from engine.core.policy import COPY_BYTES_PER_MS, CostTable
 from engine.core.scheduler import Scheduler
 from engine.core.speculation import Drafter
-from engine.core.speech_scheduler import SpeechScheduler
-from engine.core.text_scheduler import TextScheduler
+from engine.core.text_scheduler import SpeechScheduler, TextScheduler
 from engine.errors import BundleError, StepFailed
-from engine.grammar.masks import GrammarMasks
-from engine.grammar.matching import load_tokenizer
+from engine.grammar.masks import GrammarMasks, load_tokenizer
 from engine.isolation.machine import usable_memory
 from engine.isolation.resident import give_back_read
 from engine.messages import Ready
 from engine.runtime.encoder import EncoderRuntime
-from engine.runtime.fixed_vision import FixedVisionGraph
 from engine.runtime.interface import Runtime
 from engine.runtime.opening import open_generator
 from engine.runtime.qnn.provider import qnn_provider
 from engine.runtime.qnn.trial import checked_provider
 from engine.runtime.reading import self_check
-from engine.runtime.sessions import Provider, cpu_provider
-from engine.runtime.speech import SpeechRuntime
-from engine.runtime.speech_npu import NpuSpeechRuntime
-from engine.runtime.vision import VisionGraph
+from engine.runtime.sessions import cpu_provider
+from engine.runtime.speech import NpuSpeechRuntime, SpeechRuntime
+from engine.runtime.vision import FixedVisionGraph, VisionGraph
 from engine.speculation.draft_models import BlockDraft, DraftModel
 from engine.speculation.draft_steps import DraftSteps, check_same_tokens
-from engine.worker.hand_over import SequenceMover, reason_to_keep
 from engine.worker.images import ImageQueue
-from engine.worker.kv_file import KvRestart, open_kv_file
+from engine.worker.kv_file import KvRestart, SequenceMover, open_kv_file, reason_to_keep
 from engine.worker.settings import ON as SPIN_ON
 from engine.worker.settings import (
-    MemoryPlan,
     column_bytes,
     encoder_settings,
     fused_settings,
@@ -100,7 +94,6 @@ class Stages:
         self._taken_s[name] = self._clock() - began
 
     def finish(self) -> None:
-        """One line with the time of every stage, in their order."""
         times = ", ".join(f"{name} {seconds:.2f}" for name, seconds in self._taken_s.items())
         self._log.info("started in %.2f s: %s", sum(self._taken_s.values()), times)
 
@@ -109,8 +102,8 @@ OpenRuntime = Callable[[Path, Manifest, ShapeTable, EngineConfig], Runtime]
 
 
 def open_onnx(folder: Path, manifest: Manifest, shapes: ShapeTable, config: EngineConfig) -> Runtime:
-    """The runtime of every bundle that the compiler makes."""
-    provider = choose_provider(folder, manifest, config)
+    memory = Path(config.cost_cache) if config.cost_cache else None
+    provider = checked_provider(folder, manifest, config.threads, memory, config.spin == SPIN_ON)
     if manifest.encoder is not None:
         return EncoderRuntime(folder, manifest, provider)
     if manifest.speech is not None:
@@ -131,7 +124,11 @@ def assemble(config: EngineConfig, open_runtime: OpenRuntime = open_onnx) -> Ass
     with stages.stage("shapes"):
         config = settings_for(manifest, config)
         shapes = choose_shapes(manifest, config)
-        _tell_memory(plan_memory(manifest, shapes, config), usable_memory())
+        # Before anything is loaded, so that a start that runs out of memory has said why.
+        needs, machine = plan_memory(manifest, shapes, config), usable_memory()
+        there = f"; the machine has {machine / 1e9:.1f} GB" if machine else ""
+        is_too_much = machine and needs.weights > machine
+        log.log(logging.WARNING if is_too_much else logging.INFO, "memory: %s%s", needs, there)
     with stages.stage("graphs and pool"):
         runtime = open_runtime(folder, manifest, shapes, config)
         _tell_self_check(manifest, runtime)
@@ -202,7 +199,6 @@ def _open_images(folder: Path, manifest: Manifest, config: EngineConfig) -> Imag
 
 
 def _variants(manifest: Manifest, shapes: ShapeTable) -> tuple[str, ...]:
-    """What people are told of the shapes that may run."""
     if manifest.encoder is not None:
         return tuple(f"{shape.rows} rows" for shape in shapes.fixed)
     if manifest.fused is not None or manifest.speech is not None:
@@ -266,18 +262,6 @@ def _tell_self_check(manifest: Manifest, runtime: Runtime) -> None:
         log.info("%s reads its own sample as it should: %s", manifest.name, found)
     for sentence in found.warnings():
         log.warning("%s may answer wrongly: %s", manifest.name, sentence)
-
-
-def _tell_memory(plan: MemoryPlan, machine: int) -> None:
-    """One line before anything is loaded, so that a start that runs out of memory has said why."""
-    there = f"; the machine has {machine / 1e9:.1f} GB" if machine else ""
-    log.log(logging.WARNING if machine and plan.weights > machine else logging.INFO, "memory: %s%s", plan, there)
-
-
-def choose_provider(folder: Path, manifest: Manifest, config: EngineConfig) -> Provider:
-    """As `checked_provider`, by the settings."""
-    memory = Path(config.cost_cache) if config.cost_cache else None
-    return checked_provider(folder, manifest, config.threads, memory, config.spin == SPIN_ON)
 
 
 def settings_for(manifest: Manifest, config: EngineConfig) -> EngineConfig:

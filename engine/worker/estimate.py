@@ -33,7 +33,6 @@ def estimate(config: EngineConfig) -> int:
 
 
 def main(arguments: list[str]) -> int:
-    """The exit code."""
     config = msgspec.json.decode(arguments[0], type=EngineConfig)
     try:
         needed = estimate(config)

@@ -47,7 +47,6 @@ class ImageQueue:
 
     @property
     def has_waiting(self) -> bool:
-        """Whether a request waits for images."""
         return bool(self._waiting)
 
     def add(self, request: Request, add: Add) -> None:
@@ -80,7 +79,6 @@ class ImageQueue:
         return [(_with_rows(waiting), waiting.add) for waiting in ready], failures
 
     def wait(self, seconds: float) -> bool:
-        """Wait until an image is encoded, no longer than so; False when none is being encoded."""
         if not self._running:
             return False
         wait(self._running.values(), seconds, FIRST_COMPLETED)

@@ -40,7 +40,7 @@ from engine.messages import (
 )
 from engine.runtime.qnn.environment import as_variables, explain
 from engine.worker.assembly import OpenRuntime, assemble, open_onnx
-from engine.worker.hand_over import SequenceMover
+from engine.worker.kv_file import SequenceMover
 from engine.worker.step import EngineLoop
 
 

@@ -116,7 +116,8 @@ class EngineLoop:
             if self._images is None or not self._images.wait(IDLE_WAIT_S):
                 self._masks.wait(IDLE_WAIT_S)
             return StepReport((), unread)
-        begin(self._expected_ms(plan))
+        costs = self.scheduler.costs
+        begin(costs.milliseconds(plan.shape) if costs.is_measured else self._book.longest_ms)
         self.stages.mark("plan")
         batch = pack(plan, self.scheduler.block_size)
         mark_started(plan, began)
@@ -249,10 +250,6 @@ class EngineLoop:
             self.runtime.forget_states(freed.sequences, freed.snapshots)
         self.runtime.free(freed.blocks)
         self.runtime.free_behind(freed.behind)
-
-    def _expected_ms(self, plan: StepPlan) -> float:
-        costs = self.scheduler.costs
-        return costs.milliseconds(plan.shape) if costs.is_measured else self._book.longest_ms
 
     # -- what is there ------------------------------------------------------------------------------------------
 

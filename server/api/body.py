@@ -12,7 +12,7 @@ from fastapi.routing import APIRoute
 from pydantic import ValidationError
 from starlette.requests import ClientDisconnect
 
-from server.generation.resumption import PATHS, RESUMABLE, unwrapped
+from server.generation.stream import PATHS, RESUMABLE, unwrapped
 from server.http.errors import Refusal, refuse
 from server.http.fields import Body
 

@@ -11,7 +11,7 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from pydantic import TypeAdapter
 
-from server.http.error_formats import ErrorBody, error_format
+from server.http.errors import ErrorBody, error_format
 from server.http.fields import Answer
 from server.middleware.checks import OPEN_PATHS
 

@@ -15,8 +15,7 @@ from server.api.body import BoundedRoute
 from server.api.openapi import answers
 from server.generation.answers import Envelope
 from server.generation.launch import take_model, until_left, written_aside
-from server.generation.params import kept_tokens
-from server.generation.pooling import PooledUsage, Truncation, rerank_spec
+from server.generation.params import PooledUsage, Truncation, kept_tokens, rerank_spec
 from server.http.errors import refuse
 from server.http.fields import MAX_TOKENS, Answer, Body, Name, Priority, TextOrObject, User
 

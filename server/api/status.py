@@ -12,7 +12,7 @@ from server.api.body import BoundedRoute
 from server.api.openai.models import Model, ModelList, listed_model
 from server.api.openapi import answers, error_answers
 from server.generation.launch import Server, server_of, take_model, written
-from server.http.error_formats import speaks_anthropic
+from server.http.errors import speaks_anthropic
 from server.http.fields import Answer, Body, Name
 from server.models.models import find
 

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from engine.bundle.answer_format import NAME, AnswerFormat
 from engine.bundle.encoder import POSITIONS, encoder_rows
-from engine.bundle.manifest import DiffusionSpec, GraphKind, GraphSpec, Manifest, kv_text, load_manifest, parity_text
+from engine.bundle.manifest import GraphKind, GraphSpec, Manifest, kv_text, load_manifest, parity_text
 from engine.bundle.segments import LINEAR_DATA, SHARED_DATA
 from engine.bundle.specs import EncoderSpec, FusedSpec, ModelTask, PoolingKind, PoolingSpec, QualitySpec, RerankSpec
 from engine.bundle.stored_times import StoredTimes, all_times
@@ -56,7 +56,6 @@ def _ids(ids: tuple[int, ...]) -> str:
 
 
 def segment_table(manifest: Manifest) -> Table:
-    """One row for the linear graphs, one for the attention, one for what stands beside the matrices."""
     of_kind = {
         kind: [graph for graph in manifest.graphs if graph.kind is kind]
         for kind in (GraphKind.LINEAR, GraphKind.ATTENTION, GraphKind.RECURRENT)
@@ -117,12 +116,13 @@ def _headline(manifest: Manifest) -> RenderableType:
     grid.add_column(style="bold cyan")
     grid.add_column()
     heads = f"{model.heads} heads on {model.kv_heads} of {model.head_dim}"
+    figures = parity_text(manifest.parity)
     rows = [
         ("model", f"{model.family}, {model.parameters / 1e6:.1f} M parameters, vocabulary {model.vocab:,}"),
         ("layers", f"{model.layers} x (hidden {model.hidden}, {heads}, ffn {model.ffn})"),
         *(_generator_facts(manifest) if manifest.encoder is None else encoder_facts(manifest, manifest.encoder)),
         ("capabilities", ", ".join(manifest.capabilities)),
-        ("parity", _parity_text(manifest)),
+        ("parity", f"{figures} over {manifest.parity.get('tokens', 0.0):.0f} tokens" if figures else "not measured"),
         ("made by", ", ".join(f"{name} {version}" for name, version in manifest.versions.items())),
     ]
     for name, value in rows:
@@ -131,7 +131,7 @@ def _headline(manifest: Manifest) -> RenderableType:
 
 
 def _generator_facts(manifest: Manifest) -> list[tuple[str, str]]:
-    model, rope = manifest.model, manifest.model.rope
+    model, rope, blocks = manifest.model, manifest.model.rope, manifest.diffusion
     facts = [
         ("states", _state_text(manifest)),
         ("rotary", f"{rope.kind}, theta {rope.theta:g}, {rope.rotary_dim} of {model.head_dim}, factor {rope.factor:g}"),
@@ -140,7 +140,10 @@ def _generator_facts(manifest: Manifest) -> list[tuple[str, str]]:
         ("context", f"{manifest.max_context:,} tokens a sequence"),
         ("cache", _cache_text(manifest)),
         ("fused", _fused_text(manifest.fused) if manifest.fused is not None else ""),
-        ("blocks", _blocks_text(manifest.diffusion) if manifest.diffusion is not None else ""),
+        (
+            "blocks",
+            f"denoised {blocks.block_length} tokens at a time, mask token {blocks.mask_token}" if blocks else "",
+        ),
         ("task", _task_text(manifest)),
         ("vision", _vision_text(manifest.vision) if manifest.vision is not None else ""),
         ("stop ids", ", ".join(map(str, manifest.text.stop_ids)) or "none"),
@@ -164,10 +167,6 @@ def _state_text(manifest: Manifest) -> str:
     heads, keys, values = spec.memory_shape
     layers = f"{len(spec.layers)} of the layers are recurrent: {heads} heads of {keys} x {values}"
     return f"{layers}, convolution of {spec.kernel}; {decimal(spec.state_bytes)} a sequence"
-
-
-def _blocks_text(diffusion: DiffusionSpec) -> str:
-    return f"denoised {diffusion.block_length} tokens at a time, mask token {diffusion.mask_token}"
 
 
 def _vision_text(vision: VisionSpec) -> str:
@@ -197,11 +196,6 @@ def _quality_text(quality: QualitySpec) -> str:
     return f"{quality.level}: {', '.join(quality.methods)}{wide} ({cost}){left}"
 
 
-def _parity_text(manifest: Manifest) -> str:
-    figures = parity_text(manifest.parity)
-    return f"{figures} over {manifest.parity.get('tokens', 0.0):.0f} tokens" if figures else "not measured"
-
-
 def _cache_text(manifest: Manifest) -> str:
     """Bytes a token, type, and what rounding costs where parity was told."""
     text, lost = f"{decimal(manifest.kv_bytes_per_token)} a token ({manifest.kv_dtype})", kv_text(manifest.parity)
@@ -209,7 +203,6 @@ def _cache_text(manifest: Manifest) -> str:
 
 
 def _fused_text(spec: FusedSpec) -> str:
-    """What a pass may hold, and who writes the caches."""
     lengths = zip(spec.pd_prefill_len, spec.pd_total_len, strict=False)
     rows = ", ".join(f"{prompt} of {total}" for prompt, total in lengths)
     slots = "1 decode slot" if spec.decode_slots == 1 else f"{spec.decode_slots} decode slots"
@@ -241,7 +234,6 @@ def _context_text(spec: GraphSpec) -> str:
 
 
 def _shape_bars(manifest: Manifest) -> RenderableType:
-    """One bar for each fixed shape: past columns, then the rows' own at its end."""
     found = {shape_of(spec) for spec in manifest.graphs}
     shapes = sorted(shape for shape in found if shape is not None)
     if not shapes:
@@ -301,14 +293,12 @@ def _tensor_table(spec: GraphSpec) -> Table:
 
 
 def step_time_tables(bundle: Path, costs: Path) -> list[RenderableType]:
-    """A line and a table for each machine and setting under which steps were measured."""
     stored = all_times(costs, bundle)
     titles = [Text(f"ms of a step on {_machine(each)}", style="bold") for each in stored]
     return [part for title, each in zip(titles, stored, strict=True) for part in (title, _times_table(each))]
 
 
 def _times_table(stored: StoredTimes) -> Table:
-    """A row for each number of rows, a column for each past."""
     times = stored.of_shapes()
     pasts = sorted({shape.past for shape in times})
     rows = []

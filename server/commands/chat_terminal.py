@@ -39,7 +39,6 @@ class Conversation:
     said: list[dict[str, str]] = field(default_factory=list)
 
     def messages(self, question: str = "") -> list[dict[str, str]]:
-        """Everything so far, and `question` if there is one."""
         start = [{"role": "system", "content": self.system}] if self.system else []
         return start + self.said + ([{"role": "user", "content": question}] if question else [])
 
@@ -149,7 +148,6 @@ class Terminal:
             self._note(timing.line())
 
     async def _show_answer(self, question: str, pieces: list[str], timing: Timing) -> None:
-        """Print an answer as it comes; `pieces` and `timing` keep what came of one that is stopped."""
         asked, fields = self._conversation.messages(question), self._conversation.fields
         async with contextlib.aclosing(self._client.stream(asked, fields)) as arrivals:
             async for piece, arrived_at in arrivals:
@@ -163,7 +161,6 @@ class Terminal:
                 self._show(piece.text)
 
     def obey(self, line: str) -> None:
-        """Carry out one command, or say what is wrong with it."""
         command, _, argument = line.partition(" ")
         argument = argument.strip()
         commands: dict[str, Callable[[str], None]] = {

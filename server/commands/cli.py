@@ -54,5 +54,4 @@ app.command("bench")(bench)
 
 
 def run() -> None:
-    """Do what the command line of this process says, and end the process."""
     app(prog_name="hexserve")

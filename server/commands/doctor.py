@@ -10,13 +10,12 @@ import typer
 from server.commands.exit_codes import FAILED, refuse
 
 if TYPE_CHECKING:
-    from engine.doctor.machine_checks import Check
+    from engine.doctor.machine import Check
 
 MARKS: Mapping[str, str] = {"pass": "ok  ", "fail": "FAIL", "skip": "--  "}
 
 
 def line(check: "Check") -> str:
-    """One check, with its advice on a line of its own."""
     text = f"{MARKS[check.status]} {check.name:<22} {check.text}"
     return f"{text}\n     -> {check.advice}" if check.advice else text
 

@@ -15,8 +15,7 @@ from engine.compile.progress import RichProgress
 from engine.compile.sources.named import named_source
 from engine.errors import BundleError, CompileError, EngineFailure
 from engine.evaluation.evaluate import Quality, context_of, evaluate, quality, windows_of
-from engine.evaluation.models import EvaluatedModel, evaluated_text, open_bundle, open_reference
-from engine.evaluation.served import open_served
+from engine.evaluation.models import EvaluatedModel, evaluated_text, open_bundle, open_reference, open_served
 from engine.sources.resolve import COSTS_FOLDER, resolve_bundle
 from server.commands.exit_codes import FAILED, INTERRUPTED, refuse
 from server.commands.own_server import settings_cache
@@ -34,43 +33,23 @@ COLUMNS = (
 
 
 @dataclass(frozen=True, slots=True)
-class EvaluatedRow:
-    """One model of the table. form: how its weights are stored. size: bytes on disk."""
-
-    name: str
-    form: str
-    size: int
-    device: str
-    quality: Quality
-
-    @classmethod
-    def of(cls, model: EvaluatedModel, quality: Quality) -> "EvaluatedRow":
-        return cls(model.name, model.form, model.size, model.device, quality)
-
-
-@dataclass(frozen=True, slots=True)
-class TextSetting:
-    """Which text was predicted, and how it was cut."""
-
-    text: str
-    windows: int
-    context: int
-    stride: int
-    seed: int
-
-
-@dataclass(frozen=True, slots=True)
 class Evaluation:
-    """Everything that is reported. reference: None = the models were compared with nothing."""
+    """What is reported. setting: which text was predicted, and how it was cut. reference: None = nothing was."""
 
-    setting: TextSetting
-    reference: EvaluatedRow | None
-    models: Sequence[EvaluatedRow]
+    setting: dict[str, Any]
+    reference: tuple[EvaluatedModel, Quality] | None
+    models: Sequence[tuple[EvaluatedModel, Quality]]
 
     def document(self) -> dict[str, Any]:
-        rows = {"reference": self.reference and asdict(self.reference), "models": [asdict(row) for row in self.models]}
+        reference, models = self.reference and _row(*self.reference), [_row(*each) for each in self.models]
         intervals = {"level": LEVEL, "resamples": RESAMPLES, "block_tokens": BLOCK_TOKENS}
-        return {**asdict(self.setting), **rows, "intervals": intervals}
+        return {**self.setting, "reference": reference, "models": models, "intervals": intervals}
+
+
+def _row(model: EvaluatedModel, figures: Quality) -> dict[str, Any]:
+    """form: how its weights are stored. size: bytes on disk."""
+    facts = {"name": model.name, "form": model.form, "size": model.size, "device": model.device}
+    return {**facts, "quality": asdict(figures)}
 
 
 def run_evaluation(
@@ -123,10 +102,10 @@ def evaluated(
         windows = windows_of(everyone, text, tokens, context, stride)
         progress.stage("evaluate", len(everyone) * sum(len(window.inputs) for window in windows), "tokens")
         scores, of_reference = evaluate(models, reference, windows, progress.advance)
-        rows = [EvaluatedRow.of(model, quality(each, seed)) for model, each in zip(models, scores, strict=True)]
-        setting = TextSetting(str(file), len(windows), context, stride or context, seed)
-        last = EvaluatedRow.of(reference, quality(of_reference, seed)) if reference else None
-        return Evaluation(setting, last, rows)
+        setting = {"text": str(file), "windows": len(windows), "context": context, "stride": stride or context}
+        last = (reference, quality(of_reference, seed)) if reference else None
+        rows = [(model, quality(each, seed)) for model, each in zip(models, scores, strict=True)]
+        return Evaluation(setting | {"seed": seed}, last, rows)
 
 
 def _reference(against: str, context: int, cache: Path, stack: ExitStack) -> EvaluatedModel | None:
@@ -142,18 +121,18 @@ def _reference(against: str, context: int, cache: Path, stack: ExitStack) -> Eva
 
 
 def _print(console: Console, found: Evaluation) -> None:
-    """One row for each model, the reference last, and what the figures are of."""
     columns = COLUMNS if found.reference else COLUMNS[:1]
     rows = []
-    for row in (*found.models, *([found.reference] if found.reference else [])):
-        figures = (_cell(getattr(row.quality, name), factor, form, bounds) for name, _, factor, form, bounds in columns)
-        rows.append([Path(row.name).name or row.name, f"{row.form}\n{row.device}", f"{row.size / 1e6:.1f}", *figures])
+    for model, figures_of in (*found.models, *([found.reference] if found.reference else [])):
+        figures = (_cell(getattr(figures_of, name), factor, form, bounds) for name, _, factor, form, bounds in columns)
+        about = [Path(model.name).name or model.name, f"{model.form}\n{model.device}", f"{model.size / 1e6:.1f}"]
+        rows.append([*about, *figures])
     headings = ("bundle", "weights\nruns on", "size MB", *(heading for _, heading, *_ in columns))
     console.print(table(headings, rows, words=2))
     setting = found.setting
     console.print(
-        f"{found.models[0].quality.tokens} tokens predicted, in {setting.windows} windows of up to {setting.context}, "
-        f"{setting.stride} apart, of {setting.text}. Below each figure: its {LEVEL:.0%} confidence interval.",
+        f"{found.models[0][1].tokens} tokens predicted, in {setting['windows']} windows of up to {setting['context']}, "
+        f"{setting['stride']} apart, of {setting['text']}. Below each figure: its {LEVEL:.0%} confidence interval.",
         soft_wrap=True,
     )
 

@@ -11,7 +11,6 @@ INTERRUPTED = 130  # Ctrl-C
 
 
 def refuse(reason: object, code: int = UNUSABLE) -> NoReturn:
-    """Say why on stderr and end the command."""
     print(f"error: {reason}", file=sys.stderr)
     raise typer.Exit(code)
 

@@ -20,7 +20,6 @@ OF_ITS_PAGE = "as the page it comes from says"
 
 
 def tell_all() -> None:
-    """A table of the catalogue, and behind it what was fetched by other names."""
     fetched = _fetched()
     table = Table(
         Column("name", overflow="fold"), "model", "download", "licence", "for", "on disk", box=None, header_style="bold"

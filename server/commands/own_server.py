@@ -48,7 +48,6 @@ def serve_command(bundle: str, port: int) -> list[str]:
 
 
 def free_port() -> int:
-    """A loopback TCP port that nothing used a moment ago."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return int(listener.getsockname()[1])
@@ -86,7 +85,9 @@ class OwnServer:
 def running_child(command: Sequence[str], port: int, ready_path: str = "health/ready") -> Iterator[OwnServer]:
     """The same by any command that serves on `port`; ready when `ready_path` answers 200. Raises ServerFailed."""
     address = f"http://127.0.0.1:{port}"
-    with tempfile.TemporaryFile() as log, _ends_on_signals():
+    is_main = threading.current_thread() is threading.main_thread()
+    # SIGTERM, and a terminal that closes, unwind the stack instead of leaving the child behind.
+    with tempfile.TemporaryFile() as log, signals.ending_in_order() if is_main else contextlib.nullcontext():
         child = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
@@ -140,9 +141,3 @@ def _tail(log: IO[bytes]) -> str:
     size = log.seek(0, os.SEEK_END)
     log.seek(max(0, size - TAIL_BYTES))
     return log.read().decode("utf-8", "replace").strip()
-
-
-def _ends_on_signals() -> contextlib.AbstractContextManager[None]:
-    """SIGTERM, and a terminal that closes, unwind the stack instead of leaving the child behind."""
-    is_main = threading.current_thread() is threading.main_thread()
-    return signals.ending_in_order() if is_main else contextlib.nullcontext()

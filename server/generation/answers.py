@@ -140,7 +140,6 @@ class StreamUsage:
         return chunk
 
     def last(self, chunk: Whole) -> list[Whole]:
-        """The chunk after all choices have finished, if usage was asked for."""
         return [self._count.on(chunk)] if self._is_asked else []
 
 
@@ -175,7 +174,6 @@ class TokenCount:
                 self._prompt_timings.append(delta.timings)
 
     def add_reasoning(self, tokens: int) -> None:
-        """Say how many of the counted tokens were spent on reasoning."""
         self._reasoning += tokens
 
     def on(self, whole: Whole) -> Whole:

@@ -7,8 +7,18 @@ from typing import Any, TypeVar
 
 from engine.bundle.answer_format import KEY, CallFormat, LiteralArguments, TaggedArguments
 from engine.grammar.spec import Types, types_of
-from server.generation.call_values import PYTHON_QUOTES, as_json, read_elements, read_literal, read_value
-from server.generation.growing_text import Ended, GrowingText, Unsure, first_of, uncertain
+from server.generation.growing_text import (
+    PYTHON_QUOTES,
+    Ended,
+    GrowingText,
+    Unsure,
+    as_json,
+    first_of,
+    read_elements,
+    read_literal,
+    read_value,
+    uncertain,
+)
 
 Schema = Mapping[str, Any]
 MAX_KEY_CHARACTERS = 512
@@ -120,7 +130,6 @@ class ArgumentReader:
         return CallArguments(self._index, text)
 
     def _entry(self, key: str) -> CallArguments:
-        """JSON in front of the value of `key`."""
         self._entries += 1
         return self._given(f"{'{' if self._entries == 1 else ', '}{as_json(key)}: ")
 
@@ -238,7 +247,6 @@ class ArgumentReader:
 
 
 def end_of(pattern: re.Pattern[str], text: str, place: int) -> int:
-    """Where the pattern ends that begins at a place."""
     found = pattern.match(text, place)
     return place if found is None else found.end()
 

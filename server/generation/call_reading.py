@@ -13,8 +13,7 @@ import msgspec
 
 from engine.bundle.answer_format import ID, TAG, CallFormat, JsonArguments, LiteralArguments, TaggedArguments
 from server.generation.argument_reading import ArgumentReader, CallArguments, Schema
-from server.generation.call_values import whole_object
-from server.generation.growing_text import Found, GrowingText, find
+from server.generation.growing_text import Found, GrowingText, find, whole_object
 
 MAX_NAME_CHARACTERS = 256
 

@@ -138,7 +138,6 @@ class SamplingBody(Body):
 
     @property
     def sampling(self) -> dict[str, Any]:
-        """These fields by name, as they were validated."""
         return {name: getattr(self, name) for name in SamplingBody.model_fields}
 
 

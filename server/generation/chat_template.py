@@ -57,7 +57,6 @@ def check_no_images(messages: Sequence[Mapping[str, Any]]) -> None:
 
 
 def _content(content: str | Sequence[TextPart | ImagePart] | None, path: str) -> str | list[dict[str, Any]]:
-    """Text, or the parts in order where there are images among them."""
     if content is None or isinstance(content, str):
         return content or ""
     texts = [part for part in content if isinstance(part, TextPart)]
@@ -73,7 +72,6 @@ def _part(part: TextPart | ImagePart, path: str) -> dict[str, Any]:
 
 
 def joined_text(content: str | Sequence[TextPart] | None) -> str:
-    """A content's text; its parts are joined by a line break."""
     if content is None:
         return ""
     return content if isinstance(content, str) else PART_SEPARATOR.join(part.text for part in content)

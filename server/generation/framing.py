@@ -1,25 +1,28 @@
 """Deltas -> frames of a stream. One event of SSE is `data: {json}` and an empty line; the last one is `data: [DONE]`.
 
 A client that leaves closes the frame generator, whose `finally` aborts the stream: a plain call, because nothing
-after an `await` there would run.
+after an `await` there would run. Some answers are blocks in a row, one of them open: Anthropic's messages, OpenAI's
+responses.
 """
 
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import msgspec
 from sse_starlette import EventSourceResponse, ServerSentEvent
 from starlette.types import Receive, Scope, Send
 
 from engine.errors import HexserveError
+from engine.request import Delta
 from server.generation.answers import TokenCount
-from server.generation.resumption import comment
-from server.generation.stream import ChoiceDelta, MergedStream
-from server.http.error_formats import openai_body
-from server.http.errors import from_engine
+from server.generation.argument_reading import CallArguments
+from server.generation.call_reading import CallBegin
+from server.generation.parsing import ParsedChoice, Part, Thought
+from server.generation.stream import ChoiceDelta, MergedStream, comment
+from server.http.errors import from_engine, openai_body
 from server.http.fields import Answer
 
 DONE = b"data: [DONE]\n\n"
@@ -67,7 +70,6 @@ class PlainEnding(AnswerWriter):
 
 
 def frame(payload: Any) -> bytes:
-    """One event; one that has a type is named after it."""
     kind = payload.get("type") if isinstance(payload, dict) else getattr(payload, "type", None)
     name = b"" if kind is None else b"event: " + str(kind).encode() + b"\n"
     return name + b"data: " + msgspec.json.encode(payload) + b"\n\n"
@@ -191,3 +193,91 @@ def line(payload: Any) -> bytes:
 LINES = Framing("application/x-ndjson", line, b" ")
 PING = ServerSentEvent(event="ping", data='{"type":"ping"}', sep="\n")
 PINGED_EVENTS = Framing("text/event-stream", frame, keep_alive=PING, opens_early=True)
+
+
+Event = TypeVar("Event")
+
+
+class Block(ABC, Generic[Event]):
+    """One block that is being built, at its place in the answer. grows_by: the kind of part that goes on in it."""
+
+    grows_by: type[Part] = str
+
+    def __init__(self, index: int) -> None:
+        self._index = index
+        self._pieces: list[str] = []
+
+    @property
+    def text(self) -> str:
+        """What there is of its text, or of the arguments of a call."""
+        return "".join(self._pieces)
+
+    @abstractmethod
+    def opened(self) -> list[Event]:
+        """The events that begin it."""
+
+    @abstractmethod
+    def grow(self, text: str) -> list[Event]:
+        """More of its text, and the events of that."""
+
+
+Open = TypeVar("Open", bound=Block[Any])
+
+
+class BlockWriter(AnswerWriter, Generic[Event, Open]):
+    """Makes the events of the blocks of one choice; streamed or not, the same events make the answer."""
+
+    def __init__(self, count: TokenCount, choice: ParsedChoice) -> None:
+        self._count = count
+        self._choice = choice
+        self._open: Open | None = None
+        self._done = 0  # blocks that are closed
+
+    def _grow(self, deltas: Sequence[ChoiceDelta]) -> list[Event]:
+        events: list[Event] = []
+        for number, delta in deltas:
+            self._count.add(number, delta)
+            for part in self._choice.take(delta):
+                events += self._say(part)
+            self._count.add_reasoning(self._choice.new_reasoning_tokens())
+            if delta.finish is not None:
+                self._end(delta)
+        return events
+
+    def _say(self, part: Part) -> list[Event]:
+        events: list[Event] = []
+        if self._open is None or not isinstance(part, self._open.grows_by):
+            block = self._block(part)
+            events = self._close()
+            self._open = block
+            events += block.opened()
+        text = _text(part)
+        return events if text is None else events + self._open.grow(text)
+
+    @property
+    def _place(self) -> int:
+        """Where a new block goes: behind those that are done and the open one."""
+        return self._done + (self._open is not None)
+
+    @abstractmethod
+    def _block(self, part: Part) -> Open:
+        """The block that begins with a part."""
+
+    @abstractmethod
+    def _close(self) -> list[Event]:
+        """The events of the end of the open block, if there is one."""
+
+    @abstractmethod
+    def _end(self, delta: Delta) -> None:
+        """This was the last delta."""
+
+
+def _text(part: Part) -> str | None:
+    """What a part adds to its block; None of one that only begins it."""
+    match part:
+        case Thought(text) | CallArguments(_, text):
+            return text
+        case CallBegin():
+            return None
+        case str():
+            return part

@@ -23,18 +23,15 @@ from server.generation.answers import Envelope
 from server.generation.chat_template import Thinking, check_no_images
 from server.generation.framing import EVENTS, AnswerWriter, Framing, deltas_within, stream_response
 from server.generation.params import GenerationParams, out_of_order
-from server.generation.resumption import Resumption
-from server.generation.stream import InputSlots, MergedStream, PooledRun
+from server.generation.stream import InputSlots, MergedStream, PooledRun, Resumption
 from server.generation.structured_output import AnswerForm, placed
 from server.http.errors import ClientLeft, RequestTimeout, refuse
 from server.http.fields import Answer
 from server.http.in_flight import InFlight, hold_until_answered
 from server.media.fetch import MediaFetcher
 from server.middleware.auth import Caller
-from server.models.models import Models, find
-from server.models.served_model import ServedModel
-from server.observability.metrics import Metrics, RequestWatch
-from server.observability.request_facts import Launched, RequestFacts, facts_of
+from server.models.models import Models, ServedModel, find
+from server.observability.metrics import Launched, Metrics, RequestFacts, RequestWatch, facts_of
 from server.settings import Settings
 
 ReadPrompt = tuple[int, ...] | PromptEmbeds | ImagePrompt
@@ -45,8 +42,6 @@ MOST_PIXELS_BYTES = 128 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """The parts of a running server that all its models share, wired by `create_app`."""
-
     settings: Settings
     models: Models
     in_flight: InFlight
@@ -206,8 +201,6 @@ class Service:
 
 @dataclass(frozen=True, slots=True)
 class Pooled:
-    """What the engine gave for the inputs of a request, and their tokens in all."""
-
     vectors: list[bytes]
     tokens: int
 
@@ -243,7 +236,6 @@ def _prompted(request: EngineRequest, prompt: ReadPrompt) -> EngineRequest:
 
 
 def server_of(request: HTTPConnection) -> Server:
-    """What the app has that a request came to."""
     return cast(Server, request.app.state.server)
 
 

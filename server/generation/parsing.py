@@ -239,7 +239,6 @@ class ParsedChoice:
         return taken
 
     def message(self) -> ChatMessage:
-        """The whole message; content is null when there are only calls."""
         text = "".join(part for part in self.parts if isinstance(part, str))
         calls = [
             ToolCallAnswer(id=part.id, function=CalledFunctionAnswer(part.name, self._arguments(part)))
@@ -251,7 +250,6 @@ class ParsedChoice:
         return ChatMessage(content=content, reasoning_content=thoughts or UNSET, tool_calls=calls or UNSET)
 
     def taken_logprobs(self, alternatives: int) -> list[TokenLogprobEntry]:
-        """The log-probabilities that have come since they were last taken, each with so many alternatives."""
         taken, self.logprobs = chat_entries(self.logprobs, alternatives), []
         self.entries += taken
         return taken

@@ -75,7 +75,6 @@ async def prepared_text(request: Request, service: Service, body: ChatRequest, t
 def _checked(
     body: ChatRequest, service: Service
 ) -> tuple[GenerationParams, list[dict[str, Any]] | None, AnswerForm | None]:
-    """Parameters, tools as the chat template reads them, form: all that needs no tokens, before any work is done."""
     params = chat_params(body, service.engine, service.settings)
     service.admit(params.choices)
     tools = chat_tools(body, service.writes)

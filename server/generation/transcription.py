@@ -79,7 +79,6 @@ class TranscriptionRun:
 
     @property
     def language(self) -> str:
-        """What is spoken; "" before the first window has told."""
         return self._writer.language
 
     def fail(self, error: HexserveError) -> None:
@@ -87,7 +86,6 @@ class TranscriptionRun:
             self._failed.set_exception(error)
 
     def abort(self) -> None:
-        """Leave the count of requests in flight."""
         self._service.server.in_flight.leave(self)
         self._failed.cancel()
 
@@ -186,7 +184,6 @@ class TranscriptionRun:
         return made, advance
 
     async def _with_words(self, said: list[Spoken], audio: bytes, length: float) -> list[Spoken]:
-        """The segments of a window of `length` seconds with their words."""
         spec, before = self._spec, self._writer.prompt()
         text = [token for segment in said for token in segment.tokens]
         raw = await self._writer.pooled((*before, spec.no_timestamps, *text, spec.end), audio, Pooling(alignment=True))

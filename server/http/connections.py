@@ -16,8 +16,7 @@ from starlette.types import Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
-from server.http.error_formats import openai_body
-from server.http.errors import WireError
+from server.http.errors import WireError, openai_body
 
 _log = logging.getLogger("hexserve")
 # Connections that one round of the event loop accepts: each has a descriptor until it has been refused.
@@ -142,7 +141,6 @@ class BoundedProtocol(H11Protocol):
         self._watch_headers()
 
     def data_received(self, data: bytes) -> None:
-        """Bytes came; the timer runs while they are not yet a whole request head."""
         super().data_received(data)
         self._watch_headers()
 

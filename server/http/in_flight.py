@@ -47,7 +47,6 @@ class InFlight:
             self._empty.set()
 
     async def wait_empty(self, timeout_s: float) -> bool:
-        """Wait until no request is left; False when the time ran out first."""
         if self._empty.is_set():
             return True
         try:
@@ -57,7 +56,6 @@ class InFlight:
         return True
 
     def end(self) -> None:
-        """Let nothing in any more and end every request with an error."""
         self.draining = True
         self._has_ended = True
         for request in list(self._requests):

@@ -120,7 +120,6 @@ class MediaFetcher:
         raise NotFetched(f"it is redirected more than {REDIRECTS} times")
 
     async def _get(self, client: httpx.AsyncClient, place: httpx.URL, budget: "Budget") -> bytes | str:
-        """The content, or where it has moved to."""
         address = await self._checked_address(place)
         headers = {"Host": place.netloc.decode("ascii"), "Accept": "image/*", "Accept-Encoding": "identity"}
         extensions = {"sni_hostname": place.raw_host.decode("ascii")}

@@ -16,10 +16,9 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from engine.request import RequestTimings
-from server.http.error_formats import ANTHROPIC_FORMAT, request_format
-from server.http.errors import INTERNAL, bounded
+from server.http.errors import ANTHROPIC_FORMAT, INTERNAL, bounded, request_format
 from server.middleware.checks import REQUESTS, send_error
-from server.observability.request_facts import RequestFacts, watched
+from server.observability.metrics import RequestFacts, watched
 
 ACCESS_LOGGER = "hexserve.access"
 
@@ -45,7 +44,6 @@ class AccessRecord:
 
 
 def text_line(record: AccessRecord) -> str:
-    """For people: what is not there is left out."""
     text = f"{record.method} {record.path} {record.status} {record.milliseconds:.1f}ms {record.request_id}"
     if record.key:
         text += f" key={record.key}"

@@ -10,10 +10,18 @@ from functools import partial
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from server.http.error_formats import encoded_error
-from server.http.errors import WireError, bounded, echo
-from server.middleware.auth import Caller, KeyRing, address_name, offered_keys, salt_of
-from server.middleware.limits import LONGEST_WAIT_S, Denial, Limiter, Rates
+from server.http.errors import WireError, bounded, echo, encoded_error
+from server.middleware.auth import (
+    LONGEST_WAIT_S,
+    Caller,
+    Denial,
+    KeyRing,
+    Limiter,
+    Rates,
+    address_name,
+    offered_keys,
+    salt_of,
+)
 from server.middleware.origins import ANY, host_is_allowed, is_loopback, same_origin
 
 _log = logging.getLogger("hexserve")

@@ -6,8 +6,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from engine.client.engine import EngineState
-from server.models.models import Models
-from server.models.served_model import ModelState, ServedModel
+from server.models.models import Models, ModelState, ServedModel
 
 
 class ModelCollector(Collector):
@@ -121,7 +120,6 @@ def _gauges(model: ServedModel) -> tuple[tuple[str, str, float], ...]:
 
 
 def _residence(models: Sequence[ServedModel]) -> tuple[Metric, ...]:
-    """State, loads, unloads and memory of each model."""
     labels = ["model_name"]
     state = GaugeMetricFamily("hexserve:model_state", "1 for the state of a model.", labels=[*labels, "state"])
     loads = CounterMetricFamily("hexserve:model_loads", "Times a model was loaded.", labels=labels)

@@ -1,7 +1,7 @@
 """Several models, each loaded when a request names it and unloaded when it is idle or another one needs its memory.
 
-What is unloaded is decided in `eviction.py`. A model has one task at most,
-which loads or unloads it; requests wait for that task, so a load is shared by all that want it.
+What is unloaded is decided by pure functions. A model has one task at most, which loads or unloads it; requests wait
+for that task, so a load is shared by all that want it.
 """
 
 import asyncio
@@ -13,10 +13,19 @@ from dataclasses import dataclass
 from engine.client.engine import Engine, EngineState
 from engine.errors import Busy, BusyReason, EngineFailure, HexserveError
 from server.http.errors import refuse
-from server.models.eviction import fits, idle, left_s, next_idle_s, to_unload, to_yield
 from server.models.loader import in_background
-from server.models.models import Models
-from server.models.served_model import ModelState, PendingMemory, ServedModel
+from server.models.models import (
+    Models,
+    ModelState,
+    PendingMemory,
+    ServedModel,
+    fits,
+    idle,
+    left_s,
+    next_idle_s,
+    to_unload,
+    to_yield,
+)
 
 _log = logging.getLogger("hexserve")
 RETRY_S = 10.0
@@ -115,7 +124,6 @@ class ModelManager(Models):
         return left_s(model.resident, self._clock(), self.rules.idle_s)
 
     async def close(self) -> None:
-        """End everything: loads are broken off, engines closed. May be repeated."""
         self._is_closing = True
         if self._timer is not None:
             self._timer.cancel()
@@ -192,7 +200,6 @@ class ModelManager(Models):
         self._end_task(model, ModelState.READY)
 
     async def _has_room(self, model: ServedModel, needed: int) -> bool:
-        """Reserve the memory, unloading others for it; False when nobody waits for the model any more."""
         budget = self.rules.budget
         if budget and needed > budget:
             takes = f"{_mib(needed)}{_of_which(model)}"

@@ -1,10 +1,229 @@
 """The models of a server: what routes and the server's life need of them, and how one that is always there is."""
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import StrEnum
 
+from engine.adapters.named import named_adapters
+from engine.bundle.manifest import Manifest
 from engine.client.engine import Engine, EngineState
+from engine.client.supervisor import add_stats
+from engine.errors import HexserveError
+from engine.messages import Stats
 from server.http.errors import echo, refuse
-from server.models.served_model import ServedModel
+from server.models.loader import BundleLoader
+from server.settings import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class Resident:
+    """A model that holds memory, in bytes; when it was last used, in seconds of a monotonic clock.
+
+    may_go: it is loaded and no request uses it. is_going: it is being unloaded, its memory is about to be free.
+    keep_s: how long it stays without a request, below 0 for ever; None = as long as the server says.
+    """
+
+    name: str
+    size: int
+    used_at_s: float
+    may_go: bool
+    is_going: bool = False
+    keep_s: float | None = None
+
+
+def fits(residents: Iterable[Resident], needed: int, budget: int) -> bool:
+    return not budget or needed + sum(resident.size for resident in residents) <= budget
+
+
+def to_unload(residents: Sequence[Resident], needed: int, budget: int) -> tuple[str, ...] | None:
+    """The models to unload so that `needed` bytes fit, those used least recently first.
+
+    Empty when what is free or about to be is enough; None when requests use too much: then nothing is unloaded in vain.
+    """
+    staying = sum(resident.size for resident in residents if not resident.is_going)
+    names, missing = _freeing(needed + staying - budget if budget else 0, _oldest_first(residents))
+    return names if missing <= 0 else None
+
+
+def to_yield(ready: Iterable[Resident], others: int, needed: int, budget: int) -> frozenset[str]:
+    """The ready models that would have to go if no request used them, for a model that has waited long enough.
+
+    They take no new requests until it has its memory. others: bytes that other models keep.
+    """
+    found = sorted(ready, key=lambda resident: resident.used_at_s)
+    names, _ = _freeing(needed + others + sum(resident.size for resident in found) - budget, found)
+    return frozenset(names)
+
+
+def _freeing(over: int, residents: Iterable[Resident]) -> tuple[tuple[str, ...], int]:
+    """The first ones that together hold as much as is too much, and what is missing when all do not."""
+    chosen: list[str] = []
+    for resident in residents:
+        if over <= 0:
+            break
+        chosen.append(resident.name)
+        over -= resident.size
+    return tuple(chosen), over
+
+
+def idle(residents: Iterable[Resident], now_s: float, idle_s: float) -> tuple[str, ...]:
+    """The models that nobody has used for as long as they stay. idle_s: of those that do not say, 0 = for ever."""
+    left = ((resident.name, left_s(resident, now_s, idle_s)) for resident in _oldest_first(residents))
+    return tuple(name for name, due_s in left if due_s is not None and due_s <= 0)
+
+
+def next_idle_s(residents: Iterable[Resident], now_s: float, idle_s: float) -> float | None:
+    """Seconds until the next model has been idle for long enough; None while none may go."""
+    due = [left_s(resident, now_s, idle_s) for resident in _oldest_first(residents)]
+    return min((max(0.0, due_s) for due_s in due if due_s is not None), default=None)
+
+
+def left_s(resident: Resident, now_s: float, idle_s: float) -> float | None:
+    """Seconds until a model has been idle for long enough if nobody uses it; None = it stays."""
+    keep_s = (idle_s or None) if resident.keep_s is None else resident.keep_s
+    if keep_s is None or keep_s < 0:
+        return None
+    return keep_s + (resident.used_at_s - now_s if resident.may_go else 0.0)
+
+
+def _oldest_first(residents: Iterable[Resident]) -> Iterator[Resident]:
+    yield from sorted((found for found in residents if found.may_go), key=lambda found: found.used_at_s)
+
+
+class ModelState(StrEnum):
+    """Where a model is in its life. Only a ready one answers; a failed one is tried again."""
+
+    UNLOADED = "unloaded"
+    LOADING = "loading"  # from the first request on: compiling and waiting for memory count as well
+    READY = "ready"  # also while its worker is being replaced
+    UNLOADING = "unloading"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class PendingMemory:
+    size: int
+    since_s: float
+
+
+_STATES = {
+    EngineState.LOADING: ModelState.LOADING,
+    EngineState.DEAD: ModelState.FAILED,
+    EngineState.STOPPED: ModelState.UNLOADED,
+}
+
+
+class ServedModel:
+    """A model with settings of its own. Its owner, `Models` or a `ModelManager`, moves it; one event loop."""
+
+    def __init__(self, settings: Settings, loader: BundleLoader | None = None, engine: Engine | None = None) -> None:
+        self.settings = settings
+        self.loader = loader
+        self.engine = engine  # None while the model is not loaded
+        self._state = ModelState.UNLOADED
+        self.pins = 0  # requests that use it, or wait for it
+        self.size = 0  # bytes that it holds, or that are reserved for it
+        self.used_at_s = 0.0
+        self.keep_s: float | None = None  # how long it stays without a request, as `Resident.keep_s`
+        self.error: HexserveError | None = None  # why it could not be loaded, or died
+        self.retry_at_s = 0.0
+        self.pending: PendingMemory | None = None  # what memory it waits for
+        self.task: asyncio.Task[None] | None = None  # loads or unloads it
+        self.on_free: Callable[[], None] = lambda: None  # called when the last request has left
+        self.loads = self.unloads = 0
+        self._past_stats, self._past_restarts = Stats(), 0  # of the engines before
+
+    @property
+    def comes_and_goes(self) -> bool:
+        """False for the one model that is loaded from the server's start to its end."""
+        return self.loader is not None
+
+    @property
+    def state(self) -> ModelState:
+        """Where it is in its life; for a model that does not come and go what its engine's state comes to."""
+        if self.comes_and_goes or self.engine is None:
+            return self._state
+        return _STATES.get(self.engine.state, ModelState.READY)
+
+    @property
+    def name(self) -> str:
+        """What requests call it; Busy while an only model loads that has the name of its bundle."""
+        if self.settings.model_name or self.engine is None:
+            return self.settings.model_name
+        return self.engine.info.name
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        adapters = named_adapters(self.settings.engine.lora) if self.engine is None else self.engine.info.adapters
+        return (self.name, *adapters)
+
+    @property
+    def manifest(self) -> Manifest | None:
+        if self.engine is not None:
+            return self.engine.info.manifest
+        return None if self.loader is None else self.loader.manifest
+
+    @property
+    def prefixes(self) -> int:
+        """The bytes of its size that are for known prefixes only."""
+        return 0 if self.loader is None else self.loader.prefixes
+
+    @property
+    def resident(self) -> Resident:
+        may_go = self.state is ModelState.READY and not self.pins
+        is_going = self.state is ModelState.UNLOADING
+        return Resident(self.name, self.size, self.used_at_s, may_go, is_going, self.keep_s)
+
+    @property
+    def stats(self) -> Stats:
+        return self._past_stats if self.engine is None else add_stats(self._past_stats, self.engine.stats)
+
+    @property
+    def restarts(self) -> int:
+        return self._past_restarts + (0 if self.engine is None else self.engine.restarts)
+
+    @property
+    def unfinished(self) -> int:
+        return 0 if self.engine is None else self.engine.unfinished
+
+    @property
+    def is_dead(self) -> bool:
+        """True when its engine has given up: only another one would help."""
+        return self.engine is not None and self.engine.state is EngineState.DEAD
+
+    def move(self, target: ModelState) -> None:
+        self._state = target
+
+    def drop_engine(self) -> None:
+        """Its engine has been closed: keep what it counted, and nothing else."""
+        if self.engine is not None:
+            self._past_stats = add_stats(self._past_stats, self.engine.stats, with_gauges=False)
+            self._past_restarts = self.restarts
+        self.engine, self.size, self.keep_s = None, 0, None
+
+    @contextmanager
+    def stepping_back(self) -> Iterator[None]:
+        """In this block a request that has pinned the model does not keep it loaded."""
+        self.pins -= 1
+        if not self.pins:
+            self.on_free()
+        try:
+            yield
+        finally:
+            self.pins += 1
+
+    @contextmanager
+    def pinned(self) -> Iterator[None]:
+        """In this block the model stays loaded once it is."""
+        self.pins += 1
+        try:
+            yield
+        finally:
+            self.pins -= 1
+            if not self.pins:
+                self.on_free()
 
 
 def find(models: Sequence[ServedModel], name: str) -> ServedModel:
@@ -27,7 +246,6 @@ class Models:
 
     @property
     def state(self) -> EngineState:
-        """The state of the server as far as it depends on its models."""
         return self._only.state
 
     @property

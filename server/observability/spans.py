@@ -17,20 +17,13 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from engine.request import RequestTimings
-from server.observability.request_facts import Launched, RequestFacts, facts_of
+from server.observability.metrics import Launched, RequestFacts, facts_of
 
 Attribute = str | int | float | tuple[str, ...]
 PROVIDER = "hexserve"
 CHAT, TEXT_COMPLETION, EMBEDDINGS, RERANK = "chat", "text_completion", "embeddings", "rerank"
 TEXT_PATHS = frozenset({"/v1/completions", "/api/generate"})
 MOST_CHOICES = 32  # told one by one: a request may have a hundred thousand
-
-
-def span_name(method: str, facts: RequestFacts) -> str:
-    """Operation and model of a generation; method and route of anything else."""
-    if facts.launched is None:
-        return f"{method} {facts.handler}"
-    return f"{operation(facts)} {facts.launched.model}"
 
 
 def operation(facts: RequestFacts) -> str:
@@ -86,7 +79,6 @@ def _asked(launched: Launched) -> dict[str, Attribute]:
 
 
 def _used(timings: tuple[RequestTimings, ...]) -> dict[str, Attribute]:
-    """Once a choice has come to its end."""
     if not timings:
         return {}
     return {
@@ -96,7 +88,6 @@ def _used(timings: tuple[RequestTimings, ...]) -> dict[str, Attribute]:
 
 
 def phases(timings: RequestTimings) -> tuple[tuple[str, float, Mapping[str, Attribute]], ...]:
-    """The spans of one choice, one after the other: name, milliseconds, attributes."""
     return (
         ("queue", timings.queue_ms, {}),
         ("prefill", timings.prompt_ms, {"hexserve.computed_tokens": timings.computed_tokens}),
@@ -143,7 +134,8 @@ class TraceLayer:
 
     def _end(self, span: Span, facts: RequestFacts, clock: "_Clock") -> None:
         if span.is_recording():
-            span.update_name(span_name("POST", facts))
+            launched = facts.launched
+            span.update_name(f"{operation(facts)} {launched.model}" if launched else f"POST {facts.handler}")
             attributes = request_attributes("POST", facts)
             span.set_attributes(attributes)
             if "error.type" in attributes:

@@ -203,7 +203,6 @@ class Database:
         return [self.get(ResponseKey(key.owner, row[0])) for row in reversed(rows)]
 
     def history(self, key: ResponseKey) -> list[ResponseRecord]:
-        """A response and those before it that are still there, the first one first."""
         asked = {"id": key.id, "owner": key.owner}
         rows = self._link.execute(CHAIN + "SELECT id FROM chain ORDER BY depth DESC", asked).fetchall()
         return [self.get(ResponseKey(key.owner, row[0])) for row in rows]

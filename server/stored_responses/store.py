@@ -66,7 +66,6 @@ def server_lock(folder: Path, server: str) -> AbstractContextManager[bool]:
 
 
 def dead(folder: Path, servers: list[str]) -> Iterator[str]:
-    """Those whose processes are gone."""
     for server in servers:
         with server_lock(folder, server) as is_free:
             if is_free:
@@ -129,12 +128,10 @@ class ResponseStore:
         self._pins.update(ids)
 
     def unpin(self, ids: Iterable[str]) -> None:
-        """They may go again."""
         self._pins.subtract(ids)
         self._pins += Counter()  # drops the zeros
 
     def close(self) -> None:
-        """After everything that was asked before; blocks."""
         self._thread.submit(self._cleanup.close).add_done_callback(_logged)
         self._thread.shutdown()
 

@@ -7,8 +7,7 @@ import pytest
 
 from deploy.front_calls import Exchange, prompt_text
 from engine.request import Delta, FinishReason
-from server.generation.resumption import RESUMABLE, comment
-from server.generation.stream import ChoiceDelta
+from server.generation.stream import RESUMABLE, ChoiceDelta, comment
 
 CHAT = {"model": "m", "messages": [{"role": "user", "content": "Hi"}], "stream": True}
 HEADERS = {"content-type": "application/json", "authorization": "Bearer k", "host": "front", "content-length": "9"}

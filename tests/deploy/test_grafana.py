@@ -16,8 +16,7 @@ from engine.messages import Stats
 from engine.request import RequestTimings
 from server.models.families import ModelCollector
 from server.models.loader import BundleLoader
-from server.models.models import Models
-from server.models.served_model import ServedModel
+from server.models.models import Models, ServedModel
 from server.observability.metrics import Metrics
 from server.settings import Settings
 from tests.server.scripted_engine import ScriptedEngine

@@ -8,7 +8,7 @@ from onnx import helper
 
 from engine.bundle.manifest import describe_file, load_manifest, save_manifest
 from engine.genie.convert import Toolbox
-from engine.runtime.qnn.ep_context import as_bound, read_wrapper
+from engine.runtime.qnn.binary import as_bound, read_wrapper
 from engine.runtime.qnn.trial import check_binaries
 from engine.sources.resolve import convert_folder
 from tests.genie.generator import Generated

@@ -14,7 +14,7 @@ from engine.bundle.answer_format import AnswerFormat, LiteralArguments, TaggedAr
 from engine.demo.location import demo_folder
 from engine.grammar.call_rules import Literals
 from engine.grammar.compiler import serialised, unforced
-from engine.grammar.matching import control_tokens, load_tokenizer, new_matcher
+from engine.grammar.masks import control_tokens, load_tokenizer, new_matcher
 from engine.grammar.spec import CalledTool, GrammarSpec, ToolCalls
 from engine.text.answer_finding import find_answer
 from engine.text.format_probes import USER, Renderings, probe_requests

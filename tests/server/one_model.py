@@ -11,8 +11,7 @@ from server.api.openai.response_runs import StoredResponses
 from server.http.in_flight import InFlight
 from server.middleware.auth import KeyRing
 from server.models.families import ModelCollector
-from server.models.models import Models
-from server.models.served_model import ServedModel
+from server.models.models import Models, ServedModel
 from server.observability.metrics import Metrics
 from server.observability.tracing import Layer
 from server.settings import Settings

@@ -14,9 +14,9 @@ from engine.bundle.manifest import DiffusionSpec, GraphSpec, Manifest, TextSpec
 from engine.bundle.model_spec import ModelSpec, RopeSpec
 from engine.bundle.specs import ModelTask, PoolingKind, PoolingSpec, RerankKind, RerankSpec
 from engine.bundle.vision import VisionSpec
+from engine.client.chat_prompts import decode_embeds
 from engine.client.engine import EngineInfo, EngineState
 from engine.client.pooling import PooledInput
-from engine.client.prompt_embeds import decode_embeds
 from engine.client.step_feed import StepFeed, StepWatch
 from engine.errors import Busy, BusyReason, ContextLengthExceeded, HexserveError, InvalidRequest
 from engine.grammar.spec import GrammarSpec

@@ -10,8 +10,7 @@ from engine.compile.arguments import Target as CompileTarget
 from engine.compile.pipeline import compile_bundle
 from engine.compile.progress import SilentProgress
 from engine.evaluation.evaluate import Quality, TextWindow, evaluate, quality
-from engine.evaluation.models import open_bundle
-from engine.evaluation.served import open_served
+from engine.evaluation.models import open_bundle, open_served
 
 SEED = 0
 LEAST_TOKENS = 2  # to check a bundle with; it is measured here

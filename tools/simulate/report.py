@@ -8,7 +8,7 @@ from typing import Any
 
 from rich.console import Console
 
-from server.commands.bench.report import bar
+from server.commands.bench.session import bar
 from server.commands.tables import table
 from tools.simulate.drawing import drawing
 from tools.simulate.figures import Figures

@@ -17,7 +17,7 @@ from engine.compile.graphs.vision import vision_graph, vision_network
 from engine.compile.quantisation.weight_file import WeightFile
 from engine.compile.sources.checkpoint import Float32
 from engine.models.vision_network import VISION_DATA
-from engine.runtime.fixed_vision import FixedVisionGraph
+from engine.runtime.vision import FixedVisionGraph
 
 SQUARES = (1, 2, 4, 8, 16, 32, 64, 128)  # of a side of each picture
 

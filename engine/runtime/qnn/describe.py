@@ -34,12 +34,10 @@ def read(layout: str, address: int) -> tuple[int | float, ...]:
 
 
 def unsigned(address: int) -> int:
-    """An unsigned 32-bit number."""
     return int(read("I", address)[0])
 
 
 def pointer(address: int) -> int:
-    """A 64-bit pointer, perhaps 0."""
     return int(read("Q", address)[0])
 
 

@@ -113,7 +113,6 @@ def library_path(stem: str) -> Path:
 
 
 def package_version() -> str:
-    """Version of onnxruntime-qnn, '' when it is not installed."""
     try:
         return importlib.metadata.version(DISTRIBUTION)
     except importlib.metadata.PackageNotFoundError:

@@ -8,7 +8,7 @@ import importlib
 import logging
 import os
 import platform
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -50,7 +50,6 @@ def is_device(machine: str | None = None) -> bool:
 
 
 def device_name(machine: str | None = None) -> str:
-    """What computes, for people."""
     return NPU if is_device(machine) else EMULATOR
 
 
@@ -123,7 +122,6 @@ def _package() -> Any:
 
 
 def _backend() -> str:
-    """Path of QnnHtp, in the configured folder or in the package."""
     folder = configured_folder(os.environ)
     return str(folder / library_name("QnnHtp") if folder is not None else _package().get_qnn_htp_path())
 
@@ -133,7 +131,8 @@ def qnn_provider(manifest: Manifest) -> Provider:
     check_machine(manifest)
     assert manifest.npu is not None
     options = run_options(HtpTarget(manifest.npu.soc_model, manifest.npu.htp_arch))
-    for name in unknown_options(options, Path(_package().get_library_path()).read_bytes()):
+    library = Path(_package().get_library_path()).read_bytes()  # it takes any name, and ignores those it does not know
+    for name in (name for name in options if name.encode() not in library):
         log.warning("%s: the QNN provider seems to have no option %s and may ignore it", OPTIONS_VARIABLE, name)
     last = manifest.graphs[-1].file
     shared = {graph.file for graph in manifest.graphs} if manifest.npu.shared else set()  # a binary of images is alone
@@ -144,11 +143,6 @@ def qnn_provider(manifest: Manifest) -> Provider:
         return open_session(path, options, sharing)
 
     return Provider(device_name(), open_graph)
-
-
-def unknown_options(options: Iterable[str], library: bytes) -> list[str]:
-    """Names that the provider's library does not contain. It takes any name, and says nothing of those it ignores."""
-    return [name for name in options if name.encode() not in library]
 
 
 def check_machine(manifest: Manifest, machine: str | None = None) -> None:

@@ -25,10 +25,9 @@ from engine.errors import BundleError
 from engine.files import write_whole
 from engine.processes import exit_text, module_command
 from engine.runtime.onnx_library import ort
-from engine.runtime.qnn.binary import BinaryGraph, BinaryInfo, BinaryTensor
+from engine.runtime.qnn.binary import BinaryGraph, BinaryInfo, BinaryTensor, as_bound
 from engine.runtime.qnn.describe import REFUSED
 from engine.runtime.qnn.environment import OPTIONS_VARIABLE, explain, package_version
-from engine.runtime.qnn.ep_context import as_bound
 from engine.runtime.qnn.provider import check_machine, device_name, qnn_provider
 from engine.runtime.qnn.reader import check_age, describe_binary, run_apart, runtime_version
 from engine.runtime.sessions import Provider, cpu_provider, load_sessions, open_graph

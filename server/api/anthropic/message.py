@@ -14,13 +14,12 @@ from engine.errors import HexserveError
 from engine.request import Delta, FinishReason
 from server.generation.answers import Envelope, TokenCount
 from server.generation.argument_reading import CallArguments
-from server.generation.blocks import Block, BlockWriter
 from server.generation.call_reading import CallBegin
-from server.generation.call_values import whole_object
+from server.generation.framing import Block, BlockWriter
+from server.generation.growing_text import whole_object
 from server.generation.parsing import ParsedChoice, Part, Thought
 from server.generation.stream import ChoiceDelta
-from server.http.error_formats import AnthropicErrorDetail, anthropic_error
-from server.http.errors import from_engine
+from server.http.errors import AnthropicErrorDetail, anthropic_error, from_engine
 from server.http.fields import Answer
 
 StopReason = Literal["end_turn", "max_tokens", "stop_sequence", "tool_use", "model_context_window_exceeded"]
@@ -221,13 +220,11 @@ class MessageWriter(BlockWriter[MessageEvent, OpenBlock]):
         self._ended = MessageEnd(None, None)
 
     def chunks(self, deltas: Sequence[ChoiceDelta]) -> list[MessageEvent]:
-        """The events of these deltas, behind the begin of the message, which comes once."""
         begin = [] if self._has_begun else [MessageEvent("message_start", message=self._message())]
         self._has_begun = True
         return begin + self._grow(deltas)
 
     def last_chunks(self) -> list[MessageEvent]:
-        """The end of the last block, then of the message."""
         end = MessageEvent("message_delta", delta=self._ended, usage=self._usage())
         return [*self._close(), end, MessageEvent("message_stop")]
 

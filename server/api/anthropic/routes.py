@@ -27,8 +27,7 @@ from server.generation.framing import PINGED_EVENTS
 from server.generation.launch import answer, take_model, until_left, written
 from server.generation.params import check_generates
 from server.generation.prepare import field_aliases, prepared_chat
-from server.http.error_formats import AnthropicError, request_id_of
-from server.http.errors import refuse
+from server.http.errors import AnthropicError, refuse, request_id_of
 
 router = APIRouter(route_class=BoundedRoute)
 message_answers = partial(answers, stream=MESSAGES, statuses=MESSAGE_ERRORS, model=AnthropicError)

@@ -10,8 +10,7 @@ from server.api.anthropic import request as given
 from server.api.anthropic.message import thoughts_of
 from server.generation.chat_request import ChatRequest, JsonSchemaFormat, NamedToolChoice, Tool, ToolChoice
 from server.generation.chat_template import PART_SEPARATOR, image_part
-from server.http.error_formats import NO_THREADS
-from server.http.errors import echo, refuse
+from server.http.errors import NO_THREADS, echo, refuse
 
 
 def check_fields(body: given.MessagesRequest) -> None:
@@ -50,7 +49,6 @@ def offered_tools(body: given.ConversationBody) -> list[given.DeclaredTool]:
 
 
 def _changes(body: given.ConversationBody) -> Iterator[Change]:
-    """What adds and takes away tools, in order."""
     for turn in body.messages:
         for block in () if isinstance(turn.content, str) else turn.content:
             if isinstance(block, given.ToolAddition | given.ToolRemoval):
@@ -90,7 +88,6 @@ FIELD_ALIASES = MappingProxyType(
 
 
 def own_name(param: str) -> str:
-    """What a field of the chat route is called here."""
     return FIELD_ALIASES.get(param, param)
 
 
@@ -196,7 +193,6 @@ def _say(messages: list[dict[str, Any]], text: str) -> None:
 
 
 def _show(messages: list[dict[str, Any]], image: dict[str, Any]) -> None:
-    """Add an image to the user's turn, whose content is a list from then on."""
     if not messages or messages[-1]["role"] != "user":
         messages.append({"role": "user", "content": []})
     last = messages[-1]

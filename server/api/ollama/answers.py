@@ -13,12 +13,11 @@ from engine.request import Delta, RequestTimings
 from server.generation.answers import FINISH_NAMES, TokenCount, TokenLogprobEntry
 from server.generation.argument_reading import CallArguments
 from server.generation.call_reading import CallBegin
-from server.generation.call_values import whole_object
 from server.generation.framing import AnswerWriter
+from server.generation.growing_text import whole_object
 from server.generation.parsing import ParsedChoice, Part, Thought
 from server.generation.stream import ChoiceDelta
-from server.http.error_formats import OllamaError, ollama_body
-from server.http.errors import from_engine
+from server.http.errors import OllamaError, from_engine, ollama_body
 from server.http.fields import Answer
 
 DoneReason = Literal["stop", "length", "load", "unload"]

@@ -16,10 +16,9 @@ from server.api.ollama.requests import OllamaOptions
 from server.api.ollama.translation import named_model, tagged
 from server.api.openapi import answers
 from server.generation.launch import server_of, written
-from server.http.error_formats import OllamaError
-from server.http.errors import refuse
+from server.http.errors import OllamaError, refuse
 from server.http.fields import Answer, Body, Name, NotYet
-from server.models.served_model import ServedModel
+from server.models.models import ServedModel
 
 
 class OllamaDetails(Answer):
@@ -143,13 +142,14 @@ class KnownModel:
         )
 
     def shown(self, template: str | None) -> OllamaShown:
+        known = (Capability.COMPLETION,) if self.manifest is None else self.manifest.capabilities
         return OllamaShown(
             modelfile=f"FROM {self.name}\n",
             parameters="" if self.context is None else f"num_ctx {self.context}",
             template=template or "",
             details=self._details(),
             model_info=self._model_info(),
-            capabilities=self._capabilities(),
+            capabilities=[OLLAMA_WORDS[each] for each in known if each in OLLAMA_WORDS],
             modified_at=self._modified_at(),
         )
 
@@ -173,11 +173,6 @@ class KnownModel:
         files = {} if self.manifest is None else self.manifest.files
         parts = sorted(f"{name} {entry.sha256}" for name, entry in files.items())
         return hashlib.sha256("\n".join(parts).encode()).hexdigest()
-
-    def _capabilities(self) -> list[str]:
-        """Ollama's words for what a request may ask of it."""
-        known = (Capability.COMPLETION,) if self.manifest is None else self.manifest.capabilities
-        return [OLLAMA_WORDS[each] for each in known if each in OLLAMA_WORDS]
 
     def _model_info(self) -> dict[str, Any]:
         """GGUF's names of what a manifest knows; clients look the context length up."""
@@ -237,7 +232,6 @@ async def list_loaded_models(request: Request) -> Response:
 
 
 def _known(model: ServedModel, name: str) -> KnownModel:
-    """What is known of a model, or of its adapter of that name."""
     manifest, engine = model.manifest, model.engine
     context = None if manifest is None else manifest.max_context
     if engine is not None:

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, StringConstraints
 
 from server.generation.chat_request import MAX_URL_CHARACTERS, Stop, Tool
-from server.generation.pooling import MAX_INPUTS
+from server.generation.params import MAX_INPUTS
 from server.http.fields import (
     MAX_MESSAGES,
     MAX_TOKENS,

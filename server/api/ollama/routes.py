@@ -46,10 +46,15 @@ from server.api.openapi import LINES, answers
 from server.generation import framing
 from server.generation.answers import TokenCount
 from server.generation.launch import Pooled, answer, any_model, until_left, written, written_aside
-from server.generation.params import check_generates
-from server.generation.pooling import EmbeddingRequest, check_dimensions, embedding_inputs, embedding_spec
+from server.generation.params import (
+    EmbeddingRequest,
+    check_dimensions,
+    check_generates,
+    embedding_inputs,
+    embedding_spec,
+)
 from server.generation.prepare import PreparedChat, field_aliases, prepared_chat, prepared_text
-from server.http.error_formats import OllamaError
+from server.http.errors import OllamaError
 from server.http.fields import Answer
 
 

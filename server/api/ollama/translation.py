@@ -27,11 +27,9 @@ from server.api.ollama.requests import (
 from server.generation.chat_request import ChatRequest, JsonObjectFormat, JsonSchemaFormat, ResponseFormat
 from server.generation.chat_template import image_part, template_options
 from server.generation.launch import Service, any_model, server_of, take_model
-from server.generation.params import GenerationParams
-from server.generation.pooling import EmbeddingRequest
+from server.generation.params import EmbeddingRequest, GenerationParams
 from server.http.errors import echo, refuse
-from server.models.models import find
-from server.models.served_model import ServedModel
+from server.models.models import ServedModel, find
 
 LATEST = ":latest"
 
@@ -109,7 +107,6 @@ def check_prompt(body: OllamaGenerateRequest, text: TextFacts) -> bool:
 
 
 def prompt_turns(body: OllamaGenerateRequest) -> list[dict[str, Any]]:
-    """A prompt as what a user said, behind the system's words if there are any."""
     system = [{"role": "system", "content": body.system}] if body.system else []
     return [*system, {"role": "user", "content": _shown(body.prompt or "", body.images, "images")}]
 

@@ -31,8 +31,7 @@ from server.generation.framing import EventStream, frame
 from server.generation.launch import server_of, take_model, until_left, written
 from server.generation.transcription import SpeechOptions, Spoken, TranscriptionRun
 from server.generation.window_writer import check_language, speech_spec
-from server.http.error_formats import openai_body
-from server.http.errors import from_engine, refuse
+from server.http.errors import from_engine, openai_body, refuse
 
 UNKNOWN = ("known_speaker_names", "known_speaker_references")  # refused by name
 router = APIRouter(route_class=FormRoute)
@@ -121,7 +120,6 @@ def _written(found: list[Spoken], run: TranscriptionRun, form: TranscriptionForm
 
 
 async def _events(run: TranscriptionRun, has_logprobs: bool) -> AsyncIterator[bytes]:
-    """One for each segment, then the whole text."""
     found: list[Spoken] = []
     try:
         async for segment in run.segments():

@@ -12,7 +12,7 @@ from engine.request import Pooling
 from server.api.body import BoundedRoute
 from server.api.openapi import answers
 from server.generation.launch import take_model, until_left, written_aside
-from server.generation.pooling import (
+from server.generation.params import (
     EmbeddingRequest,
     PooledUsage,
     check_dimensions,

@@ -7,7 +7,7 @@ from engine.client.engine import Engine
 from engine.errors import EngineFailure
 from server.http.errors import from_engine
 from server.http.fields import Answer
-from server.models.served_model import ServedModel
+from server.models.models import ServedModel
 
 
 class Model(Answer, kw_only=True):
@@ -39,7 +39,6 @@ META = (
 
 
 def listed_model(model: ServedModel, name: str) -> Model:
-    """What is known of the model, or of its adapter of that name."""
     manifest, engine = model.manifest, model.engine
     root = model.name if manifest is None else manifest.name
     longest = None if manifest is None else manifest.max_context

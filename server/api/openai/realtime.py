@@ -14,7 +14,7 @@ from server.generation.launch import Server, named_model, server_of
 from server.generation.window_writer import speech_spec
 from server.http.connections import REALTIME_PATH
 from server.http.errors import echo, refuse
-from server.models.served_model import ServedModel
+from server.models.models import ServedModel
 
 MOST_SESSIONS = 16  # of one key, or address
 TRANSCRIPTION, PROTOCOL = "transcription", "realtime"

@@ -59,7 +59,6 @@ class AudioInput(Body):
 
     @property
     def sound_format(self) -> SoundFormat:
-        """The format by its older name."""
         return SOUND_FORMATS[self.format.type]
 
 

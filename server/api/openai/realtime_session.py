@@ -27,10 +27,9 @@ from server.api.openai.realtime_events import (
     read_event,
 )
 from server.generation.launch import Server, loaded_engine, named_model
-from server.generation.live_transcript import LiveTranscript
-from server.generation.window_writer import WindowWriter, check_language, speech_spec
+from server.generation.window_writer import LiveTranscript, WindowWriter, check_language, speech_spec
 from server.http.errors import Refusal, WireError, from_engine, refuse
-from server.models.served_model import ServedModel
+from server.models.models import ServedModel
 
 MOST_BUFFERED_S = 60  # of sound that is not written yet; no more is read until some is
 LEAST_MS = 100  # of sound that can be committed
@@ -77,7 +76,6 @@ class RealtimeSession:
     # -- what the client says ---------------------------------------------------------------------------------------
 
     async def _read(self, receive: Callable[[], Awaitable[Message]]) -> bool:
-        """Take events; whether the client has left."""
         while True:
             try:
                 async with asyncio.timeout(IDLE_S):

@@ -19,7 +19,7 @@ from server.api.openai.response_answer import (
 )
 from server.generation.answers import TokenLogprobEntry
 from server.generation.argument_reading import CallArguments
-from server.generation.blocks import Block
+from server.generation.framing import Block
 from server.generation.parsing import Thought
 
 

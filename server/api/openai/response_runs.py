@@ -85,7 +85,6 @@ class ResponseRun:
             await self._grown.wait()
 
     async def events(self, after: int = -1) -> AsyncIterator[Sequence[Any]]:
-        """The events behind a sequence number, as they come."""
         place = after + 1
         while True:
             new = self._events[place:]
@@ -115,7 +114,6 @@ class ResponseRun:
             self._say(events)
 
     async def _keep(self, status: ResponseStatus, last: Sequence[ResponseEvent]) -> None:
-        """Store the end, then say it."""
         everything = [*self._events, *self._in_order(last)] if self.is_background else None
         await self._store.update(self.key.id, status, self._writer.response, everything)
         self.is_stored = True

@@ -31,6 +31,7 @@ from server.api.openai.response_answer import (
     ResponseUsage,
     ShownTool,
 )
+from server.api.openai.response_input import Storing
 from server.api.openai.response_items import OpenCall, OpenCustomCall, OpenItem, OpenMessage, OpenReasoning
 from server.api.openai.response_request import (
     CalledAs,
@@ -41,10 +42,9 @@ from server.api.openai.response_request import (
     TextSchemaFormat,
     TextSettings,
 )
-from server.api.openai.response_storage import Storing
 from server.generation.answers import Envelope, TokenCount, TokenLogprobEntry
-from server.generation.blocks import BlockWriter
 from server.generation.call_reading import CallBegin
+from server.generation.framing import BlockWriter
 from server.generation.parsing import ParsedChoice, Part, Thought
 from server.generation.stream import ChoiceDelta
 from server.http.errors import from_engine
@@ -106,17 +106,14 @@ class ResponseWriter(BlockWriter[ResponseEvent, OpenItem]):
         return events
 
     def ended(self) -> ResponseEvent:
-        """The last event, named after what the response has come to."""
         return self._lifecycle(self._response.status)
 
     def failure(self, error: HexserveError) -> list[ResponseEvent]:
-        """What is said when the response cannot go on: its items so far and why."""
         wire = from_engine(error)
         code: FailureCode = "server_error" if wire.status >= 500 else "invalid_prompt"
         return self._broken_off("failed", ResponseFailure(code=code, message=wire.message))
 
     def cancelled(self) -> list[ResponseEvent]:
-        """What is said when the caller does not want the rest: its items so far."""
         return self._broken_off("cancelled", None)
 
     def _broken_off(self, status: ResponseState, reason: ResponseFailure | None) -> list[ResponseEvent]:

@@ -11,28 +11,26 @@ from fastapi import APIRouter, Request, Response
 from server.api.body import BoundedRoute
 from server.api.openai.response_answer import DeletedResponse, ResponseAnswer, ResponseEvent, ResponseItems
 from server.api.openai.response_input import (
+    OFF,
+    EventsQuery,
+    ItemsQuery,
+    StoredQuery,
     as_chat,
+    check_count,
     given_items,
+    item_page,
+    items_of,
+    listed_items,
     own_name,
+    read_query,
     response_options,
+    stored_items,
+    storing,
     template_items,
     tool_identities,
 )
 from server.api.openai.response_request import ResponsesRequest
 from server.api.openai.response_runs import NotHere, ResponseRun, StoredResponses
-from server.api.openai.response_storage import (
-    OFF,
-    EventsQuery,
-    ItemsQuery,
-    StoredQuery,
-    check_count,
-    item_page,
-    items_of,
-    listed_items,
-    read_query,
-    stored_items,
-    storing,
-)
 from server.api.openai.response_writer import ResponseWriter, response_object
 from server.api.openapi import answers
 from server.generation.answers import TokenCount
@@ -131,7 +129,6 @@ stored_answers = partial(answers, statuses=(400, 404, 409, 500))
 
 
 def _query(kind: type[StoredQuery]) -> dict[str, Any]:
-    """OpenAPI of what a route reads of its query."""
     fields = kind.model_json_schema()["properties"]
     return {"parameters": [{"in": "query", "name": name, "schema": schema} for name, schema in fields.items()]}
 

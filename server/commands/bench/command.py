@@ -36,7 +36,7 @@ def bench(
 ) -> None:
     """Measure tokens per second and latencies under load; several URLs are compared side by side."""
     from server.commands.bench.load import BenchLoad
-    from server.commands.bench.prompts import BadPrompts, PromptSource, fresh_seed, read_prompts
+    from server.commands.bench.measured import BadPrompts, PromptSource, fresh_seed, read_prompts
     from server.commands.bench.session import BenchSession, targets_at
     from server.commands.http_client import UnusableAddress, headers_for, is_server, root_address
 

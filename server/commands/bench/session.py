@@ -1,22 +1,225 @@
-"""One run of `hexserve bench`: measure, print every turn, then report; also after Ctrl-C."""
+"""One run of `hexserve bench`: measure, print every turn, then report as tables, bars and JSON; also after Ctrl-C."""
 
 import asyncio
 import contextlib
 import dataclasses
+import json
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
+from rich.table import Table
 
-from server.commands.bench.load import BenchLoad, BenchTarget, Book, TurnRecord, measure
-from server.commands.bench.measured import AnswerOutcome, MeasuredAnswer
-from server.commands.bench.prompts import PromptSource, WordLength, user, words
-from server.commands.bench.report import print_report, turn_line, write_json
+from server.commands.bench.load import (
+    BenchLoad,
+    BenchTarget,
+    Book,
+    Comparison,
+    Level,
+    PrefixEffect,
+    TurnRecord,
+    comparisons,
+    errors,
+    levels,
+    measure,
+    prefix_effects,
+)
+from server.commands.bench.measured import (
+    AnswerOutcome,
+    Distribution,
+    MeasuredAnswer,
+    PromptSource,
+    WordLength,
+    ratio,
+    user,
+    words,
+)
 from server.commands.exit_codes import FAILED, INTERRUPTED, refuse
 from server.commands.http_client import Unreachable
 from server.commands.own_server import ServerFailed, running_server
+from server.commands.tables import table
+
+EIGHTHS = " ▏▎▍▌▋▊▉"
+
+
+def bar(value: float, highest: float, cells: int, is_plain: bool = False) -> str:
+    eighths = round(8 * cells * value / highest) if highest > 0 else 0
+    if is_plain:
+        return "#" * (eighths // 8)
+    return "█" * (eighths // 8) + EIGHTHS[eighths % 8].strip()
+
+
+BAR_CELLS = 40
+BUSY_GENERATOR = 0.7
+
+
+def print_report(console: Console, targets: Sequence[BenchTarget], book: Book) -> None:
+    found = levels(book.turns)
+    if len(targets) > 1:
+        for target in targets:
+            console.print(f"{target.name} = {target.address} (model {target.model})", highlight=False)
+    if found:
+        console.print(_latency_table(found, targets))
+        console.print(_bars(console, found, targets), highlight=False)
+    if any(level.counters for level in found):
+        console.print(_engine_table(found, targets))
+    if compared := comparisons(book.turns):
+        console.print(_comparison_table(compared, targets))
+    if effects := prefix_effects(book.prefixes):
+        console.print(_prefix_table(effects, targets))
+    _print_remarks(console, found, book)
+
+
+def turn_line(record: TurnRecord, targets: Sequence[BenchTarget]) -> str:
+    level = levels([record])[0]
+    name = f"{targets[record.turn.server].name} " if len(targets) > 1 else ""
+    refused = ", ".join(f"{count} {name}" for name, count in level.outcomes.items() if count)
+    return (
+        f"{name}{record.turn.clients} clients, round {record.turn.round + 1}: "
+        f"{_number(level.tokens_per_second)} tokens/s in {record.seconds:.1f} s ({refused})"
+    )
+
+
+def _latency_table(found: Sequence[Level], targets: Sequence[BenchTarget]) -> Table:
+    titles = ("output\ntok/s", "first token ms\np50/p90/p99", "between tokens ms\np50/p90/p99", "longest\ngap ms")
+    rows = [
+        (
+            *_place(level.clients, level.server, targets, level.is_complete),
+            _number(level.tokens_per_second),
+            _percentiles(level.first_token),
+            _percentiles(level.gap),
+            _milliseconds(level.gap.highest if level.gap.count else None),
+            "/".join(str(count) for count in level.outcomes.values()),
+        )
+        for level in found
+    ]
+    return table((*_places(targets), *titles, "ok/failed\n/429/503"), rows, "Throughput and latency")
+
+
+ENGINE = ("steps", "useful\nrows/step", "of them\ndecoding", "tokens\nper decode", "rows run\nper step")
+
+
+def _engine_table(found: Sequence[Level], targets: Sequence[BenchTarget]) -> Table:
+    rows = [
+        (
+            *_place(level.clients, level.server, targets, level.is_complete),
+            f"{counters.steps:.0f}",
+            _number(counters.useful_rows_per_step, 2),
+            _number(counters.decode_rows_per_step, 2),
+            _number(counters.tokens_per_decode, 2),
+            _number(counters.rows_run_per_step, 2),
+            _percent(counters.outside_graph),
+            _percent(ratio(counters.prefix_hits, counters.prefix_queries)),
+        )
+        for level in found
+        if (counters := level.counters) is not None
+    ]
+    headings = (*_places(targets), *ENGINE, "outside\nthe graph", "prefix\nhits")
+    return table(headings, rows, "Inside the engine, from /metrics")
+
+
+def _comparison_table(compared: Sequence[Comparison], targets: Sequence[BenchTarget]) -> Table:
+    titles = ("output\ntok/s", "lowest\nround", "highest\nround", "first token\np50", "gap\np50", "gap\np95")
+    rows = [
+        (*_place(each.clients, each.server, targets), *map(_times, dataclasses.astuple(each)[2:])) for each in compared
+    ]
+    return table((*_places(targets), *titles), rows, f"Ratios to {targets[0].name}, median of rounds side by side")
+
+
+def _prefix_table(effects: Sequence[PrefixEffect], targets: Sequence[BenchTarget]) -> Table:
+    rows = [
+        (
+            targets[effect.server].name,
+            _number(effect.prompt_tokens, 0),
+            _number(effect.cached_tokens, 0),
+            _milliseconds(effect.cold_s),
+            _milliseconds(effect.warm_s),
+            _times(effect.warm_over_cold),
+        )
+        for effect in effects
+    ]
+    headings = ("server", "prompt\ntokens", "of them\ncached", "cold", "warm", "warm / cold")
+    return table(headings, rows, "Shared prefix: first token in milliseconds, median")
+
+
+def _places(targets: Sequence[BenchTarget]) -> tuple[str, ...]:
+    return ("clients", "at") if len(targets) > 1 else ("clients",)
+
+
+def _place(clients: int, server: int, targets: Sequence[BenchTarget], is_complete: bool = True) -> list[str]:
+    count = str(clients) if is_complete else f"{clients}*"
+    return [count, targets[server].name] if len(targets) > 1 else [count]
+
+
+def _bars(console: Console, found: Sequence[Level], targets: Sequence[BenchTarget]) -> str:
+    highest = max((level.tokens_per_second or 0.0 for level in found), default=0.0)
+    is_plain = not console.encoding.lower().startswith("utf")
+    lines = ["output tokens/s by clients"]
+    for level in found:
+        value = level.tokens_per_second or 0.0
+        place = " ".join(_place(level.clients, level.server, targets))
+        lines.append(f"{place:>8} {bar(value, highest, BAR_CELLS, is_plain)} {value:.1f}")
+    return "\n".join(lines)
+
+
+def _print_remarks(console: Console, found: Sequence[Level], book: Book) -> None:
+    if any(not level.is_complete for level in found):
+        console.print("* stopped before all of its requests were answered")
+    busiest = max((level.own_cpu or 0.0 for level in found), default=0.0)
+    if busiest > BUSY_GENERATOR:
+        console.print(
+            f"The load generator itself used {busiest:.0%} of one core: the figures may understate the server."
+        )
+    if any(level.chunks_per_token is not None and level.chunks_per_token < 0.9 for level in found):
+        console.print("Some chunks carried several tokens: 'between tokens' is the time between chunks.")
+    if preempted := sum(level.counters.preemptions for level in found if level.counters):
+        console.print(f"{preempted:.0f} sequences had to give their columns back and start again.", highlight=False)
+    prefix_answers = [a for record in book.prefixes for a in (record.cold, *record.warm) if a is not None]
+    for message, count in errors([*prefix_answers, *(a for record in book.turns for a in record.answers)]):
+        console.print(f"{count} x {message}", style="red", markup=False, highlight=False)
+
+
+def write_json(path: Path, targets: Sequence[BenchTarget], load: BenchLoad, seed: int, book: Book) -> None:
+    """All figures and every answer, for later comparison. Raises OSError."""
+    document: dict[str, Any] = {
+        "servers": [{"name": t.name, "address": t.address, "model": t.model, "sent": dict(t.extra)} for t in targets],
+        "load": dataclasses.asdict(load) | {"seed": seed},
+        "levels": [_level_object(level) for level in levels(book.turns)],
+        "comparisons": [dataclasses.asdict(each) for each in comparisons(book.turns)],
+        "shared_prefix": [dataclasses.asdict(each) for each in prefix_effects(book.prefixes)],
+        "turns": [dataclasses.asdict(record) for record in book.turns],
+    }
+    path.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+
+
+def _level_object(level: Level) -> dict[str, Any]:
+    counters = level.counters
+    names = ("useful_rows_per_step", "decode_rows_per_step", "tokens_per_decode", "rows_run_per_step", "outside_graph")
+    return dataclasses.asdict(level) | {name: getattr(counters, name) if counters else None for name in names}
+
+
+def _percentiles(values: Distribution) -> str:
+    return "/".join(_milliseconds(value) for value in (values.p50, values.p90, values.p99)) if values.count else "-"
+
+
+def _milliseconds(seconds: float | None) -> str:
+    return "-" if seconds is None else f"{seconds * 1000:.1f}" if seconds < 0.1 else f"{seconds * 1000:.0f}"
+
+
+def _number(value: float | None, digits: int = 1) -> str:
+    return "-" if value is None else f"{value:.{digits}f}"
+
+
+def _percent(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1%}"
+
+
+def _times(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f}x"
+
 
 SHORT_WORDS, LONG_WORDS = 8, 48
 IGNORE_EOS = {"ignore_eos": True}

@@ -65,7 +65,6 @@ def settings_of(
     given: Mapping[str, Value | list[str] | None],
     environment: Mapping[str, str],
 ) -> Settings:
-    """The settings of a command line; ends the command when they cannot be used."""
     flags = {key: ",".join(value) or None if isinstance(value, list) else value for key, value in given.items()}
     if sources:
         _take_sources(sources, flags)

@@ -3,8 +3,8 @@
 import logging
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -28,8 +28,7 @@ from server.middleware.auth import KeyFileError, read_keys
 from server.middleware.origins import is_loopback
 from server.models.loader import BundleLoader
 from server.models.manager import ManagerRules, ModelManager
-from server.models.models import Models
-from server.models.served_model import ServedModel
+from server.models.models import Models, ServedModel
 from server.observability.tracing import Layer
 from server.run import UNUSABLE, bind, run
 from server.settings import Settings, listed
@@ -67,7 +66,7 @@ def prepare(settings: Settings, cache: Path, open_engine: OpenEngine, held: Exit
     held: keeps the bundles in the cache from being removed until it is closed.
     """
     settings = with_name(settings)
-    if has_several_models(settings):
+    if settings.more_models or settings.models_dir or settings.idle_unload_s:  # models come and go
         return _several(settings, cache, open_engine, held)
     devices = devices_of(settings.engine.devices, settings.model_name)
     settings = replace(settings, engine=replace(settings.engine, devices=devices))
@@ -79,7 +78,9 @@ def _several(settings: Settings, cache: Path, open_engine: OpenEngine, held: Exi
     sources, told = model_sources(settings)
     models: list[_Found] = []
     for number, source in enumerate(sources):
-        own = settings if number == 0 else _of_another(settings)
+        own = settings
+        if number:  # what of the settings belongs to the first model is not said of the others
+            own = replace(own, model_name="", engine=replace(own.engine, draft="", lora="", kv_file=""))
         devices = devices_of(settings.engine.devices, source.name, [each.name for each in sources])
         own = replace(own, engine=replace(own.engine, bundle=source.source, devices=devices))
         models.append(_find(source, own, cache, held))
@@ -97,12 +98,6 @@ def _several(settings: Settings, cache: Path, open_engine: OpenEngine, held: Exi
         return ModelManager([_served(model, cache, held, partial(opened, name=model.name)) for model in models], rules)
 
     return Prepared(settings, tuple(told), len(models), make)
-
-
-def _of_another(settings: Settings) -> Settings:
-    """What of the settings belongs to the first model is not said of the others."""
-    engine = replace(settings.engine, draft="", lora="", kv_file="")
-    return replace(settings, model_name="", engine=engine)
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,11 +143,6 @@ def _resolved(settings: Settings, folders: tuple[Path, Path | None], cache: Path
     if draft is not None:
         held.enter_context(in_use(draft, cache))
     return settings.with_bundle(folders[0], cache, draft, folders[1])
-
-
-def has_several_models(settings: Settings) -> bool:
-    """Whether models come and go; otherwise there is one, loaded from the start to the end."""
-    return bool(settings.more_models or settings.models_dir or settings.idle_unload_s)
 
 
 def named(text: str) -> tuple[str, str]:
@@ -204,7 +194,6 @@ _log = logging.getLogger("hexserve")
 
 
 def opened_engine(config: EngineConfig, limits: ClientLimits, label: str) -> Engine:
-    """The engine that serves. label: of its log lines."""
     return Engine(config, limits, label=label)
 
 
@@ -250,14 +239,8 @@ def _client_limits(settings: Settings) -> ClientLimits:
     )
 
 
-@contextmanager
-def opened_store(settings: Settings) -> Iterator[ResponseStore | None]:
+def opened_store(settings: Settings) -> AbstractContextManager[ResponseStore | None]:
     """The store of responses, None when nothing is to be stored. DataFolderError."""
     if not settings.store_responses:
-        yield None
-        return
-    store = ResponseStore(data_folder(settings.data_dir), StorageBounds())
-    try:
-        yield store
-    finally:
-        store.close()
+        return nullcontext()
+    return closing(ResponseStore(data_folder(settings.data_dir), StorageBounds()))

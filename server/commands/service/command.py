@@ -12,14 +12,14 @@ import typer
 from engine.processes import module_command
 from server.commands.exit_codes import FAILED, refuse
 from server.commands.serve.command import serve, settings_of
-from server.commands.service.definition import (
+from server.commands.service.managers import (
+    ScheduledTasks,
     ServiceDefinition,
     ServiceError,
+    SystemdUser,
     check_name,
     stop_seconds,
 )
-from server.commands.service.scheduled_tasks import ScheduledTasks
-from server.commands.service.systemd import SystemdUser
 from server.settings import ENVIRONMENT_PREFIX, Settings
 
 

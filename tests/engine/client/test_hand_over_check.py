@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.client.hand_over_check import TRIES, HandOverCheck, top_kl
+from engine.client.placement import TRIES, HandOverCheck, top_kl
 from engine.client.recovery import PendingRequest
 from engine.errors import EngineFailure
 from engine.request import FinishReason, TokenEvent, TokenLogprob

@@ -7,7 +7,7 @@ import struct
 import numpy as np
 import pytest
 
-from engine.client.prompt_embeds import decode_embeds
+from engine.client.chat_prompts import decode_embeds
 from engine.errors import ContextLengthExceeded, InvalidRequest
 from tests.embeds import encoded
 

@@ -1,6 +1,6 @@
 """Texts that run together have neighbouring slots; a sound finds the slot that has heard it."""
 
-from engine.core.speech_scheduler import SpeechSlots
+from engine.core.text_scheduler import SpeechSlots
 
 
 def test_a_hole_among_the_taken_is_filled_first() -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from engine.doctor.examination import examine, try_providers
-from engine.doctor.machine_checks import CheckStatus
+from engine.doctor.machine import CheckStatus
 from engine.runtime.qnn.probe import STEPS
 from tests.engine.doctor.scripted_probe import scripted_probe
 

@@ -3,8 +3,15 @@
 import pytest
 from msgspec.structs import replace
 
-from engine.doctor.machine import Accelerator, DeviceNode
-from engine.doctor.machine_checks import CheckStatus, HtpTarget, accelerator_check, chip_of, node_check
+from engine.doctor.machine import (
+    Accelerator,
+    CheckStatus,
+    DeviceNode,
+    HtpTarget,
+    accelerator_check,
+    chip_of,
+    node_check,
+)
 from tests.engine.doctor.machines import WINDOWS
 
 

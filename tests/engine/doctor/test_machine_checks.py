@@ -3,8 +3,15 @@
 import pytest
 
 from engine.doctor.examination import examine
-from engine.doctor.machine import MachineFacts, machine_facts
-from engine.doctor.machine_checks import CheckStatus, chip_of, is_snapdragon, is_too_old, machine_checks
+from engine.doctor.machine import (
+    CheckStatus,
+    MachineFacts,
+    chip_of,
+    is_snapdragon,
+    is_too_old,
+    machine_checks,
+    machine_facts,
+)
 from engine.runtime.qnn.probe import STEPS
 from engine.runtime.qnn.provider import HtpTarget
 from server.commands.doctor import line

@@ -5,8 +5,7 @@ from contextlib import ExitStack
 import numpy as np
 import pytest
 
-from engine.evaluation.models import open_bundle
-from engine.evaluation.served import open_served
+from engine.evaluation.models import open_bundle, open_served
 from tests.bundles import Bundles
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
 from engine.grammar.spec import Compiled, Regex, decode_opening, decode_spec, encode
-from engine.isolation.inside import HelperFrames, ending_after
+from engine.isolation.framing import HelperFrames, ending_after
 
 
 def main() -> None:

@@ -8,8 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from llguidance import LLTokenizer
 
-from engine.grammar.masks import GrammarMasks
-from engine.grammar.matching import GrammarFailed
+from engine.grammar.masks import GrammarFailed, GrammarMasks
 from tests.engine.grammar.small_tokens import (
     END,
     TEXTS,

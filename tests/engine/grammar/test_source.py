@@ -13,7 +13,7 @@ from llguidance import LLTokenizer, TokenizerWrapper
 from engine.demo.location import demo_folder
 from engine.grammar.call_rules import Literals
 from engine.grammar.compiler import compiled, serialised, unforced
-from engine.grammar.matching import control_tokens, load_tokenizer, new_matcher
+from engine.grammar.masks import control_tokens, load_tokenizer, new_matcher
 from engine.grammar.spec import CalledTool, Cfg, Choice, Form, GrammarSpec, JsonSchema, Regex, ToolCalls
 from engine.text.tokenizer import Tokenizer
 from tests.call_formats import HERMES

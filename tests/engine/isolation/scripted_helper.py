@@ -11,7 +11,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
-from engine.isolation.inside import HelperFrames, ending_after
+from engine.isolation.framing import HelperFrames, ending_after
 
 
 def obey(word: str, folder: Path) -> None:

@@ -30,7 +30,7 @@ def run(code: str) -> subprocess.CompletedProcess[str]:
 def test_memory_is_bounded_within_what_is_allowed(before: str, after: str) -> None:
     done = run(
         f"import resource; resource.setrlimit(resource.RLIMIT_AS, ({before}))\n"
-        "from engine.isolation.inside import bound_memory; bound_memory(1 << 30)\n"
+        "from engine.isolation.framing import bound_memory; bound_memory(1 << 30)\n"
         f"assert resource.getrlimit(resource.RLIMIT_AS) == {after}"
     )
     assert done.returncode == 0, done.stderr
@@ -41,7 +41,7 @@ def test_time_is_bounded_also_where_python_ignores_signals() -> None:
     done = run(
         "import signal; signal.signal(signal.SIGALRM, signal.SIG_IGN)\n"
         "signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGALRM})\n"
-        "from engine.isolation.inside import ending_after\n"
+        "from engine.isolation.framing import ending_after\n"
         "with ending_after(0.05): 10 ** 10 ** 9"
     )
     assert done.returncode == -signal.SIGALRM, done.stderr
@@ -50,12 +50,12 @@ def test_time_is_bounded_also_where_python_ignores_signals() -> None:
 @POSIX
 def test_what_ends_in_time_is_not_ended_later() -> None:
     done = run(
-        "import signal\nfrom engine.isolation.inside import ending_after\n"
+        "import signal\nfrom engine.isolation.framing import ending_after\n"
         "with ending_after(60): pass\nassert signal.getitimer(signal.ITIMER_REAL) == (0, 0)"
     )
     assert done.returncode == 0, done.stderr
 
 
 def test_what_is_printed_breaks_no_frame() -> None:
-    done = run("from engine.isolation.inside import HelperFrames\nf = HelperFrames(); print('noise'); f.write(b'a')")
+    done = run("from engine.isolation.framing import HelperFrames\nf = HelperFrames(); print('noise'); f.write(b'a')")
     assert done.stdout == "\1\0\0\0a" and "noise" in done.stderr

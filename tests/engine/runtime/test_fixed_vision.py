@@ -8,7 +8,7 @@ from transformers.vision_utils import get_vision_position_ids, get_vision_window
 
 from engine.bundle.images import cell_order, rows_of_image
 from engine.bundle.vision import FixedSpec, VisionSpec
-from engine.runtime.fixed_vision import normalised, patches_of, places_of
+from engine.runtime.vision import normalised, patches_of, places_of
 from tests.engine.vision.judges import picture, qwen_processor
 from tests.vision_facts import QWEN, QWEN_CELLS
 from tests.vision_models import QWEN_PROCESSOR

@@ -18,8 +18,7 @@ from engine.bundle.manifest import (
 )
 from engine.bundle.model_spec import ModelSpec, RopeSpec
 from engine.errors import BundleError
-from engine.runtime.qnn.binary import BinaryGraph, BinaryInfo, BinaryTensor, QnnEncoding
-from engine.runtime.qnn.ep_context import ContextNode, write_wrapper
+from engine.runtime.qnn.binary import BinaryGraph, BinaryInfo, BinaryTensor, ContextNode, QnnEncoding, write_wrapper
 from engine.runtime.qnn.provider import HtpTarget, check_machine, device_name, open_session, run_options
 from engine.runtime.qnn.trial import check_binaries, check_bundle, try_load
 

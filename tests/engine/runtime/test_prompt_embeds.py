@@ -8,7 +8,7 @@ import pytest
 
 from engine.bundle.manifest import GraphKind, load_manifest
 from engine.bundle.tensors import embedding_width
-from engine.client.prompt_embeds import check_embeds
+from engine.client.chat_prompts import check_embeds
 from engine.config import EngineConfig
 from engine.errors import InvalidRequest
 from engine.request import Request, SamplingParams

@@ -21,7 +21,7 @@ from engine.config import EngineConfig
 from engine.errors import BundleError
 from engine.runtime.interface import Runtime
 from engine.runtime.sessions import cpu_provider
-from engine.runtime.speech_npu import NpuSpeechRuntime
+from engine.runtime.speech import NpuSpeechRuntime
 from engine.worker.assembly import assemble
 from engine.worker.step import EngineLoop
 from tests.tiny_whisper import by_transformers, request, run, tokens_of, write_folder

@@ -15,7 +15,7 @@ from engine.config import EngineConfig
 from engine.errors import CompileError, StepFailed
 from engine.request import FinishReason, Request, SamplingParams
 from engine.runtime.interface import PackedBatch, PackedSegment
-from engine.runtime.stateless import WholeContextRuntime
+from engine.runtime.opening import WholeContextRuntime
 from engine.worker.assembly import assemble
 from tests.bundles import Bundles
 from tests.engine.fake_runtime import FakeRuntime

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from engine.bundle.fused import shape_for
 from engine.bundle.specs import SPARE_COLUMNS
-from engine.runtime.fused_graphs import Placement, place
+from engine.runtime.fused import Placement, place
 from engine.runtime.interface import PackedBatch
 from tests.engine.worker.segmented_runtime import SegmentedFake
 

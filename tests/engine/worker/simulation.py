@@ -16,8 +16,7 @@ from engine.core.scheduler import Scheduler
 from engine.core.sequence import Capacity
 from engine.core.sequence import Sequence as Progress
 from engine.core.speculation import Drafter, PromptLookup
-from engine.grammar.masks import GrammarMasks
-from engine.grammar.matching import GrammarFailed
+from engine.grammar.masks import GrammarFailed, GrammarMasks
 from engine.request import FinishReason, GuessCounts, Pooling, Request, SamplingParams, TokenLogprob
 from engine.worker.step import EngineLoop
 from tests.engine.fake_runtime import FakeRuntime, expected_token

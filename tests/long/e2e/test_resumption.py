@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
-from server.generation.resumption import COMMENT, RESUMABLE, Resumption, noted
+from server.generation.stream import COMMENT, RESUMABLE, Resumption, noted
 from tests.live import LiveServer, serving
 
 TOOL = {

@@ -20,7 +20,7 @@ from engine.config import EngineConfig
 from engine.errors import BundleError, HexserveError
 from engine.files import MANIFEST_BYTES, one_line, read_bytes
 from engine.genie.convert import Toolbox
-from engine.grammar.matching import GrammarFailed, load_tokenizer
+from engine.grammar.masks import GrammarFailed, load_tokenizer
 from engine.runtime.qnn.binary import BinaryInfo
 from engine.sources.resolve import convert_folder, resolve_bundle
 from engine.text.renderer import ChatTemplate

@@ -10,8 +10,7 @@ import pytest
 import typer
 
 from engine.doctor.examination import try_providers
-from engine.doctor.machine import MachineFacts, machine_facts
-from engine.doctor.machine_checks import Check, CheckStatus
+from engine.doctor.machine import Check, CheckStatus, MachineFacts, machine_facts
 from engine.runtime.qnn.probe import STEPS
 from server.commands.doctor import line, write_report
 from tests.engine.doctor.scripted_probe import scripted_probe

@@ -13,8 +13,8 @@ import httpx
 import pytest
 
 from server.http.connections import ConnectionLimits
+from server.middleware.auth import Limiter
 from server.middleware.checks import Guard
-from server.middleware.limits import Limiter
 from tests.server.http.test_hostile import chat, exchange, raw
 from tests.server.served import Served, served
 

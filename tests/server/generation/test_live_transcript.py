@@ -8,9 +8,8 @@ import pytest
 
 from engine.errors import Busy, BusyReason, EngineFailure
 from engine.speech.live import LiveSound, Utterance
-from server.generation import live_transcript
-from server.generation.live_transcript import LiveTranscript
-from server.generation.window_writer import WindowWriter
+from server.generation import window_writer
+from server.generation.window_writer import LiveTranscript, WindowWriter
 from server.http.errors import RequestTimeout
 from tests.server.speaking_engine import DE, EN, NO_TIMES, SpeakingEngine
 
@@ -20,7 +19,7 @@ SECOND = 16_000
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """How long a text takes does not put off the next one."""
-    monkeypatch.setattr(live_transcript, "PATIENCE", 0.0)
+    monkeypatch.setattr(window_writer, "PATIENCE", 0.0)
 
 
 class Live:

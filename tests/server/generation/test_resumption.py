@@ -8,8 +8,7 @@ import pytest
 
 from engine.request import Delivered, Delta, FinishReason
 from server.generation.framing import EVENTS, PlainEnding, frames
-from server.generation.resumption import DeliveredChoice, Resumption, comment, noted, unwrapped
-from server.generation.stream import ChoiceDelta
+from server.generation.stream import ChoiceDelta, DeliveredChoice, Resumption, comment, noted, unwrapped
 from server.http.errors import Refusal
 from server.http.fields import Answer
 

@@ -20,7 +20,7 @@ from engine.bundle.answer_format import (
 from engine.demo.location import demo_folder
 from engine.grammar.call_rules import Literals
 from engine.grammar.compiler import serialised, unforced
-from engine.grammar.matching import control_tokens, load_tokenizer, new_matcher
+from engine.grammar.masks import control_tokens, load_tokenizer, new_matcher
 from engine.grammar.spec import CalledTool, GrammarSpec, Regex, ToolCalls
 from server.generation.argument_reading import CallArguments
 from server.generation.call_reading import CallBegin

@@ -8,8 +8,7 @@ import pytest
 from fastapi import FastAPI
 
 from engine.config import EngineConfig
-from server.http.error_formats import OllamaError, error_format
-from server.http.errors import WireError
+from server.http.errors import OllamaError, WireError, error_format
 from server.middleware.auth import KeyRing, read_keys
 from server.settings import Settings
 from tests.server.one_model import create_app

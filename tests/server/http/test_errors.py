@@ -12,8 +12,7 @@ from pydantic import ValidationError
 from engine.errors import Busy, BusyReason, CompileError, ContextLengthExceeded, InvalidRequest, StepFailed, WorkerDied
 from server.api.openai.completions import CompletionRequest
 from server.generation.chat_request import ChatRequest, GenerationBody
-from server.http.error_formats import openai_body
-from server.http.errors import RequestTimeout, bounded, dotted, echo, from_engine, from_validation
+from server.http.errors import RequestTimeout, bounded, dotted, echo, from_engine, from_validation, openai_body
 from tests.server.scripted_engine import NAME
 
 SCALARS = (

@@ -16,7 +16,7 @@ from engine.request import RequestTimings, SamplingParams
 from server.logs import FORMAT, CleanFormatter
 from server.middleware.access_log import ACCESS_LOGGER, AccessRecord, json_line, text_line
 from server.middleware.auth import read_keys
-from server.observability.request_facts import Launched, RequestFacts, SequenceEnd
+from server.observability.metrics import Launched, RequestFacts, SequenceEnd
 from server.settings import Settings
 from tests.server.one_model import create_app
 from tests.server.scripted_engine import ScriptedEngine

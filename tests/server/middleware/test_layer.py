@@ -10,9 +10,8 @@ import pytest
 from starlette.types import Message, Receive, Scope, Send
 
 from engine.config import EngineConfig
-from server.middleware.auth import KeyRing, read_keys
+from server.middleware.auth import Denial, KeyRing, read_keys
 from server.middleware.checks import OPEN_PATHS, HeadChecks, rate_error
-from server.middleware.limits import Denial
 from server.settings import Settings
 from tests.server.one_model import create_app
 from tests.server.scripted_engine import NAME, ScriptedEngine

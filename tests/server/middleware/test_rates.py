@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.middleware.limits import Bucket, Limiter, Rates
+from server.middleware.auth import Bucket, Limiter, Rates
 
 
 class Clock:

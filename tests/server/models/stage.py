@@ -9,7 +9,7 @@ from engine.client.engine import EngineState
 from engine.config import EngineConfig
 from engine.errors import BundleError, HexserveError
 from server.models.manager import ManagerRules, ModelManager
-from server.models.served_model import ServedModel
+from server.models.models import ServedModel
 from server.settings import Settings
 from tests.server.scripted_engine import ScriptedEngine, manifest
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.models.eviction import Resident, fits, idle, left_s, next_idle_s, to_unload, to_yield
+from server.models.models import Resident, fits, idle, left_s, next_idle_s, to_unload, to_yield
 
 A = Resident("a", 30, used_at_s=1.0, may_go=True)
 B = Resident("b", 30, used_at_s=3.0, may_go=True)

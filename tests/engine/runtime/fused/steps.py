@@ -7,8 +7,7 @@ import numpy as np
 
 from engine.bundle.manifest import load_manifest
 from engine.bundle.variant import StepShape, shape_table
-from engine.runtime.fused import FusedRuntime
-from engine.runtime.fused_graphs import FusedCache
+from engine.runtime.fused import FusedCache, FusedRuntime
 from engine.runtime.interface import PackedBatch, PackedSegment
 from engine.runtime.sessions import Provider, cpu_provider
 from tests.bundles import Bundles

@@ -8,7 +8,7 @@ from engine.bundle.manifest import load_manifest
 from engine.bundle.variant import StepShape
 from engine.errors import StepFailed
 from engine.runtime.buffers import RotationTables
-from engine.runtime.fused_graphs import BoundGraph, Placement, place
+from engine.runtime.fused import BoundGraph, Placement, place
 from engine.runtime.interface import PackedBatch, PackedSegment
 from tests.bundles import Bundles
 

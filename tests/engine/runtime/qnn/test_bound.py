@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 
 from engine.errors import BundleError
-from engine.runtime.qnn.binary import BinaryGraph, BinaryTensor
-from engine.runtime.qnn.ep_context import ContextNode, as_bound, bound_graph, write_wrapper
+from engine.runtime.qnn.binary import BinaryGraph, BinaryTensor, ContextNode, as_bound, bound_graph, write_wrapper
 from tests.engine.runtime.test_onnx_qnn import TWO, bundle, infos
 
 GRAPH = BinaryGraph(

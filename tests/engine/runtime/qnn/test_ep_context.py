@@ -8,7 +8,7 @@ from onnx import TensorProto, helper
 
 from engine.bundle.manifest import TensorSpec
 from engine.errors import BundleError
-from engine.runtime.qnn.ep_context import ContextNode, check_source, read_wrapper, write_wrapper
+from engine.runtime.qnn.binary import ContextNode, check_source, read_wrapper, write_wrapper
 
 NODES = (
     ContextNode("ar1_cl64_1_of_2", "part1.bin", ("input_ids",), ("hidden",), sdk_version="v2.51.0"),

@@ -147,9 +147,9 @@ async def test_aborted_streams_leave_nothing(bundles: Bundles, restless: None) -
 
 async def test_bundles_that_do_not_fit_are_refused(bundles: Bundles, monkeypatch: pytest.MonkeyPatch) -> None:
     """The check at the start notices other keys, whatever the manifests say."""
-    from engine.client import hand_over_check
+    from engine.client import placement
 
-    monkeypatch.setattr(hand_over_check, "top_kl", lambda own, other: 3.0)
+    monkeypatch.setattr(placement, "top_kl", lambda own, other: 3.0)
     with pytest.raises(BundleError, match="do not fit the bundle on CPU"):
         async with opened(bundles, "free", "segments"):
             pass

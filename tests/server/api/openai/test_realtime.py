@@ -12,7 +12,7 @@ import pytest
 
 from engine.errors import EngineFailure
 from server.api.openai import realtime_session
-from server.generation import live_transcript
+from server.generation import window_writer
 from tests.server.scripted_engine import ScriptedEngine
 from tests.server.served import served
 from tests.server.speaking_engine import DE, EN, PREVIOUS, SpeakingEngine
@@ -39,7 +39,7 @@ class Loudness:
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Loud sound is speech, and how long a text takes does not put off the next one."""
     monkeypatch.setattr(realtime_session, "SpeechDetector", Loudness)
-    monkeypatch.setattr(live_transcript, "PATIENCE", 0.0)
+    monkeypatch.setattr(window_writer, "PATIENCE", 0.0)
 
 
 class Session:

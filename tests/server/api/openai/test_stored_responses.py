@@ -20,7 +20,7 @@ from engine.errors import StepFailed
 from engine.request import Delta
 from server.api.openai.response_answer import DeletedResponse, ResponseAnswer, ResponseItems
 from server.api.openai.response_runs import StoredResponses
-from server.generation.resumption import RESUMABLE
+from server.generation.stream import RESUMABLE
 from server.http.in_flight import InFlight
 from server.middleware.auth import read_keys
 from server.settings import Settings

@@ -5,11 +5,20 @@ from collections.abc import Sequence
 
 import pytest
 
-from server.commands.bench.load import BenchLoad, BenchTarget, BenchTurn, Book, TurnRecord, measure, turns
-from server.commands.bench.measured import AnswerOutcome, MeasuredAnswer
-from server.commands.bench.prompts import PromptSource
+from server.commands.bench.load import (
+    BenchLoad,
+    BenchTarget,
+    BenchTurn,
+    Book,
+    TurnRecord,
+    comparisons,
+    levels,
+    measure,
+    prefix_effects,
+    turns,
+)
+from server.commands.bench.measured import AnswerOutcome, MeasuredAnswer, PromptSource
 from server.commands.bench.session import prepare
-from server.commands.bench.summary import comparisons, levels, prefix_effects
 from server.commands.http_client import StreamedUsage, Unreachable
 from tests.server.commands.scripted_server import Script, serving
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from server.commands.bench.prompts import BadPrompts, PromptSource, WordLength, read_prompts
+from server.commands.bench.measured import BadPrompts, PromptSource, WordLength, read_prompts
 
 
 def test_the_place_decides_the_prompt() -> None:

@@ -1,6 +1,6 @@
 """Bars made of characters."""
 
-from server.commands.bench.report import bar
+from server.commands.bench.session import bar
 
 
 def test_bars() -> None:

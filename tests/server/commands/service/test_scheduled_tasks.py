@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from server.commands.service.command import manager_of
-from server.commands.service.definition import ServiceDefinition, ServiceError
-from server.commands.service.scheduled_tasks import ScheduledTasks, task_text
+from server.commands.service.managers import ScheduledTasks, ServiceDefinition, ServiceError, task_text
 from tests.server.commands.service.fakes import FakeTools
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="a script is no program there")

@@ -7,8 +7,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from server.commands.service.definition import ServiceDefinition, ServiceError
-from server.commands.service.scheduled_tasks import hidden_command, quoted, task_text
+from server.commands.service.managers import ServiceDefinition, ServiceError, hidden_command, quoted, task_text
 
 COMMAND = (
     r"C:\Program Files\hexserve\python.exe",

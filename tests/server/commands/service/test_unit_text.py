@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from server.commands.service.definition import ServiceDefinition, ServiceError
-from server.commands.service.systemd import HARDENING, exec_line, unit_text
+from server.commands.service.managers import HARDENING, ServiceDefinition, ServiceError, exec_line, unit_text
 
 ROOT = Path(__file__).parents[4]
 COMMAND = ("/opt/hexserve/bin/python", "-P", "-m", "server", "serve", "/models/my model", "--port", "8001")
