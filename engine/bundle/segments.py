@@ -76,6 +76,7 @@ def _step_forms(spec: RecurrentSpec) -> dict[str, Form]:
 
 SHARED_DATA, LINEAR_DATA = "shared.data", "linear.data"  # embedding, norms and biases; the matrices
 ATTENTION, BASE_ATTENTION, MASKED_ATTENTION = "attention", "attention_base", "attention_masked"
+GROUPED_ATTENTION = "attention_grouped"  # of few rows over float caches
 INTEGER = "int32"
 # The second is for int8 caches: the operator's kernel for them is fast for few rows, and slow for many.
 ATTENTION_CHUNK = "attention_chunk"
@@ -172,6 +173,26 @@ def attention_forms(model: ModelSpec, kv_dtype: str, form: LayerAttention = PLAI
     return inputs, {"attended": attended, "present_key": cache, "present_value": cache}
 
 
+def grouped_forms(model: ModelSpec, kv_dtype: str, form: LayerAttention = PLAIN_ATTENTION) -> tuple[Forms, Forms]:
+    """Of attention that reads its fresh columns from the caches, too."""
+    fresh, outputs = attention_forms(model, kv_dtype, form)
+    inputs = {name: fresh[name] for name in ("query", "past_key", "past_value")}
+    return inputs | {"mask": (FLOAT, (FREE_ROWS, 1, FREE_COLUMNS))}, {"attended": outputs["attended"]}
+
+
+def grouped_names(model: ModelSpec, kv_dtype: str) -> dict[str, LayerAttention]:
+    """The graphs of attention of few rows that there may be, with the layers that they are for: those whose query
+    heads share key heads, and see all columns by scores as they are."""
+    found = dict[str, LayerAttention]()
+    if kv_dtype != FLOAT or model.has_sinks:
+        return found
+    for form in model.layer_forms:
+        heads = model.heads_of(form)
+        if not form.window and heads.heads > heads.kv_heads:
+            found[attention_name(GROUPED_ATTENTION, form)] = form
+    return found
+
+
 def masked_names(model: ModelSpec) -> tuple[str, ...]:
     """The graphs of attention under a mask; columns that several sequences read are of layers without windows."""
     return (MASKED_ATTENTION,) if any(model.layer_windows) else (BASE_ATTENTION, MASKED_ATTENTION)
@@ -219,6 +240,8 @@ def _attention_graphs(manifest: Manifest) -> dict[str, tuple[Forms, Forms]]:
     """Inputs and outputs of every attention graph that there may be, by name."""
     given = manifest.model, manifest.kv_dtype
     found = {BASE_ATTENTION: base_forms(*given), MASKED_ATTENTION: masked_forms(*given)}
+    for name, form in grouped_names(*given).items():
+        found[name] = grouped_forms(*given, form)
     for form in manifest.model.layer_forms:
         found[attention_name(ATTENTION, form)] = attention_forms(*given, form)
         found[attention_name(ATTENTION_CHUNK, form)] = chunk_forms(*given, form)
@@ -250,13 +273,14 @@ def _check_whole(manifest: Manifest, parts: int) -> None:
     names = sorted(graph.name for graph in manifest.graphs if graph.kind is GraphKind.ATTENTION)
     kinds = [ATTENTION] if manifest.kv_dtype == FLOAT else [ATTENTION, ATTENTION_CHUNK]
     wanted = sorted({attention_name(kind, form) for kind in kinds for form in manifest.model.layer_forms})
-    masked = masked_names(manifest.model)
-    if names not in (wanted, sorted([*wanted, *masked])):
+    masked, grouped = masked_names(manifest.model), grouped_names(manifest.model, manifest.kv_dtype)
+    others = sorted(name for name in names if name not in grouped)  # bundles made earlier have none of these
+    if others not in (wanted, sorted([*wanted, *masked])):
         raise BundleError(
             f"a bundle of segments has one attention graph for all layers of a window, by caches of "
-            f"{manifest.kv_dtype} {' and '.join(wanted)}; this one has {', '.join(names)}"
+            f"{manifest.kv_dtype} {' and '.join(wanted)}; this one has {', '.join(others)}"
         )
-    if manifest.vision is not None and manifest.vision.both_ways and names == wanted:
+    if manifest.vision is not None and manifest.vision.both_ways and others == wanted:
         raise BundleError(f"rows of an image see each other both ways: the bundle needs the graph {MASKED_ATTENTION}")
     recurrent = [graph.name for graph in manifest.graphs if graph.kind is GraphKind.RECURRENT]
     if recurrent != ([RECURRENT] if manifest.model.recurrent is not None else []):

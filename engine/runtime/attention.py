@@ -12,7 +12,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.bundle.manifest import Manifest
-from engine.bundle.segments import ATTENTION, ATTENTION_CHUNK, IN_PLACE_ROWS, SINKS, attention_name
+from engine.bundle.segments import (
+    ATTENTION,
+    ATTENTION_CHUNK,
+    GROUPED_ATTENTION,
+    IN_PLACE_ROWS,
+    SINKS,
+    attention_name,
+    grouped_names,
+)
 from engine.bundle.tensors import Array
 from engine.runtime.interface import PackedSegment
 from engine.runtime.kv_memory import SequenceCache
@@ -21,6 +29,11 @@ from engine.runtime.onnx_library import ort
 from engine.runtime.sessions import Binding, Buffers, SharedValues, bind_all
 
 SCALES = "key_scale", "value_scale"
+HIDDEN = np.float32(-1e30)  # added to a score; infinity would make NaN of a row that sees nothing
+# When the graph for few rows is faster, measured on two cores for 14 heads on 2, 9 on 3, 32 on 8 and 16 on 8: queries
+# of a key head, rows, and columns that there is memory for by those that are seen.
+LEAST_PRODUCTS, GROUPED_ROWS, MOST_COMPUTED = 3, 8, 1.5
+_GROUPED = 0  # marks its places: what stands under a mask says there how far from the end it is, at least 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +67,11 @@ _sum = np.add.reduce
 class BoundAttention:
     """One cache bound to one place among the rows: a binding for each layer, and the arrays that all of them read.
 
-    told: what changes from step to step, a mask or lengths: of all columns, then of those that windows leave.
+    told: what changes from step to step, lengths or a mask: of all columns, then of those that windows leave.
     caches: values of what is the same at every place.
     """
 
-    layers: Sequence["Binding | ChunkBinding"]
+    layers: Sequence["Binding | WritingBinding"]
     told: tuple[Array, ...]
     caches: SharedValues = field(default_factory=SharedValues)
 
@@ -67,26 +80,29 @@ Cache = SequenceCache[BoundAttention]
 
 
 @dataclass(slots=True)
-class ChunkBinding:
-    """The graph for many rows, bound to one cache.
+class WritingBinding:
+    """A graph that does not write its fresh columns, bound to one cache: they are copied.
 
-    codes: of keys and values [1, N, K * D], which go behind the past of `targets` [1, K, T, D]. columns: past ones
-    and N.
+    rows: of keys and values [K, N, D], which go behind the past of `targets` [K, T, D]. columns: past ones and N.
+    is_first: the graph reads what is copied, else it gives it.
     """
 
     graph: Binding
-    codes: tuple[Array, Array]
+    rows: tuple[Array, Array]
     targets: tuple[Array, Array]
     columns: Array
+    is_first: bool
 
     def run(self) -> None:
-        """Run the graph, and copy the codes. StepFailed."""
-        self.graph.run()
+        """Run the graph, and copy. StepFailed."""
+        if not self.is_first:
+            self.graph.run()
         end = int(self.columns)
-        for codes, target in zip(self.codes, self.targets, strict=True):
-            heads, channels = target.shape[1], target.shape[3]
-            rows = codes.reshape(-1, heads, channels)
-            target[0, :, end - len(rows) : end] = rows.swapaxes(0, 1)
+        new = slice(end - self.rows[0].shape[1], end)
+        self.targets[0][:, new] = self.rows[0]
+        self.targets[1][:, new] = self.rows[1]
+        if self.is_first:
+            self.graph.run()
 
 
 class CausalAttention:
@@ -105,14 +121,19 @@ class CausalAttention:
         scales: NDArray[np.float32] | None,
         is_uniform: bool,
     ) -> None:
-        layers = manifest.model.attention_layers
+        model = manifest.model
+        layers = model.attention_layers
         # Of each layer with attention: its number, and whose keys and values it reads, counted among them.
-        self._layers = [(layer, layers.index(manifest.model.owner_of(layer))) for layer in layers]
-        self._forms = manifest.model.layer_forms
+        self._layers = [(layer, layers.index(model.owner_of(layer))) for layer in layers]
+        self._forms = model.layer_forms
         self._sessions = sessions
         self._rows = rows
         self._scales = None if scales is None else scales[:, :, None, :, None, :]  # of a layer and side: [1, K, 1, D]
         self._in_place_rows = 0 if is_uniform else IN_PLACE_ROWS
+        forms = [
+            model.heads_of(form) for name, form in grouped_names(model, manifest.kv_dtype).items() if name in sessions
+        ]
+        self._group = 0 if is_uniform else min((form.heads // form.kv_heads for form in forms), default=0)
         # A chunk's codes are copied before the next chunk is run.
         width = 0 if scales is None else scales.shape[2] * scales.shape[3]
         self._codes = np.zeros((2, 1, rows.most + 1, width), np.int8)
@@ -121,48 +142,75 @@ class CausalAttention:
     def prepare(self, segment: PackedSegment, cache: Cache, rows: int) -> BoundAttention:
         """The cache bound to the segment's rows in a step of `rows` rows, its lengths those of this step."""
         count = max(segment.count, self.least_rows)
-        place = (rows - segment.start, count)  # from the end, where decodes keep their place
-        found = cache.bound_at(place, partial(self._bind, cache))
-        for start, lengths in ((0, found.told[:2]), (cache.start, found.told[2:])):
+        place: tuple[int, ...] = (rows - segment.start, count)  # from the end, where decodes keep their place
+        is_grouped = self._is_grouped(cache, segment.past + count, count)
+        found = cache.bound_at((*place, _GROUPED) if is_grouped else place, partial(self._bind, cache))
+        for start, lengths in ((0, found.told[:2]), (cache.start, found.told[2:4])):
             last_column, columns = lengths
             last_column[...] = segment.past - start + count - 1
             columns[...] = segment.past - start + count
+        if is_grouped:
+            cache.clean_behind(segment.past + count)
+            for row, mask in enumerate(found.told[4][:, 0], segment.past + 1):
+                mask[:row], mask[row:] = 0, HIDDEN
         return found
+
+    def _is_grouped(self, cache: Cache, end: int, count: int) -> bool:
+        """Whether few rows, which are the last of so many columns, are computed faster by the graph for them."""
+        products = count * self._group
+        return products >= LEAST_PRODUCTS and count <= GROUPED_ROWS and cache.columns <= MOST_COMPUTED * end
 
     def _bind(self, cache: Cache, place: tuple[int, ...]) -> BoundAttention:
         """A sequence with guesses moves in every step, so layers and places share the values that they can."""
-        lengths: tuple[Array, ...] = tuple(np.zeros(shape, np.int32) for _ in range(2) for shape in ((1,), ()))
+        from_end, count, *grouped = place
+        told: tuple[Array, ...] = tuple(np.zeros(shape, np.int32) for _ in range(2) for shape in ((1,), ()))
+        if grouped:
+            told = (*told, np.zeros((count, 1, cache.columns), np.float32))
         earlier = next(iter(cache.bound.values()), None)
         caches, here = earlier.caches if earlier else SharedValues(), SharedValues()
         found: dict[str, NDArray[np.float32]] = {}  # rows, by the names of their buffers
-        layers: list[Binding | ChunkBinding] = []
+        layers: list[Binding | WritingBinding] = []
         for index, (layer, owner) in enumerate(self._layers):
             names = self._rows.mixers[layer]
-            found |= {name: self._rows.some(name, *place) for name in names.values() if name not in found}
+            found |= {name: self._rows.some(name, from_end, count) for name in names.values() if name not in found}
             rows = {tensor: found[name] for tensor, name in names.items()}
             keys, values, slides = cache.layer(owner)
-            last_column, columns = lengths[2:] if slides else lengths[:2]
-            shared: Buffers = {"seqlens_k": here.of(last_column), "total_sequence_length": here.of(columns)}
-            shared |= {name: here.of(rows[name]) for name in ("query", "key", "value")}
+            last_column, columns = told[2:4] if slides else told[:2]
+            attended = here.of(rows["attended"])
+            shared: Buffers = {"query": here.of(rows["query"])}
             shared |= {"past_key": caches.of(keys), "past_value": caches.of(values)}
+            targets, fresh = (keys[0], values[0]), (rows["key"], rows["value"])
+            if grouped and (name := attention_name(GROUPED_ATTENTION, self._forms[index])) in self._sessions:
+                shared["mask"] = here.of(told[4])
+                graph = bind_all(name, self._sessions[name], shared, {"attended": attended})
+                layers.append(WritingBinding(graph, _by_heads(fresh, targets), targets, columns, True))
+                continue
+            shared |= {"seqlens_k": here.of(last_column), "total_sequence_length": here.of(columns)}
+            shared |= {name: here.of(rows[name]) for name in ("key", "value")}
             if len(self._rows.sinks):
                 shared[SINKS] = caches.of(self._rows.sinks)
             if self._scales is not None:
                 shared |= dict(zip(SCALES, self._scales[index], strict=True))
-            attended = here.of(rows["attended"])
-            if self._scales is None or place[1] <= self._in_place_rows:
+            if self._scales is None or count <= self._in_place_rows:
                 present: Buffers = {"present_key": shared["past_key"], "present_value": shared["past_value"]}
                 layers.append(self._bind_graph(ATTENTION, index, shared, {"attended": attended} | present))
             else:
-                codes = self._codes[0, :, : place[1]], self._codes[1, :, : place[1]]
+                codes = self._codes[0, :, :count], self._codes[1, :, :count]
                 outputs: Buffers = {"attended": attended, "key_codes": codes[0], "value_codes": codes[1]}
                 chunk = self._bind_graph(ATTENTION_CHUNK, index, shared, outputs)
-                layers.append(ChunkBinding(chunk, codes, (keys, values), columns))
-        return BoundAttention(layers, lengths, caches)
+                layers.append(WritingBinding(chunk, _by_heads(codes, targets), targets, columns, False))
+        return BoundAttention(layers, told, caches)
 
     def _bind_graph(self, kind: str, layer: int, inputs: Buffers, outputs: Buffers) -> Binding:
         name = attention_name(kind, self._forms[layer])
         return bind_all(name, self._sessions[name], inputs, outputs)
+
+
+def _by_heads(rows: tuple[Array, Array], targets: tuple[Array, Array]) -> tuple[Array, Array]:
+    """Rows [1, N, K * D] as what goes into targets [K, T, D]: [K, N, D]."""
+    heads, _, size = targets[0].shape
+    keys, values = (side.reshape(-1, heads, size).swapaxes(0, 1) for side in rows)
+    return keys, values
 
 
 class NonFiniteRows:

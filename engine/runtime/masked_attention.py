@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from engine.bundle.manifest import Manifest
 from engine.bundle.segments import BASE_ATTENTION, MASKED_ATTENTION
 from engine.bundle.tensors import Array
-from engine.runtime.attention import EVERYTHING, SCALES, AttentionWindow, BoundAttention, Cache
+from engine.runtime.attention import EVERYTHING, HIDDEN, SCALES, AttentionWindow, BoundAttention, Cache
 from engine.runtime.interface import PackedBatch, PackedSegment
 from engine.runtime.linear import Floats, RowBuffers
 from engine.runtime.onnx_library import ort
@@ -46,7 +46,6 @@ class FreshCodes:
         return codes
 
 
-HIDDEN = np.float32(-1e30)  # added to a score; infinity would make NaN of a row that sees nothing
 MOST_ROWS = 64  # of a run: scores take rows * heads * columns numbers, several times over
 
 

@@ -8,7 +8,7 @@ of their own size: the scales of keys are multiplied into the queries, those of 
 Shapes: N rows, H = K * G query heads, G on each of K key heads of D numbers.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from onnx import TensorProto
 
@@ -23,6 +23,8 @@ from engine.bundle.segments import (
     attention_name,
     base_forms,
     chunk_forms,
+    grouped_forms,
+    grouped_names,
     masked_forms,
     masked_names,
 )
@@ -36,6 +38,8 @@ OPERANDS = (QUERY, KEY, VALUE, "past_key", "past_value")
 LENGTHS = ("seqlens_k", "total_sequence_length")
 KEY_SCALE, VALUE_SCALE = "key_scale", "value_scale"
 SCALES_AT = 12  # among the operator's inputs
+KEYS, VALUES, MASK = "keys", "values", "mask"
+TURN = (1, 0, 2, 3)  # rows before key heads, and back
 
 
 def attention_limits(network: Network, window: int) -> dict[str, int | float | str]:
@@ -58,7 +62,39 @@ def attention_graphs(network: Network, kv_dtype: str) -> dict[str, GraphBuilder]
         found[attention_name(ATTENTION, form)] = attention_graph(network, form, kv_dtype)
         if kv_dtype == ROUNDED:
             found[attention_name(ATTENTION_CHUNK, form)] = _chunk(network, form.window)
-    return found
+    grouped = {} if network.details.attention_softcap else grouped_names(network.spec, kv_dtype)
+    return found | {name: grouped_graph(network, form) for name, form in grouped.items()}
+
+
+def grouped_graph(network: Network, form: LayerAttention = PLAIN_ATTENTION) -> GraphBuilder:
+    """Few rows of one sequence over its float cache, the fresh columns in it already; the mask is added to scores.
+
+    The query heads of a key head become rows of one product, so that every key is read once: the operator reads it
+    for each of them. In return all columns are computed with, also those behind the last row.
+    """
+    graph, heads = GraphBuilder(DTYPE, None), network.spec.heads_of(form)
+    group = heads.heads // heads.kv_heads
+    graph.declare(*grouped_forms(network.spec, DTYPE, form))
+    query = graph.reshape(QUERY, -1, heads.kv_heads, group, heads.head_dim)
+    folded, apart = _folds(graph, heads.kv_heads, group)
+    weights = graph.op("Softmax", [_masked_scores(graph, query, "past_key", folded, apart)], axis=-1)
+    mixed = graph.op("MatMul", [graph.op("Reshape", [weights, folded]), "past_value"])
+    mixed = graph.op("Transpose", [graph.op("Reshape", [mixed, apart])], perm=TURN)
+    shape = graph.integers(1, -1, heads.query_width)
+    graph.op("Reshape", [mixed, shape], name=ATTENDED)
+    return graph
+
+
+def _folds(graph: GraphBuilder, kv_heads: int, group: int) -> tuple[str, str]:
+    """Shapes: [1, K, N * G, x] with the query heads of a key head as rows, and [K, N, G, x] with them apart."""
+    return graph.integers(1, kv_heads, -1, 0), graph.integers(kv_heads, -1, group, 0)
+
+
+def _masked_scores(graph: GraphBuilder, query: str, keys: str, folded: str, apart: str) -> str:
+    """[K, N, G, columns] of queries [N, K, G, D] and keys [1, K, columns, D]."""
+    rows = graph.op("Reshape", [graph.op("Transpose", [query], perm=TURN), folded])
+    scores = graph.op("FusedMatMul", [rows, keys], CONTRIB, transB=1)
+    return graph.op("Add", [graph.op("Reshape", [scores, apart]), MASK])
 
 
 def attention_graph(network: Network, form: LayerAttention = PLAIN_ATTENTION, kv_dtype: str = DTYPE) -> GraphBuilder:
@@ -129,7 +165,6 @@ def _attend(
     graph.node("GroupQueryAttention", inputs, outputs, CONTRIB, scale=1.0, **counts, **attributes)
 
 
-KEYS, VALUES, MASK = "keys", "values", "mask"
 BASE_ATTENDED, BASE_WEIGHT = "base_attended", "base_weight"
 
 
@@ -154,18 +189,15 @@ def base_graph(network: Network, kv_dtype: str) -> GraphBuilder:
     group = spec.heads // spec.kv_heads
     graph.declare(*base_forms(spec, kv_dtype))
     scaled, keys, values = _operands(graph, kv_dtype)
-    folded, apart = graph.integers(1, spec.kv_heads, -1, 0), graph.integers(spec.kv_heads, -1, group, 0)
-    turn = [1, 0, 2, 3]
-    query = graph.op("Reshape", [graph.op("Transpose", [scaled], perm=turn), folded])
-    scores = graph.op("Reshape", [graph.op("FusedMatMul", [query, keys], CONTRIB, transB=1), apart])
-    scores = graph.op("Add", [scores, MASK])  # [K, N, G, columns]
+    folded, apart = _folds(graph, spec.kv_heads, group)
+    scores = _masked_scores(graph, scaled, keys, folded, apart)
     weights = graph.op("Softmax", [scores], axis=-1)
     mixed = graph.op("MatMul", [graph.op("Reshape", [weights, folded]), values])
-    _outward(graph, kv_dtype, graph.op("Reshape", [mixed, apart]), turn, BASE_ATTENDED)
+    _outward(graph, kv_dtype, graph.op("Reshape", [mixed, apart]), TURN, BASE_ATTENDED)
     # log(sum(exp(scores))) by way of the highest score: faster than ReduceLogSumExp, half of the time of all the rest.
     highest, share = (graph.op("ReduceMax", [x, graph.integers(-1)], keepdims=1) for x in (scores, weights))
     total = graph.op("Sub", [highest, graph.op("Log", [share])])
-    graph.op("Transpose", [total], name=BASE_WEIGHT, perm=turn)
+    graph.op("Transpose", [total], name=BASE_WEIGHT, perm=TURN)
     return graph
 
 
@@ -197,7 +229,7 @@ def _operands(graph: GraphBuilder, kv_dtype: str) -> tuple[str, str, str]:
     return graph.op("Mul", [QUERY, KEY_SCALE]), keys, values
 
 
-def _outward(graph: GraphBuilder, kv_dtype: str, mixed: str, perm: list[int], name: str = "") -> str:
+def _outward(graph: GraphBuilder, kv_dtype: str, mixed: str, perm: Sequence[int], name: str = "") -> str:
     """Mixed values as rows [N, K, G, D], of codes with their scales."""
     if kv_dtype != ROUNDED:
         return graph.op("Transpose", [mixed], name=name, perm=perm)

@@ -1,16 +1,14 @@
 """Tiny real graphs: sequences upon one base, and rows that see both ways."""
 
-import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
-import msgspec
 import numpy as np
 import pytest
 
-from engine.bundle.manifest import load_manifest, save_manifest
+from engine.bundle.manifest import load_manifest
 from engine.bundle.segments import BASE_ATTENTION, MASKED_ATTENTION
 from engine.bundle.variant import ShapeTable, StepShape
 from engine.core.plan import Segment, StepPlan
@@ -22,6 +20,7 @@ from engine.runtime.segmented import LEAST_SHARED, SegmentRuntime
 from engine.runtime.sessions import cpu_provider
 from tests.bundles import Bundles
 from tests.engine.runtime.held import held_bytes
+from tests.engine.runtime.older import without_graphs
 from tests.engine.runtime.test_onnx_runtime import OTHER, segment
 from tests.engine.runtime.test_onnx_segments import INT8_CACHES, open_segments, run
 
@@ -39,16 +38,7 @@ def layout(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def copying(bundles: Bundles, layout: str, tmp_path: Path) -> Path:
     """The bundle as it was compiled before there were bases."""
-    folder = tmp_path / "copying"
-    shutil.copytree(bundles(layout), folder)
-    manifest = load_manifest(folder)
-    newer = (BASE_ATTENTION, MASKED_ATTENTION)
-    files = {name: entry for name, entry in manifest.files.items() if name.removesuffix(".onnx") not in newer}
-    for name in newer:
-        (folder / f"{name}.onnx").unlink()
-    graphs = tuple(graph for graph in manifest.graphs if graph.name not in newer)
-    save_manifest(folder, msgspec.structs.replace(manifest, graphs=graphs, files=files))
-    return folder
+    return without_graphs(bundles(layout), tmp_path / "copying", BASE_ATTENTION, MASKED_ATTENTION)
 
 
 def caches_of(runtime: SegmentRuntime) -> list[Cache]:

@@ -30,7 +30,7 @@ def test_parts_and_tensors(segmented_bundle: Path) -> None:
     check_listed(manifest)
     specs = {graph.name: graph for graph in manifest.graphs}
     names = [f"linear_{part}_of_3" for part in (1, 2, 3)]
-    assert list(specs) == [*names, "attention", "attention_base", "attention_masked"]
+    assert list(specs) == [*names, "attention", "attention_grouped", "attention_base", "attention_masked"]
     hidden, wide, narrow = [1, "rows", 64], (1, "rows", 64), (1, "rows", 32)
     turns = {"position_ids_cos": (1, 1, "rows", 8), "position_ids_sin": (1, 1, "rows", 8)}
     fresh = {"query": wide, "key": narrow, "value": narrow}
@@ -50,6 +50,11 @@ def test_parts_and_tensors(segmented_bundle: Path) -> None:
     assert shapes(attention) == (
         fresh | {"past_key": cache, "past_value": cache} | lengths,
         {"attended": wide, "present_key": cache, "present_value": cache},
+    )
+    caches = {"past_key": cache, "past_value": cache}
+    assert shapes(specs["attention_grouped"]) == (
+        {"query": wide, "mask": ("rows", 1, "columns")} | caches,
+        {"attended": wide},
     )
     assert all(graph.rows is None and graph.context is None for graph in manifest.graphs)
 
@@ -73,7 +78,7 @@ def test_onnx_agrees(quant: Quant, tiny_checkpoint: Path, build: Build) -> None:
         assert [value.name for value in graph.input] == [tensor.name for tensor in spec.inputs]
         assert [value.name for value in graph.output] == [tensor.name for tensor in spec.outputs]
         kinds = {node.op_type for node in graph.node}
-        is_masked = spec.name in ("attention_base", "attention_masked")
+        is_masked = spec.name in ("attention_base", "attention_grouped", "attention_masked")
         assert is_masked or not kinds & {"Transpose", "Concat", "Softmax", "DynamicQuantizeLinear"}
         assert ("GroupQueryAttention" in kinds) == (spec.kind is GraphKind.ATTENTION and not is_masked)
 
