@@ -6,12 +6,12 @@ from engine.bundle.specs import SPARE_COLUMNS, ForecastSpec
 from engine.bundle.variant import ShapeTable
 from engine.config import BLOCK_SIZE, EngineConfig
 from engine.core.forecast_tree import ForecastShape
-from engine.core.kv_blocks import BlockPool
+from engine.core.kv_blocks import BlockPool, Sight
 from engine.core.plan import Rules
 from engine.core.policy import CostTable
 from engine.core.scheduler import Scheduler
 from engine.core.sequence import Capacity, blocks_for
-from engine.core.window_blocks import Sight, window_budget
+from engine.core.window_blocks import window_budget
 from engine.errors import BundleError
 
 

@@ -4,9 +4,9 @@ from collections import Counter
 from collections.abc import Iterator
 from collections.abc import Sequence as Several
 
-from engine.core.kv_blocks import BlockPool
+from engine.core.kv_blocks import GONE, BlockPool, Sight
 from engine.core.sequence import Capacity, Sequence, SequenceStatus
-from engine.core.window_blocks import GONE, Sight, WindowBlocks
+from engine.core.window_blocks import WindowBlocks
 
 
 def pool_violations(blocks: BlockPool, sequences: Several[Sequence], reserved: int, available: int) -> Iterator[str]:

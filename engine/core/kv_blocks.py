@@ -14,6 +14,39 @@ from math import lcm
 from engine.request import PromptImage
 
 BlockKey = bytes
+GONE = -1  # in the place of a block that lies behind what a sequence sees, so that it holds none there
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """How far back rows see. window: columns, their own among them; 0 = all. rows: most of a step."""
+
+    window: int
+    block_size: int
+    rows: int
+
+    @property
+    def most(self) -> int:
+        """Most blocks that a sequence sees, while a step of all the rows is its own."""
+        return -(-(self.window + self.rows) // self.block_size) + 1
+
+    def first_seen(self, columns: int) -> int:
+        """The first block that the row behind so many columns sees."""
+        return max(0, columns - self.window + 1) // self.block_size if self.window else 0
+
+    def held(self, tokens: int) -> int:
+        """Most blocks that so many tokens ever take at once."""
+        blocks = -(-tokens // self.block_size)
+        return min(blocks, self.most) if self.window else blocks
+
+    def usable(self, there: Sequence[bool]) -> int:
+        """How many blocks of a prefix a newcomer can go on from, by which of them are there."""
+        usable = run = 0
+        for count, is_there in enumerate(there, 1):
+            run = run + 1 if is_there else 0
+            if run >= count - self.first_seen(count * self.block_size):
+                usable = count
+        return usable
 
 
 def blocks_at_once(block_size: int, block_length: int) -> int:

@@ -8,11 +8,11 @@ from collections import abc
 from collections.abc import Iterator
 
 from engine.bundle.variant import ShapeTable
-from engine.core.kv_blocks import BlockKey, BlockPool, RecentKeys
+from engine.core.kv_blocks import GONE, BlockKey, BlockPool, RecentKeys, Sight
 from engine.core.plan import FORESEEN_TOKENS, BlockMove, MoveKind
 from engine.core.policy import Extent
 from engine.core.sequence import Sequence, SequenceStatus, blocks_for
-from engine.core.window_blocks import GONE, Sight, WindowBlocks
+from engine.core.window_blocks import WindowBlocks
 
 
 class PoolQueues:

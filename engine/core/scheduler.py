@@ -7,7 +7,7 @@ from engine.bundle.variant import ShapeTable, StepShape
 from engine.core.checks import pool_violations, sequence_violations, sight_violations, window_violations
 from engine.core.forecast_tree import ForecastShape
 from engine.core.guesses import Guesser
-from engine.core.kv_blocks import BlockKey, BlockPool, RecentKeys
+from engine.core.kv_blocks import GONE, BlockKey, BlockPool, RecentKeys
 from engine.core.kv_queues import PooledTurns, PoolQueues, Rows
 from engine.core.plan import BlockMove, Rules, Segment, SequenceUpdate, StepPlan, StepResult
 from engine.core.planner import Freed, Gauges, Planner
@@ -32,7 +32,6 @@ from engine.core.rows import (
 )
 from engine.core.sequence import OutputLengthEstimate, Sequence, SequenceStatus, blocks_for, fits_now
 from engine.core.speculation import NO_PROPOSALS, Drafter, DraftRequest, PromptLookup
-from engine.core.window_blocks import GONE
 from engine.request import FinishReason, Request
 
 

@@ -8,9 +8,9 @@ back.
 
 from collections import Counter, OrderedDict
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
 
-GONE = -1  # in the place of a block that lies behind what a sequence sees, so that it holds none there
+from engine.core.kv_blocks import Sight
+
 KEPT_SHARE = 4  # a prefix is mostly gone on from near its end: so many times fewer columns than other layers have
 
 
@@ -20,38 +20,6 @@ def window_budget(window: int, columns: int, rows: int, block_size: int) -> int:
         return 0
     widest = window + rows + 2 * block_size
     return -(-min(columns, max(columns // KEPT_SHARE, widest)) // block_size)
-
-
-@dataclass(frozen=True, slots=True)
-class Sight:
-    """How far back rows see. window: columns, their own among them; 0 = all. rows: most of a step."""
-
-    window: int
-    block_size: int
-    rows: int
-
-    @property
-    def most(self) -> int:
-        """Most blocks that a sequence sees, while a step of all the rows is its own."""
-        return -(-(self.window + self.rows) // self.block_size) + 1
-
-    def first_seen(self, columns: int) -> int:
-        """The first block that the row behind so many columns sees."""
-        return max(0, columns - self.window + 1) // self.block_size if self.window else 0
-
-    def held(self, tokens: int) -> int:
-        """Most blocks that so many tokens ever take at once."""
-        blocks = -(-tokens // self.block_size)
-        return min(blocks, self.most) if self.window else blocks
-
-    def usable(self, there: Sequence[bool]) -> int:
-        """How many blocks of a prefix a newcomer can go on from, by which of them are there."""
-        usable = run = 0
-        for count, is_there in enumerate(there, 1):
-            run = run + 1 if is_there else 0
-            if run >= count - self.first_seen(count * self.block_size):
-                usable = count
-        return usable
 
 
 class WindowBlocks:

@@ -2,8 +2,8 @@
 
 import pytest
 
+from engine.core.kv_blocks import Sight
 from engine.core.sequence import Capacity, OutputLengthEstimate, Sequence, room
-from engine.core.window_blocks import Sight
 from engine.request import Request, SamplingParams
 
 CAPACITY = Capacity(256, 1000)

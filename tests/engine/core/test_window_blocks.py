@@ -2,8 +2,9 @@
 
 from engine.config import EngineConfig
 from engine.core.build import ModelLimits, build_scheduler
+from engine.core.kv_blocks import Sight
 from engine.core.policy import CostTable
-from engine.core.window_blocks import Sight, WindowBlocks
+from engine.core.window_blocks import WindowBlocks
 from tests.engine.worker.simulation import Simulation, by_hand, fixed, segmented, simulate
 
 PROMPT = tuple(range(40)) * 3
