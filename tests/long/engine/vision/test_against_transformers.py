@@ -17,7 +17,7 @@ from engine.client.engine import Engine
 from engine.compile.arguments import CompileArguments, Quant
 from engine.compile.pipeline import compile_bundle
 from engine.compile.progress import SilentProgress
-from engine.config import EngineConfig
+from engine.config import BLOCK_SIZE, EngineConfig
 from engine.errors import InvalidRequest
 from engine.request import ImagePrompt, PromptImage, Request, SamplingParams
 from engine.runtime.sessions import cpu_provider
@@ -164,6 +164,34 @@ async def test_a_text_alone_and_a_worker_that_died(made: tuple[Any, Path], engin
     os.kill(pid, KILL)
     tokens = [token async for delta in stream for token in delta.token_ids]
     assert tokens == expected
+
+
+LONGER = 80  # more blocks than there are left
+
+
+async def test_who_gives_its_room_to_another_sees_its_image_again(made: tuple[Any, Path], engine: Engine) -> None:
+    """Room for both prompts and three blocks: answers that grow take it from each other."""
+    prompts = [await prompted(engine, chat(index)) for index in (0, 1)]
+    columns = BLOCK_SIZE * (sum(-(-len(prompt.ids) // BLOCK_SIZE) for prompt in prompts) + 3)
+    narrow = Engine(EngineConfig(str(made[1]), threads=1, kv_slots=columns, kv_offload_mb=0, reserve_tokens=0))
+    await narrow.start()
+    found: list[tuple[list[int], int]] = await asyncio.gather(
+        *(preempted(narrow, prompt, str(index)) for index, prompt in enumerate(prompts))
+    )
+    await narrow.close()
+    for index, (tokens, _) in enumerate(found):
+        assert tokens == greedy(made[0], list(prompts[index].ids), [PICTURES[index]], LONGER)
+    assert sum(times for _, times in found) > 0
+
+
+async def preempted(engine: Engine, prompt: ImagePrompt, name: str) -> tuple[list[int], int]:
+    """Greedy tokens, and how often they had to wait for room."""
+    tokens, times = list[int](), 0
+    request = Request(name, prompt.ids, SamplingParams(LONGER, temperature=0.0), images=prompt.images)
+    async for delta in engine.submit(request):
+        tokens += delta.token_ids
+        times = delta.timings.preemptions if delta.timings is not None else times
+    return tokens, times
 
 
 UNREADABLE = {
