@@ -22,6 +22,7 @@ char const *LLAMA_COMMIT = "";
 char const *LLAMA_COMPILER = "";
 char const *LLAMA_BUILD_TARGET = "";
 """
+OWN = ("env", "PYTHONSAFEPATH=")  # our programs import what lies beside them
 CACHE_GIB = 2
 TORCH = ("torch==2.13.0", "gguf>=0.19", "accelerate>=1")
 Say = Callable[[str], None]
@@ -76,8 +77,7 @@ def _environment(folder: Path, packages: tuple[str, ...], say: Say) -> Path:
 def _openvino(peers: PeersFolder, gguf: Path, load: RivalLoad, port: int, say: Say) -> RunningCommand:
     python = _environment(peers.folder / "openvino", ("openvino-genai==2026.4.1.0",), say)
     numbers = map(str, (port, load.threads, load.slots))
-    words = (str(python), str(PROGRAMS / "openvino_server.py"), str(gguf), *numbers)
-    return RunningCommand(words, "v1/models")
+    return RunningCommand((*OWN, str(python), str(PROGRAMS / "openvino_server.py"), str(gguf), *numbers), "v1/models")
 
 
 def _floats(python: Path, peers: PeersFolder, gguf: Path, say: Say) -> Path:
@@ -105,7 +105,7 @@ def _ortgenai(peers: PeersFolder, gguf: Path, load: RivalLoad, port: int, say: S
         build = (python, "-m", "onnxruntime_genai.models.builder", *files, *form, "prune_lm_head=true")
         _step("onnxruntime-genai's builder", build, peers, say)
     numbers = map(str, (port, load.threads, load.slots))
-    return RunningCommand((str(python), str(PROGRAMS / "ortgenai_server.py"), str(made), *numbers), "v1/models")
+    return RunningCommand((*OWN, str(python), str(PROGRAMS / "ortgenai_server.py"), str(made), *numbers), "v1/models")
 
 
 def _vllm(peers: PeersFolder, gguf: Path, load: RivalLoad, port: int, say: Say) -> RunningCommand:
