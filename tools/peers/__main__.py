@@ -19,6 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import httpx
 from rich.console import Console
 
 from server.commands.own_server import OwnServer, ServerFailed, free_port, running_child, serve_command
@@ -53,7 +54,7 @@ def main() -> int:
     options, console = parse(), Console()
     try:
         found, caption = compare(options, console)
-    except (SetupFailed, ServerFailed, FidelityFailed, FetchFailed) as error:
+    except (SetupFailed, ServerFailed, FidelityFailed, FetchFailed, httpx.HTTPError) as error:
         console.print(f"error: {error}", markup=False, style="red")
         return FAILED
     except KeyboardInterrupt:

@@ -102,7 +102,7 @@ def _ortgenai(peers: PeersFolder, gguf: Path, load: RivalLoad, port: int, say: S
     if not made.is_dir():
         files = ("-i", floats, "-o", made, "-c", peers.folder / "ortgenai-cache")
         form = ("-p", "int4", "-e", "cpu", "--extra_options", "algo_config=k_quant_mixed", "accuracy_level=4")
-        build = (python, "-m", "onnxruntime_genai.models.builder", *files, *form, "prune_lm_head=true")
+        build = (python, "-m", "onnxruntime_genai.models.builder", *files, *form)
         _step("onnxruntime-genai's builder", build, peers, say)
     numbers = map(str, (port, load.threads, load.slots))
     return RunningCommand((*OWN, str(python), str(PROGRAMS / "ortgenai_server.py"), str(made), *numbers), "v1/models")

@@ -5,6 +5,7 @@ the CPU its engine takes as many requests as there are slots into a batch, and t
 """
 
 import json
+import os
 import queue
 import sys
 import threading
@@ -28,7 +29,7 @@ class GenaiEngine:
         self._model = genai.Model(config)
         self._tokenizer = genai.Tokenizer(self._model)
         self._arrivals: queue.Queue[tuple[list[int], int, bool, Parts]] = queue.Queue()
-        threading.Thread(target=self._run, daemon=True).start()
+        threading.Thread(target=self._run_or_end, daemon=True).start()
 
     def encode(self, text: str) -> list[int]:
         """Token ids of a prompt."""
@@ -43,6 +44,12 @@ class GenaiEngine:
         answer: Parts = queue.Queue()
         self._arrivals.put((ids, most, ignores_end, answer))
         return answer
+
+    def _run_or_end(self) -> None:
+        try:
+            self._run()
+        finally:
+            os._exit(1)  # a server without its engine would let clients wait
 
     def _run(self) -> None:
         running: list[tuple[Any, Parts]] = []
