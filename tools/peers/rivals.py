@@ -143,8 +143,8 @@ def _ik(peers: PeersFolder, gguf: Path, load: RivalLoad, port: int, say: Say) ->
     except BuildFailed as error:
         raise SetupFailed(str(error)) from None
     words = (str(program), "-m", str(gguf), "-t", str(load.threads), "-np", str(load.slots), "-c", str(load.context))
-    words = (*words, "-no-fa")  # its flash attention ends the process on prompts of some lengths
-    return RunningCommand((*words, "--host", "127.0.0.1", "--port", str(port)), "health")
+    exact = "-no-fa"  # its flash attention ends the process on prompts of some lengths
+    return RunningCommand((*words, exact, "--host", "127.0.0.1", "--port", str(port)), "health")
 
 
 RIVALS: Mapping[str, Rival] = {
