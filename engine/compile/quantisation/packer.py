@@ -6,13 +6,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from engine.bundle.specs import ModelTask, RecurrentKind
-from engine.compile.arguments import Quant
 from engine.compile.graphs.embedding import NAME, store_integer_table, store_table, table_of
 from engine.compile.graphs.pool import PartPlan
 from engine.compile.quantisation.expert_packer import ExpertPacker
 from engine.compile.quantisation.linear_packer import LinearSource, StreamPacker
 from engine.compile.quantisation.methods.method import Activations
-from engine.compile.quantisation.methods.table import UNROUNDED, embedding_bits, head_method, method_of
+from engine.compile.quantisation.methods.table import UNROUNDED, embedding_bits, head_method, keeps_codes, method_of
 from engine.compile.quantisation.packed import (
     PackedBeside,
     PackedDelta,
@@ -67,7 +66,7 @@ class WeightPacker(StreamPacker):
     def _keeps_table(self) -> bool:
         """Whether rows can be looked up in the table's blocks as the file has them, and such blocks are kept."""
         arguments, tensor = self._arguments, f"{self._network.details.names.embedding}.weight"
-        is_kept = head_method(arguments).quant is method_of(arguments).quant is Quant.KEEP
+        is_kept = keeps_codes(arguments) and head_method(arguments) is method_of(arguments)
         form = self._checkpoint.form(tensor)
         if not is_kept or arguments.embedding_bits or arguments.task is ModelTask.EMBED or form is None:
             return False
