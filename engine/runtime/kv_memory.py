@@ -3,8 +3,12 @@
 Legend: L = layers of a group, K = KV heads, T = columns of a cache, D = head size.
 """
 
+import math
+import mmap
+import sys
 from collections.abc import Callable
-from typing import Generic, TypeVar
+from contextlib import suppress
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
@@ -24,13 +28,28 @@ def in_steps(columns: int) -> int:
     return -(-columns // COLUMN_STEP) * COLUMN_STEP
 
 
+LARGE = 1 << 20
+
+
+def _array(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+    """Of any content. A large one has pages of its own, which are the system's again when it is gone: caches of many
+    sizes leave gaps in glibc's heap."""
+    size = math.prod(shape) * dtype.itemsize
+    if size < LARGE or sys.platform != "linux":
+        return np.empty(shape, dtype)
+    memory = mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    with suppress(OSError):  # a kernel without huge pages
+        memory.madvise(mmap.MADV_HUGEPAGE)
+    return np.frombuffer(memory, dtype).reshape(shape)
+
+
 class GroupColumns:
     """Keys and values [L, 1, K, T, D] of a group of layers."""
 
     def __init__(self, group: CacheGroup, dtype: str, columns: int) -> None:
         shape = (len(group.layers), 1, group.kv_heads, columns, group.head_dim)
-        self.keys: Array = np.empty(shape, np.dtype(dtype))
-        self.values: Array = np.empty(shape, np.dtype(dtype))
+        self.keys = _array(shape, np.dtype(dtype))
+        self.values = _array(shape, np.dtype(dtype))
 
     def take(self, other: "GroupColumns", mine: slice, theirs: slice) -> None:
         """Copy columns of another memory, or of this one."""
