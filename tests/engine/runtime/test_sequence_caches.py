@@ -1,12 +1,16 @@
 """Where keys and values of sequences lie: which cache is gone on with, what is copied, what is given back."""
 
+import sys
+
 import numpy as np
+import psutil
 import pytest
 
+from engine.bundle.model_spec import CacheGroup
 from engine.bundle.variant import StepShape
 from engine.runtime.interface import PackedBatch, PackedSegment
 from engine.runtime.kv import SequenceCaches
-from engine.runtime.kv_memory import SequenceCache
+from engine.runtime.kv_memory import GroupColumns, SequenceCache
 from tests.engine.runtime.held import held_bytes, homes
 from tests.engine.worker.segmented_runtime import smallest_manifest
 
@@ -281,3 +285,20 @@ def test_what_a_mask_hides_is_zeros(sharing: Caches) -> None:
     run(sharing, ((3, 1), 2, (8, 9, 9)), kept=1)
     cache.clean_behind(3)
     assert tokens_of(cache, 6) == [1, 2, 8, 0, 0, 0]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the heap decides")
+def test_what_caches_leave_behind_is_the_systems_again() -> None:
+    """Also where a cache lies between others: half of 64 MB that were written are given back."""
+    group, own = CacheGroup((0,), 0, 2, 64), psutil.Process()
+
+    def written(columns: int) -> GroupColumns:
+        made = GroupColumns(group, "float32", columns)
+        made.clear(slice(None))
+        return made
+
+    written(16_384)  # glibc's heap keeps what is smaller than the largest that was freed
+    caches = [written(2_048) for _ in range(32)]
+    before = own.memory_info().rss
+    del caches[::2]
+    assert before - own.memory_info().rss > 24 << 20
