@@ -103,7 +103,7 @@ async def _until_ended(server: "DrainingServer", models: Models, listener: socke
         await asyncio.wait((serving, loading, ending), return_when=asyncio.FIRST_COMPLETED)
         if loading.done():
             failure = loading.exception()
-        if failure is None and loading.done():
+        if failure is None and loading.done() and not server.ending.is_set():  # else the listener may be closed
             _log.info("serving %s on http://%s", ", ".join(model.name for model in models.models), _address(listener))
             await asyncio.wait((serving, ending), return_when=asyncio.FIRST_COMPLETED)
     finally:

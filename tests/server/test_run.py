@@ -7,7 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -39,10 +39,12 @@ class LivingEngine(ScriptedEngine):
         self.may_load = asyncio.Event()
         self.failure: HexserveError | None = None
         self.closes = 0
+        self.loading: Callable[[], Awaitable[None]] = lambda: asyncio.sleep(0)
         self.closing: Callable[[], None] = lambda: None
 
     async def start(self) -> None:
         await self.may_load.wait()
+        await self.loading()
         if self.failure is not None:
             raise self.failure
         self.state = EngineState.READY
@@ -172,6 +174,25 @@ async def test_a_signal_while_loading(start: Callable[..., Life]) -> None:
     life = start(loads=False)
     await life.ready(503)
     signal.raise_signal(signal.SIGINT)
+    assert await life.end() == run.ENDED
+
+
+@pytest.mark.parametrize("number", [*DRAINING, signal.SIGINT])
+@pytest.mark.parametrize("turns", range(8))
+async def test_a_signal_in_the_last_turns_of_loading(
+    start: Callable[..., Life], number: signal.Signals, turns: int
+) -> None:
+    """The listener may be closed by then; turns are those of the loop."""
+
+    async def signalled() -> None:
+        signal.raise_signal(number)
+        for _ in range(turns):
+            await asyncio.sleep(0)
+
+    life = start(loads=False)
+    await life.ready(503)
+    life.engine.loading = signalled
+    life.engine.may_load.set()
     assert await life.end() == run.ENDED
 
 

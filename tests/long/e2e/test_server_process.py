@@ -110,7 +110,7 @@ def test_signals_at_random_moments_end_it_in_order(tmp_path: Path) -> None:
             number = moments.choice([signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
             process.send_signal(number)
             _, rest = process.communicate(timeout=PATIENCE_S)
-            assert process.returncode in (0, 128 + number, -number)  # -number: before Python runs a line of ours
+            assert process.returncode in (0, 128 + number, -number), rest  # -number: before Python runs a line of ours
             assert "Traceback" not in rest
             assert psutil.wait_procs(children, timeout=PATIENCE_S)[1] == []
 
