@@ -115,16 +115,8 @@ def _vllm(peers: PeersFolder, gguf: Path, load: RivalLoad, port: int, say: Say) 
     python = _environment(peers.folder / "vllm", packages, say)
     floats = _floats(python, peers, gguf, say)
     room = ("env", f"VLLM_CPU_KVCACHE_SPACE={CACHE_GIB}")  # else it takes more than the machine has
-    words = (
-        *room,
-        str(python),
-        "-m",
-        "vllm.entrypoints.openai.api_server",
-        "--model",
-        str(floats),
-        "--dtype",
-        "bfloat16",
-    )
+    program = (str(python), "-m", "vllm.entrypoints.openai.api_server")
+    words = (*room, *program, "--model", str(floats), "--dtype", "bfloat16")
     more = ("--max-num-seqs", str(load.slots), "--max-model-len", str(load.context // load.slots))
     return RunningCommand((*words, *more, "--host", "127.0.0.1", "--port", str(port)), "health")
 

@@ -4,32 +4,8 @@ from random import Random
 
 from tools.demo_model.corpus.conversation import Sample, Turn, exchange
 from tools.demo_model.corpus.held_out import pair_key, reserved
+from tools.demo_model.corpus.phrasings import PHRASINGS
 
-_SUMS = (
-    "What is {} + {}?",
-    "What is {} + {}?",
-    "{} + {}",
-    "{} + {} =",
-    "{}+{}=",
-    "What is {} plus {}?",
-    "Add {} and {}.",
-    "Calculate {} + {}.",
-    "Compute {} + {}.",
-    "How much is {} + {}?",
-    "What is the sum of {} and {}?",
-    "What's {}+{}?",
-)
-_DIFFERENCES = (
-    "What is {} - {}?",
-    "What is {} - {}?",
-    "{} - {}",
-    "{} - {} =",
-    "{}-{}=",
-    "What is {} minus {}?",
-    "Calculate {} - {}.",
-    "How much is {} - {}?",
-    "Compute {} - {}.",
-)
 _RANGES = ((0, 9), (0, 99), *[(10, 99)] * 6, (10, 999), (100, 999))
 
 
@@ -57,7 +33,7 @@ def exercise(rng: Random) -> tuple[str, str]:
 
 def phrase(rng: Random, first: int, sign: str, second: int) -> tuple[str, str]:
     """Word an exercise and its solution."""
-    question = rng.choice(_SUMS if sign == "+" else _DIFFERENCES).format(first, second)
+    question = rng.choice(PHRASINGS.sums if sign == "+" else PHRASINGS.differences).format(first, second)
     return question, solution(first, sign, second)
 
 

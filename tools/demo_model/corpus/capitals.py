@@ -4,35 +4,9 @@ from random import Random
 
 from tools.demo_model.corpus.conversation import Sample, Turn, exchange
 from tools.demo_model.corpus.countries import COUNTRIES, Country
+from tools.demo_model.corpus.phrasings import PHRASINGS
 
-HELD_OUT_PHRASINGS = (
-    "Can you tell me what the capital of {} is?",
-    "I would like to know the capital city of {}.",
-)
-_PHRASINGS = (
-    "What is the capital of {}?",
-    "What is the capital of {}?",
-    "What's the capital of {}?",
-    "what is the capital of {}",
-    "What is the capital city of {}?",
-    "Which city is the capital of {}?",
-    "Name the capital of {}.",
-    "Tell me the capital of {}.",
-    "Tell me the capital city of {}, please.",
-    "Please tell me what the capital of {} is.",
-    "Do you know the capital of {}?",
-    "Do you know what the capital of {} is?",
-    "Can you name the capital of {}?",
-    "Could you tell me the capital city of {}?",
-    "I want to know the capital of {}.",
-    "Capital of {}?",
-    "The capital of {}?",
-)
-_SHORT = (
-    "What is the capital of {}? Answer with one word.",
-    "What is the capital of {}? Reply with the name only.",
-    "Capital of {}? Only the name.",
-)
+HELD_OUT_PHRASINGS = PHRASINGS.held_out_capitals
 _FOLLOW_UPS = ("And of {}?", "And {}?", "What about {}?", "And the capital of {}?")
 
 
@@ -41,10 +15,10 @@ def capitals(rng: Random) -> Sample:
     country = rng.choice(COUNTRIES)
     kind = rng.random()
     if kind < 0.62:
-        question = rng.choice(_PHRASINGS).format(country.name)
+        question = rng.choice(PHRASINGS.capitals).format(country.name)
         return exchange(question.lower() if rng.random() < 0.08 else question, statement(country))
     if kind < 0.68:
-        return exchange(rng.choice(_SHORT).format(country.name), country.capital)
+        return exchange(rng.choice(PHRASINGS.short_capitals).format(country.name), country.capital)
     if kind < 0.78:
         return _reverse(rng, country)
     if kind < 0.88:
@@ -71,7 +45,7 @@ def _reverse(rng: Random, country: Country) -> Sample:
 def _several(rng: Random) -> Sample:
     turns: list[Turn] = []
     for index, country in enumerate(rng.sample(COUNTRIES, rng.randint(2, 4))):
-        phrasings = _FOLLOW_UPS if index and rng.random() < 0.6 else _PHRASINGS
+        phrasings = _FOLLOW_UPS if index and rng.random() < 0.6 else PHRASINGS.capitals
         turns.append(Turn("user", rng.choice(phrasings).format(country.name)))
         turns.append(Turn("assistant", statement(country)))
     return Sample(tuple(turns))

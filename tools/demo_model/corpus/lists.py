@@ -5,26 +5,9 @@ from string import ascii_lowercase, ascii_uppercase
 
 from tools.demo_model.corpus.conversation import Sample, exchange
 from tools.demo_model.corpus.held_out import reserved
+from tools.demo_model.corpus.phrasings import PHRASINGS
 from tools.demo_model.corpus.words import NOUNS, word
 
-_COPIES = (
-    "Repeat this list: {}",
-    "Repeat this list: {}",
-    "Repeat: {}",
-    "Copy this list: {}",
-    "Copy: {}",
-    "Please repeat these items: {}",
-    "Repeat after me: {}",
-    "Write this list again: {}",
-    "Say this back to me: {}",
-    "Echo: {}",
-)
-_REVERSALS = (
-    "Reverse this list: {}",
-    "Reverse: {}",
-    "Write this list backwards: {}",
-    "Say these items in reverse order: {}",
-)
 _SELECTIONS = (("What is the first item of this list? {}", 0), ("What is the last item of this list? {}", -1))
 _TOPS = (50, 100, 100, 1000)
 
@@ -50,7 +33,7 @@ def echoes(rng: Random) -> Sample:
     while True:
         items = _draw(rng, rng.randint(2, 9), [word(rng) for _ in range(20)], True)
         text = _separator(rng).join(items)
-        question = rng.choice(_COPIES).format(text)
+        question = rng.choice(PHRASINGS.copies).format(text)
         if not reserved(question):
             return exchange(question, text)
 
@@ -62,7 +45,7 @@ def numerals(rng: Random) -> Sample:
             rng, rng.randint(6, 30), [str(number) for number in range(rng.choice(_TOPS))], rng.random() < 0.9
         )
         text = _separator(rng).join(numbers)
-        question = rng.choice(_COPIES).format(text)
+        question = rng.choice(PHRASINGS.copies).format(text)
         if not reserved(question):
             return exchange(question, text)
 
@@ -70,14 +53,14 @@ def numerals(rng: Random) -> Sample:
 def copying(rng: Random, length: int) -> tuple[str, str]:
     """Return a request to copy a list of this length, and the list."""
     text = _separator(rng).join(_items(rng, length))
-    return rng.choice(_COPIES).format(text), text
+    return rng.choice(PHRASINGS.copies).format(text), text
 
 
 def reversal(rng: Random, length: int) -> tuple[str, str]:
     """Return a request to reverse a list of this length, and the reversed list."""
     separator = _separator(rng)
     items = _items(rng, length)
-    return rng.choice(_REVERSALS).format(separator.join(items)), separator.join(reversed(items))
+    return rng.choice(PHRASINGS.reversals).format(separator.join(items)), separator.join(reversed(items))
 
 
 def _selection(rng: Random) -> tuple[str, str]:

@@ -1,0 +1,1 @@
+"""Encoders of images at their published sizes beside transformers."""
