@@ -35,11 +35,12 @@ from tools.random_checkpoint import CHAT_TEMPLATE, byte_tokenizer
 Floats = NDArray[np.float32]
 MOST = 1e-4  # of the largest number of the rows
 ENCODERS = json.loads(Path(__file__).with_name("encoders.json").read_text(encoding="utf-8"))  # by class of transformers
-FRAMES = ("<fake_token_around_image>", "<global-img>", "<row_1_col_1>", "<img>", "</img>", "<start_of_image>")
-FRAMES += ("<end_of_image>", "<|vision_start|>", "<|vision_end|>")
+FRAMES = [f"<{name}>" for name in ("fake_token_around_image", "global-img", "row_1_col_1", "img", "/img")]
+FRAMES += ["<start_of_image>", "<end_of_image>", "<|vision_start|>", "<|vision_end|>"]
 TEXT = {"num_hidden_layers": 4, "num_attention_heads": 8, "num_key_value_heads": 2, "head_dim": 64, "vocab_size": 400}
-TEXT |= {"intermediate_size": 1024, "eos_token_id": 258, "bos_token_id": None, "pad_token_id": None}
-COLOURS = {"image_mean": [0.5] * 3, "image_std": [0.5] * 3}
+TEXT |= {"intermediate_size": 1024, "eos_token_id": 258}
+NOBODY: dict[str, Any] = {"bos_token_id": None, "pad_token_id": None}
+COLOURS: dict[str, Any] = {"image_mean": [0.5] * 3, "image_std": [0.5] * 3}
 
 
 def main() -> int:
@@ -51,7 +52,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
-    transformers.utils.logging.disable_progress_bar()
+    transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     print("| encoder of | rows | largest difference | seconds an image | transformers | ratio |\n" + "|---" * 6 + "|")
     return int(max(measured(family, options) for family in options.classes.split(",")) > MOST)
 
@@ -116,7 +117,7 @@ def written(family: str, folder: Path) -> Any:
     names = {"boi_token_index": "<start_of_image>", "eoi_token_index": "<end_of_image>"}
     names |= dict.fromkeys(("image_token_id", "image_token_index"), said["image"])
     ids = {name: tokenizer.token_to_id(token) for name, token in names.items()}
-    given = {**said["config"], "text_config": TEXT | said["config"]["text_config"]}
+    given = {**said["config"], "text_config": TEXT | NOBODY | said["config"]["text_config"]}
     config = getattr(transformers, f"{family}Config")(**given, **ids)
     torch.manual_seed(5)
     model = getattr(transformers, f"{family}ForConditionalGeneration")(config).eval().float()
