@@ -38,7 +38,14 @@ ELSEWHERE = {
     "engine/text/template_pool.py": ("tests/long/engine/client/test_templates.py",),
     "server/api/openai/chat.py": (f"{ROUTES}/test_chat.py",),
     "server/api/openai/completion_writer.py": (f"{ROUTES}/test_completions.py",),
-    "server/generation/answers.py": (f"{ROUTES}/test_completions.py", f"{ROUTES}/test_chat.py"),
+    "server/generation/answers.py": (
+        f"{ROUTES}/test_completions.py",
+        f"{ROUTES}/test_chat.py",
+        f"{ROUTES}/test_prediction.py",
+    ),
+    "server/generation/chat_request.py": ("tests/server/api/test_refusals.py",),
+    "server/generation/launch.py": ("tests/server/api/test_images.py",),
+    "server/generation/params.py": ("tests/server/api/test_refusals.py",),
     "server/api/openai/response_writer.py": (f"{ROUTES}/test_responses.py", f"{ROUTES}/test_responses_forms.py"),
     "server/api/openai/response_items.py": (f"{ROUTES}/test_responses.py", f"{ROUTES}/test_responses_forms.py"),
 }

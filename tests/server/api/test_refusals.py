@@ -38,7 +38,7 @@ CHAT_ROWS: list[tuple[dict[str, Any], str, str | None]] = [
     ({"n": 10**30}, "integer_above_max_value", "n"),
     ({"n": 1.0}, "invalid_type", "n"),
     ({"max_tokens": 0}, "integer_below_min_value", "max_tokens"),
-    ({"max_completion_tokens": -5}, "integer_below_min_value", "max_completion_tokens"),
+    ({"max_completion_tokens": 0}, "integer_below_min_value", "max_completion_tokens"),
     ({"max_tokens": 3, "max_completion_tokens": 4}, "invalid_value", "max_tokens"),
     ({"max_tokens": 3, "min_tokens": 4}, "invalid_value", "min_tokens"),
     ({"max_tokens": 100}, "context_length_exceeded", "messages"),

@@ -101,6 +101,13 @@ async def test_completions_take_the_same_fields(client: httpx.AsyncClient, engin
     assert [request.params.grammar for request, *_ in engine.submitted] == ["a grammar"] * 2
 
 
+async def test_one_form_at_a_time(client: httpx.AsyncClient) -> None:
+    fields = {"guided_regex": "a", "response_format": {"type": "json_object"}}
+    error = (await client.post(CHAT, json=HELLO | fields)).json()["error"]
+    assert error["message"] == "Give 'response_format' or 'guided_regex', not both."
+    assert error["param"] == "guided_regex"
+
+
 async def test_what_cannot_be_compiled_is_a_400_that_names_the_field(
     client: httpx.AsyncClient, engine: ScriptedEngine
 ) -> None:

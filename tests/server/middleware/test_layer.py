@@ -1,5 +1,6 @@
 """The guard around the real app: keys, hosts, origins, rates, sizes, HEAD."""
 
+import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
@@ -226,6 +227,19 @@ async def test_tokens_per_minute(serve: Serve) -> None:
         async with client.stream("POST", CHAT, json=body | {"stream": True}) as stream:
             await stream.aread()
         assert checked(await client.post(CHAT, json=HELLO), 429, "rate_limit_exceeded")
+
+
+async def test_requests_at_once(serve: Serve, engine: ScriptedEngine) -> None:
+    """Who has been answered, or has failed, may ask again."""
+    async with serve(max_concurrent=1) as client:
+        engine.hold(0)
+        first = asyncio.create_task(client.post(CHAT, json=HELLO))
+        await engine.submit_seen.wait()
+        checked(await client.post(CHAT, json=HELLO), 429, "rate_limit_exceeded")
+        engine.release(100)
+        assert (await first).status_code == 200
+        checked(await client.post(CHAT, json=HELLO | {"n": 0}), 400, "integer_below_min_value")
+        assert (await client.post(CHAT, json=HELLO)).status_code == 200
 
 
 async def test_addresses_have_limits_of_their_own(engine: ScriptedEngine) -> None:
