@@ -1,7 +1,7 @@
 """Ways to write calls that tests share, and what a model of one of them would write."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from engine.bundle.answer_format import AnswerFormat, CallFormat, JsonArguments, Markers, TaggedArguments
@@ -25,6 +25,14 @@ CODER = CallFormat(
 def answers(calls: CallFormat, reasoning: Markers | None = None) -> AnswerFormat:
     """An answer format with nothing but these."""
     return AnswerFormat(reasoning=reasoning, calls=calls)
+
+
+def cuts(text: str) -> Iterator[list[str]]:
+    """A text whole, by the character, and in two at every place."""
+    yield [text]
+    yield list(text)
+    for cut in range(1, len(text)):
+        yield [text[:cut], text[cut:]]
 
 
 def written(form: CallFormat, called: Sequence[tuple[str, Mapping[str, Any]]]) -> str:

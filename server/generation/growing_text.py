@@ -55,9 +55,7 @@ def read_literal(text: str, quote: str = "") -> Any:
     def rewritten(token: re.Match[str]) -> str:
         if token["string"] is not None:
             inside = token["string"]
-            return as_json(
-                inside[len(quote) : -len(quote)] if _is_raw(quote) else _ESCAPE.sub(_unescaped, inside[1:-1])
-            )
+            return as_json(inside[len(quote) : -len(quote)] if _is_raw(quote) else _unescaped(inside[1:-1]))
         if token["key"] is not None:
             return as_json(token["key"])
         return "" if token[0] == "," else _WORDS[token[0]]
@@ -78,11 +76,16 @@ def _tokens(quote: str) -> re.Pattern[str]:
     return re.compile(rf"(?P<string>{string})|(?P<key>{key})|\b(?:True|False|None)\b|[()]|,(?=\s*[)\]}}])", re.DOTALL)
 
 
-def _unescaped(escape: re.Match[str]) -> str:
+def _unescaped(text: str) -> str:
+    """Two escapes of UTF-16 are one character, as in JSON; one alone is none."""
+    return _ESCAPE.sub(_character, text).encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+def _character(escape: re.Match[str]) -> str:
     code = escape[1] or escape[2] or escape[3]
     if code is not None:
         number = int(code, 16)
-        return chr(number) if number < 0x110000 and not 0xD800 <= number < 0xE000 else "\ufffd"
+        return chr(number) if number < 0x110000 else "\ufffd"
     return _PLAIN_ESCAPES.get(escape[4], escape[4] if escape[4] in "\\'\"/" else "\\" + escape[4])
 
 

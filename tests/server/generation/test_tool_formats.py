@@ -1,7 +1,6 @@
 """Calls of every style: what the grammar allows is what the parser reads, at any cut."""
 
 import json
-from collections.abc import Iterator
 
 import pytest
 from hypothesis import given
@@ -25,7 +24,7 @@ from engine.grammar.spec import CalledTool, GrammarSpec, Regex, ToolCalls
 from server.generation.argument_reading import CallArguments
 from server.generation.call_reading import CallBegin
 from server.generation.parsing import AnswerParser
-from tests.call_formats import CODER, HERMES, JSON, LLAMA, MISTRAL, PHI, answers, written
+from tests.call_formats import CODER, HERMES, JSON, LLAMA, MISTRAL, PHI, answers, cuts, written
 
 CITY = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 SCHEMAS = {"weather": CITY, "ping": {"type": "object"}}
@@ -74,13 +73,6 @@ def read(answer: AnswerFormat, pieces: list[str]) -> tuple[str, list[tuple[str, 
         if isinstance(piece, CallArguments):
             calls[piece.index][1] += piece.text
     return text, [(name, arguments) for name, arguments in calls.values()]
-
-
-def cuts(text: str) -> Iterator[list[str]]:
-    yield [text]
-    yield list(text)
-    for cut in range(1, len(text)):
-        yield [text[:cut], text[cut:]]
 
 
 @FORMATS
