@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from llguidance import LLTokenizer
+from llguidance import LLMatcher, LLTokenizer
 
-from engine.grammar.masks import GrammarFailed, GrammarMasks
+from engine.grammar.masks import KEPT_GRAMMARS, GrammarFailed, GrammarMasks
 from tests.engine.grammar.small_tokens import (
     END,
     TEXTS,
@@ -79,6 +79,20 @@ def test_copies_of_one_grammar_go_their_own_ways() -> None:
     masks.advance("b", (17,))
     assert taken(masks, "a") == [allowed(TEXTS, [0])]
     assert taken(masks, "b") == [allowed(TEXTS, [17])]
+
+
+def test_the_grammar_that_was_used_longest_ago_is_forgotten() -> None:
+    built: list[str] = []
+
+    class Counting(GrammarMasks):
+        def _build(self, grammar: str) -> LLMatcher:
+            built.append(grammar)
+            return super()._build(grammar)
+
+    masks, texts = Counting(small_tokenizer, Inline(), Inline()), [grammar((str(n),)) for n in range(KEPT_GRAMMARS + 1)]
+    for number, text in enumerate([*texts[:-1], texts[0], texts[-1], texts[0], texts[1]]):
+        masks.open(str(number), text, ())
+    assert built == [*texts, texts[1]]
 
 
 def test_late_until_it_is_there() -> None:

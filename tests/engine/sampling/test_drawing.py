@@ -210,3 +210,8 @@ def test_no_row_weighs_more_than_its_bound(seed: int, size: int, temperature: fl
     assert others.max() <= row.values[ids[-1]]
     beyond = np.delete(weights, ids).sum()
     assert beyond <= row.most_beyond(others, row.values[ids[0]], temperature) * (1 + 1e-4)
+
+
+@pytest.mark.parametrize(("weights", "place"), [([1.0, 3.0], 1), ([1.0, 3.0, 0.0], 1), ([4.0, 0.0, 0.0], 0)])
+def test_rounding_up_to_the_whole_weight_draws_nothing_of_weight_0(weights: list[float], place: int) -> None:
+    assert drawing._place(np.array(weights), 1.0) == place

@@ -1,11 +1,15 @@
 """When a step waits for a mask: only where nobody else is kept waiting."""
 
+import numpy as np
 import pytest
 
 from engine.bundle.variant import StepShape
+from engine.core.forecast_tree import ForecastTree, TreeOutcome
 from engine.core.plan import Segment, StepPlan
 from engine.grammar.masks import GrammarMasks
-from engine.sampling.sample_step import prepare, wait_alone
+from engine.runtime.interface import Logits
+from engine.sampling.sample_step import prepare, take_tree, wait_alone
+from engine.sampling.sampler import SampledToken
 from tests.engine.worker.simulation import no_tokenizer, sequence_of
 
 
@@ -52,6 +56,19 @@ def plan(*segments: tuple[str, int, int]) -> StepPlan:
 def test_who_is_waited_for(segments: list[tuple[str, int, int]], masks: Masks, waits: bool) -> None:
     wait_alone(plan(*segments), masks)
     assert bool(masks.waits) is waits
+
+
+def test_the_next_guesses_are_those_behind_the_last_accepted_node() -> None:
+    """Nodes 5, then 6 or 7 behind it, then 8 behind the 7; one forecast row behind each of them."""
+    tree = ForecastTree((5, 6, 7, 8, 90, 91, 92, 93), (0, 0, 2), forecasts=1, prefix=0, candidates=2)
+    rows = np.zeros((9, 10), np.float32)  # the tree's begin at 1
+    for node in range(4):
+        rows[1 + tree.nodes + node, [node, node + 5]] = 2.0, 1.0
+    for said, path in (((7, 0, 8, 1), (0, 2, 3)), ((7, 0, 9, 1), (0, 2)), ((9, 0, 0, 0), (0,))):
+        sampled = tuple(SampledToken(token, None) for token in said)
+        tokens, outcome = take_tree(tree, sampled, Logits.of(rows), 1)
+        assert outcome == TreeOutcome(path, ((path[-1], path[-1] + 5),))
+        assert [token.token_id for token in tokens] == [said[node] for node in path]
 
 
 def test_masks_behind_guesses_are_asked_for_where_there_is_a_grammar() -> None:

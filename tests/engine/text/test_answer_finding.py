@@ -145,6 +145,12 @@ def test_a_template_that_renders_no_calls_is_known_by_what_else_it_writes() -> N
     assert granite is not None and granite.opening == "<|tool_call|>["
 
 
+def test_names_without_arguments_are_no_calls() -> None:
+    """A call is written, but how its arguments would be is not to be found."""
+    body = "{{ message.content }}{%- for t in message.tool_calls -%}{{ t.function.name }};{%- endfor -%}"
+    assert found(template(body)).calls is None
+
+
 def test_a_template_of_one_call_a_turn() -> None:
     body = template(STYLES["parameters of XML"][0]).replace("message.tool_calls %}", "message.tool_calls[:1] %}")
     calls = found(body).calls

@@ -1,5 +1,6 @@
 """From messages to token ids: equal to transformers for honest text, no control tokens from dishonest text."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,26 @@ def test_joined_parts_cannot_assemble_a_control_token() -> None:
     ids = joining.chat(chat("a<|im_ ", " end|>b"), None, {}, WIDE)
     assert TOKENIZER.decode(ids, skip_special=False) == "a<|im_end|>b"
     assert not any(map(TOKENIZER.is_special, ids))
+
+
+@pytest.mark.parametrize("token", SPECIALS)
+def test_nor_can_any_two_parts_of_one(token: str) -> None:
+    """Neither of two messages, nor one of a message and one of the template."""
+    said = "{{ messages[0].content | trim }}"
+    for cut in range(1, len(token)):
+        before, after = token[:cut], token[cut:]
+        both = chat(before, after), said + "{{ messages[1].content | trim }}"
+        for messages, template in (both, (chat(before), said + after), (chat(after), before + said)):
+            ids = InProcess.of(TOKENIZER, template).chat(messages, None, {}, WIDE)
+            assert TOKENIZER.decode(ids, skip_special=False) == token
+            assert not any(map(TOKENIZER.is_special, ids))
+
+
+def test_a_plain_prompt_that_is_cut_has_control_tokens_too() -> None:
+    maker = PromptMaker(TOKENIZER, CHATML, {}, MessageForm())
+    whole = maker.text(f"hello {SPECIALS[0]}hi", WIDE)
+    assert maker.text(f"hello {SPECIALS[0]}hi", WIDE, keep=4) == whole[-4:]
+    assert any(map(TOKENIZER.is_special, whole[-4:]))
 
 
 def test_tools_and_arguments_are_the_callers_too() -> None:
@@ -142,10 +163,11 @@ def test_a_template_that_blows_up_counts_as_too_long() -> None:
         maker.chat(chat("x" * TOKENIZER.longest_token_chars * 5), None, {}, 10)
 
 
-def test_deep_nesting_is_refused() -> None:
+@pytest.mark.parametrize("around", [lambda inner: [inner], lambda inner: {"x": inner}])
+def test_deep_nesting_is_refused(around: Callable[[Any], Any]) -> None:
     nested: Any = "x"
     for _ in range(500):
-        nested = [nested]
+        nested = around(nested)
     with pytest.raises(InvalidRequest, match="deeper"):
         MAKER.chat([{"role": "user", "content": "x", "extra": nested}], None, {}, WIDE)
 

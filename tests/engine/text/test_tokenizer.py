@@ -7,7 +7,7 @@ import pytest
 import tokenizers
 from hypothesis import given
 from hypothesis import strategies as st
-from tokenizers import AddedToken, decoders, models, normalizers
+from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers
 
 from engine.bundle.manifest import TextSpec
 from engine.errors import BundleError, InvalidRequest
@@ -83,6 +83,18 @@ def test_unigram_has_no_piece_for_a_special_token_in_plain_text() -> None:
     ours = Tokenizer(library.to_str())
     assert [ours.token_name(i) for i in ours.encode("hi </s>", allow_special=False)] == ["hi", *"\u2581</s>"]
     assert ours.encode("hi </s>", allow_special=True) == tuple(library.encode("hi </s>").ids)
+
+
+@pytest.mark.parametrize("scheme", ["always", "first", "never"])
+def test_the_space_that_metaspace_puts_in_front_is_taken_away(scheme: str) -> None:
+    library = tokenizers.Tokenizer(models.Unigram([("<unk>", 0.0), *((letter, -5.0) for letter in "\u2581hi")], 0))
+    library.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme=scheme)
+    library.decoder = decoders.Metaspace(prepend_scheme=scheme)
+    ours = Tokenizer(library.to_str())
+    for text in ("hi hi", " hi"):
+        ids = ours.encode(text, allow_special=False)
+        assert list(ids) == library.encode(text).ids
+        assert ours.decode(ids) == library.decode(list(ids))
 
 
 @given(TEXT | NASTY)
