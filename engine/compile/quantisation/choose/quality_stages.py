@@ -25,7 +25,7 @@ from engine.compile.quantisation.choose.quality import (
     estimate_text,
     methods_of,
 )
-from engine.compile.quantisation.choose.wide import Q4_0_SHARE, Aim, Losses, widened
+from engine.compile.quantisation.choose.wide import Aim, Losses, widened
 from engine.compile.quantisation.methods.method import Activations
 from engine.compile.quantisation.methods.table import head_method, method_of, wide_method
 from engine.compile.quantisation.transforms.heads import (
@@ -137,10 +137,13 @@ def _widen(work: Compilation, forms: Forms, texts: list[list[int]], kept: frozen
     if work.arguments.task is ModelTask.EMBED or (has_rows and not is_best):
         return 0.0
     work.progress.stage("8 bits", 1, "searches")
-    like_q4_k_m = method_of(work.arguments).activations is Activations.FLOAT32 or is_best
+    activations = method_of(work.arguments).activations
+    aim = Aim.of(
+        work.network, activations is Activations.FLOAT32 or is_best, has_integers=activations is Activations.INTEGER
+    )
     some = texts[: -(-WIDE_TOKENS // len(texts[0]))]
     # What llama.cpp would make of the file: a turned stream loses something else.
-    target = Aim.of(work.network, like_q4_k_m).target(work.original, work.original_network, some)
+    target = aim.target(work.original, work.original_network, some)
     losses = Losses(work.checkpoint, work.network, some)
     of_caches = _lost_by_caches(work, losses, target)
     work.progress.advance(1)
@@ -150,7 +153,7 @@ def _widen(work: Compilation, forms: Forms, texts: list[list[int]], kept: frozen
     work.wide = found.wide
     work.progress.note(
         f"{100 * found.share:.0f} % of the layers' weights get 8 bits, so that KL {found.kl:.4f} is expected beside "
-        f"{found.target:.4f} of llama.cpp's " + ("Q4_K_M" if like_q4_k_m else f"Q4_0 times {Q4_0_SHARE}")
+        f"{found.target:.4f} of llama.cpp's {aim.name}" + (f" times {aim.share}" if aim.share < 1 else "")
     )
     return round(found.share, 4)
 
