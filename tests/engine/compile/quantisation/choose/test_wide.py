@@ -16,7 +16,17 @@ from engine.compile.pipeline import compile_bundle
 from engine.compile.quantisation.choose.choose import Forms
 from engine.compile.quantisation.choose.form import CodeForm, nearest
 from engine.compile.quantisation.choose.matrices import groups_of
-from engine.compile.quantisation.choose.wide import CHOSEN, MARGIN, Q4_0_SHARE, Aim, Losses, Mixture, q4_0_of, widened
+from engine.compile.quantisation.choose.wide import (
+    CHOSEN,
+    INTEGER_SHARE,
+    MARGIN,
+    Q4_0_SHARE,
+    Aim,
+    Losses,
+    Mixture,
+    q4_0_of,
+    widened,
+)
 from engine.compile.quantisation.methods.integer_blocks import INT4
 from engine.compile.sources.checkpoint import Checkpoint, RoundedCheckpoint
 from engine.compile.sources.source import FolderSource
@@ -67,7 +77,7 @@ def mixture(
     of_caches: float = 0.0,
 ) -> Mixture:
     assert FORM is not None
-    target = Aim(q4_0_of(network), share).target(checkpoint, network, TEXTS)
+    target = Aim(q4_0_of(network), share, "Q4_0").target(checkpoint, network, TEXTS)
     return widened(Losses(checkpoint, network, TEXTS), Forms(FORM, wide=wide), kept, target, of_caches)
 
 
@@ -121,4 +131,4 @@ def test_a_bundle_has_both_widths_and_says_so(
     aims = ["".join(text for text in notes[level].texts if "get 8 bits" in text) for level in QualityLevel]
     assert aims[0] == ""
     assert aims[1].endswith("Q4_K_M" if quant is Quant.INT4 else f"Q4_0 times {Q4_0_SHARE}")
-    assert aims[2].endswith("Q4_K_M")
+    assert aims[2].endswith("Q4_K_M" if quant is Quant.INT4 else f"Q4_K_M times {INTEGER_SHARE}")
