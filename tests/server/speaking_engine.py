@@ -35,8 +35,9 @@ STEPS_A_SECOND = 50
 class SpeakingEngine(ScriptedEngine):
     """texts: the words of each text in the order in which they are asked for; the last one is said again and again.
 
-    A word with its space is a token, and "[1.5]" the time of 1.5 s. Every language question is answered German, with
-    the logit `silence` for no speech; an error in place of words is raised. With a logprob a text has one of its own.
+    A word with its space is a token, and "[1.5]" the time of 1.5 s. Every question for the language is answered with
+    `language`, and the logit `silence` for no speech; an error in place of words is raised. With a logprob a text has
+    one of its own.
     """
 
     def __init__(self, *texts: str | tuple[str, float] | HexserveError, logprob: float = -0.1) -> None:
@@ -45,7 +46,7 @@ class SpeakingEngine(ScriptedEngine):
         self._texts = list(texts)
         self._words: list[str] = []
         self._logprob = logprob
-        self.silence = 0.0
+        self.language, self.silence = DE, 0.0
         self.asked: list[Request] = []  # texts, without questions for the language
         self.has_asked = threading.Semaphore(0)
 
@@ -76,7 +77,7 @@ class SpeakingEngine(ScriptedEngine):
 
     def _languages(self) -> NDArray[np.float32]:
         logits = np.zeros(1000, "<f4")
-        logits[DE], logits[NO_SPEECH] = 9.0, self.silence
+        logits[self.language], logits[NO_SPEECH] = 9.0, self.silence
         return logits
 
     def token(self, word: str) -> int:
