@@ -180,7 +180,7 @@ async def test_windows_of_speech_come_in_order() -> None:
     first, second = (3.2, 16.0), (28.8, 48.0)
     engine.texts = {
         features(recording, *first): "[0] one [2] [2] two and much more [12]",
-        features(recording, *second): "[0] three [19.2]",
+        features(recording, *second): "[0] three",
     }
     found = await transcribed(engine, recording, activity=ACTIVITY, prompt="word")
     assert [each.text for each in found] == [" one", " two and much more", " three"]
@@ -190,6 +190,7 @@ async def test_windows_of_speech_come_in_order() -> None:
     assert [each.prompt_ids for each in engine.asked] == [(PREVIOUS, 5, START, DE, TRANSCRIBE)] * 2
     questions = [each.audio for each, *_ in engine.submitted if each.pooling is not None]
     assert questions[0] == features(recording, *first)
+    assert len(questions) == 3  # and one of each window, for its silence
 
 
 async def test_nobody_speaks() -> None:
