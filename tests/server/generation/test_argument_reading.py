@@ -17,6 +17,7 @@ Read = Callable[[ArgumentReader], Generator[CallArguments | None, None, Any]]
 TAGS = TaggedArguments("<p=", dict.fromkeys(KINDS, ">\n"), "\n</p>\n")
 WRAPPED = TaggedArguments('<p name="', dict.fromkeys(KINDS, '">'), "</p>", Markers("<![CDATA[", "]]>"))
 TYPED = TaggedArguments('<p name="', {kind: f'" string="{str(kind == "string").lower()}">' for kind in KINDS}, "</p>\n")
+LONGER = TaggedArguments("<p=", {"string": ">", "integer": ">#"}, "</p>")
 NESTED = TaggedArguments("]~[<", dict.fromkeys(KINDS, ">"), f"]~[</{KEY}>", item="item")
 PYTHON = CallFormat("", "(", LiteralArguments("=", ", ", "'"), ")", "[", ", ", "]")
 RAW = CallFormat("", "(", LiteralArguments("=", ", ", "'", is_raw=True), ")", "[", ", ", "]")
@@ -128,6 +129,7 @@ TAGGED = [
     (TYPED, '<p name="any" string="true">17</p>\n<p name="x" string="false">[1]</p>\n</f>', {"any": "17", "x": [1]}),
     (TYPED, '<p name="n" string="true">1</p>\n<p name="maybe" string="false">null</p></f>', {"n": "1", "maybe": None}),
     (TYPED, '<p name="s" string="false">17</p>\n</f>', {"s": 17}),
+    (LONGER, "<p=s>17</p><p=n>#17</p></f>", {"s": "17", "n": 17}),
     (NESTED, "]~[<s>1]~[</s>]~[<n>1]~[</n></f>", {"s": "1", "n": 1}),
     (NESTED, "]~[<o>]~[<n>1]~[</n>]~[<s>1]~[</s>]~[</o></f>", {"o": {"n": 1, "s": "1"}}),
     (NESTED, "]~[<l>]~[<item>1]~[</item>]~[<item>b]~[</item>]~[</l></f>", {"l": ["1", "b"]}),
@@ -190,6 +192,7 @@ LITERALS = [
     (PYTHON, "'a'=1, \"b\"=2)", {"a": 1, "b": 2}),
     (RAW, r"a='C:\new', b=2)", {"a": r"C:\new", "b": 2}),
     (RAW, "a='it's, she said', b='x)', c=\"d\")", {"a": "it's, she said", "b": "x)", "c": "d"}),
+    (RAW, "a=')]', b='it'', c=1)", {"a": ")]", "b": "it'", "c": 1}),
     (RAW, "a=[1, 'x'], b='')", {"a": [1, "x"], "b": ""}),
     (QUOTED, "}", {}),
     (QUOTED, 'a:<|"|>b}, "c\\n":<|"|>,n:17,b:true}', {"a": 'b}, "c\\n":', "n": 17, "b": True}),
@@ -208,6 +211,9 @@ def test_literal_arguments(form: CallFormat, text: str, arguments: dict[str, Any
 def test_a_key_without_a_value_ends_the_arguments() -> None:
     arguments_form = PYTHON.arguments
     assert isinstance(arguments_form, LiteralArguments)
+    longest = "k" * MAX_KEY_CHARACTERS
+    given, _, _ = run(lambda reader: reader.literals(arguments_form, PYTHON), list(f"{longest}=1)"))
+    assert json.loads(given) == {longest: 1}
     text = f"a=1, {'b' * 2 * MAX_KEY_CHARACTERS}=2)"
     for size, left in ((1, MAX_KEY_CHARACTERS + 1), (len(text), 0)):
         pieces = [text[start : start + size] for start in range(0, len(text), size)]

@@ -9,7 +9,7 @@ import pytest
 from engine.bundle.answer_format import ID, NAME, NUMBER, CallFormat, LiteralArguments
 from server.generation.argument_reading import CallArguments
 from server.generation.call_reading import MAX_NAME_CHARACTERS, CallBegin, CallReader
-from server.generation.growing_text import Ended, GrowingText
+from server.generation.growing_text import MAX_PENDING_CHARACTERS, Ended, GrowingText
 from tests.call_formats import CODER, HERMES, JSON, LLAMA, MISTRAL, cuts
 
 WITH_ID = CallFormat('{"name": "', '", "arguments": ', JSON, f', "id": "{ID}"}}', "<calls>[", ", ", "]</calls>")
@@ -19,14 +19,15 @@ IN_FRONT = CallFormat("<call>", f":{ID}<args>", JSON, "</call>", "<calls>", "", 
 COUNTED = CallFormat(f"<call>{NUMBER}:", "<args>", JSON, "</call>", between="\n")
 REPEATED = CallFormat("to=", f'|<f name="{NAME}">', JSON, "</f>", between="|next|")
 PYTHON = CallFormat("", "(", LiteralArguments("=", ", ", "'"), ")", "[", ", ", "]")
-NUMBERS = {"f": {"properties": {"v": {"type": "string"}}}}
+RAW = CallFormat("", "(", LiteralArguments("=", ", ", "'", is_raw=True), ")", "[", ", ", "]")
+SCHEMAS = {"f": {"properties": {"v": {"type": "string"}}}}
 Called = tuple[str, Any]
 
 
 def run(form: CallFormat, pieces: Sequence[str], id_chars: int = 0) -> tuple[list[CallBegin], list[Called], str, bool]:
     """The calls of a block that comes in pieces, what they were begun as, what is left, and whether it was cut."""
     source, begun, texts, is_cut = GrowingText(), list[CallBegin](), list[str](), False
-    reader = CallReader(source, NUMBERS, id_chars)
+    reader = CallReader(source, SCHEMAS, id_chars)
     steps = reader.block(form)
     for number, piece in enumerate([*pieces, ""]):
         source.text += piece
@@ -129,6 +130,7 @@ CALLS = [
     (COUNTED, '<call>0:f<args>{"v": 1}</call>\n<call>', [F], "\n<call>"),
     (REPEATED, 'to=f|<f name="f">{"v": 1}</f>|next|to=g|<f name="g">{}</f>', [F, G], ""),
     (PYTHON, "[f(v=1), g()] and", [F, G], " and"),
+    (RAW, "[f(v='it's'), g(v='b')] and", [("f", {"v": "it's"}), ("g", {"v": "b"})], " and"),
     (PYTHON, "[f(v=1)g()] and", [F], "g()] and"),
 ]  # fmt: skip
 
@@ -154,6 +156,11 @@ def test_ids_are_those_of_the_model_and_differ() -> None:
     text = '<calls>[{"id": 5, "name": "f"}, {"name": "g", "id": "z"}]</calls>'
     begun = run(WITH_ID, [text])[0]
     assert begun[0].id.startswith("call_") and begun[1].id == "z"
+
+
+def test_what_is_dropped_has_no_bound() -> None:
+    pieces = ['<tool_call>{"name": "f", "arguments": {}}', *["x" * 1000] * (MAX_PENDING_CHARACTERS // 1000 + 2)]
+    assert run(HERMES, [*pieces, "\n</tool", "_call> and"])[1:] == ([("f", {})], " and", False)
 
 
 def test_a_name_has_a_bound() -> None:
