@@ -63,6 +63,8 @@ def test_tokens_of_the_reasoning() -> None:
     assert split(["\n", "<think>", "a", "b", "</think>", "c", "d"])[2] == 5
     assert split(["a", "b"], is_open=True)[2] == 3
     assert split(["\n", "a", "b"])[2] == 0
+    plain = ParsedChoice(AnswerParser())  # of a model that does not reason
+    assert (plain.take(Delta("a", (1,))), plain.new_reasoning_tokens()) == (["a"], 0)
 
 
 @pytest.fixture
