@@ -109,7 +109,11 @@ def _files() -> list[Path]:
     if missing := [str(path) for path in paths if not path.exists()]:
         raise SystemExit(f"MEASURED names what is not there: {', '.join(missing)}")
     found = [file for path in paths for file in ([path] if path.is_file() else sorted(path.rglob("*.py")))]
-    return [file for file in found if file.name != "__init__.py" and not any(name in file.name for name in LEFT_OUT)]
+    return [
+        file
+        for file in found
+        if file.name != "__init__.py" and not any(name in str(file.relative_to(ROOT)) for name in LEFT_OUT)
+    ]
 
 
 def _places(path: Path) -> dict[tuple[int, int], list[tuple[Operator, int]]]:

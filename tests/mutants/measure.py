@@ -35,6 +35,7 @@ ELSEWHERE = {
         "tests/engine/grammar/test_masks.py",
         "tests/engine/grammar/test_loop_with_grammars.py",
     ),
+    "engine/runtime/serial.py": ("tests/genie/test_carried.py", "tests/genie/test_serving.py"),
     "engine/text/template_pool.py": ("tests/long/engine/client/test_templates.py",),
     "server/api/openai/chat.py": (f"{ROUTES}/test_chat.py",),
     "server/api/openai/completion_writer.py": (f"{ROUTES}/test_completions.py",),
@@ -45,7 +46,8 @@ ELSEWHERE = {
     ),
     "server/generation/chat_request.py": ("tests/server/api/test_refusals.py",),
     "server/generation/launch.py": ("tests/server/api/test_images.py",),
-    "server/generation/params.py": ("tests/server/api/test_refusals.py",),
+    "server/generation/params.py": ("tests/server/api/test_refusals.py", f"{ROUTES}/test_embeddings.py"),
+    "server/generation/parsing.py": (f"{ROUTES}/test_chat.py",),
     "server/api/openai/response_writer.py": (f"{ROUTES}/test_responses.py", f"{ROUTES}/test_responses_forms.py"),
     "server/api/openai/response_items.py": (f"{ROUTES}/test_responses.py", f"{ROUTES}/test_responses_forms.py"),
 }

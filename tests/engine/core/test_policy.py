@@ -220,6 +220,8 @@ def test_a_step_of_segments_costs_what_its_rows_read() -> None:
     assert (fresh.decodes, fresh.shape.rows, fresh.shape.past) == (8, 80, 2048)
     assert (later.decodes, later.shape.rows, later.shape.past) == (8, 28, 2000 + 3 * 1000 + 20 * 200 + 24)
     assert all(costs.milliseconds(share.shape) <= 250.0 for share in (fresh, later))
+    alone = share_rows(segmented(256, 10**5), costs, Demand(8, 0), Extent(2000, 2000, 2000, prompt_past=1000), 250.0)
+    assert alone.shape == StepShape(8, 2048), "a prompt that has no rows in the step reads nothing"
 
 
 def test_beside_decodes_a_prompt_gets_the_shortest_step_that_wins_nearly_as_much() -> None:

@@ -9,7 +9,7 @@ import pytest
 from engine.bundle.manifest import GraphKind, GraphSpec, TensorSpec
 from engine.bundle.tensors import Place
 from engine.bundle.variant import StepShape
-from engine.runtime.buffers import Arena, Pool, RowInputs, zero_codes
+from engine.runtime.buffers import Arena, Pool, RowInputs, layers_of, zero_codes
 from tests.engine.tiny_bundle import write_bundle
 
 
@@ -33,6 +33,13 @@ def test_every_head_may_have_its_own_zero(tmp_path: Path) -> None:
     assert (pool.relaid(12).keys[0, 1] == 7).all()
     second = Place(0, 0, 1).of(pool.keys, pool.values)
     assert second.shape == (1, 1, 4, 8) and second.flags.c_contiguous and (second == 7).all()
+
+
+def test_layers_are_those_whose_caches_a_graph_gives() -> None:
+    outputs = (cache("past_key_3_out", 0), cache("past_value_2_out", 0), TensorSpec("logits", "float32", (1, 1, 9)))
+    graph = GraphSpec("part", "x.onnx", GraphKind.DECODER, 1, 2, (), outputs, 1, 9)
+    assert layers_of(graph) == slice(2, 4)
+    assert layers_of(msgspec.structs.replace(graph, outputs=outputs[2:])) == slice(0, 0)
 
 
 def test_scratch_memory_is_shared_until_it_is_too_small() -> None:
