@@ -259,7 +259,7 @@ def verbose(
     ]
     return VerboseTranscription(
         task="translate" if translates else "transcribe",
-        language=language_name(language),
+        language="english" if translates else language_name(language),  # of what is written, not of what is said
         duration=round(seconds, 3),
         text=text_of(segments),
         segments=listed if "segment" in granularities else UNSET,
