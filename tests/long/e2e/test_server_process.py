@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from itertools import takewhile
 from pathlib import Path
 
 import httpx
@@ -98,13 +99,18 @@ def test_a_compiler_whose_server_is_killed_ends_and_leaves_nothing(tmp_path: Pat
 
 def test_signals_at_random_moments_end_it_in_order(tmp_path: Path) -> None:
     """A moment is a number of lines of the start; whatever comes after it is where the signal hits."""
-    moments = random.Random(7)
-    with serving("--cache-dir", str(tmp_path)) as warm:
-        lines = len(warm.lines)
-    for _ in range(4):
-        with started([*COMMAND, "--cache-dir", str(tmp_path), "--log-level", "debug"]) as process:
+    moments, command = random.Random(7), [*COMMAND, "--cache-dir", str(tmp_path), "--log-level", "debug"]
+    with serving("--cache-dir", str(tmp_path)):
+        pass  # compiled: what starts from now on writes the same lines
+    with started(command) as process:
+        assert process.stderr is not None
+        lines = 1 + sum(1 for _ in takewhile(lambda line: "serving demo" not in line, process.stderr))
+        process.terminate()
+        process.communicate(timeout=PATIENCE_S)
+    for _ in range(8):
+        with started(command) as process:
             assert process.stderr is not None
-            for _ in range(moments.randrange(1, lines)):  # before the first line it is Python that ends, with 1
+            for _ in range(moments.randint(1, lines)):  # before the first line it is Python that ends, with 1
                 process.stderr.readline()
             children = psutil.Process(process.pid).children()
             number = moments.choice([signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
