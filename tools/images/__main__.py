@@ -51,6 +51,8 @@ def main() -> int:
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1, help="of each program")
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()
+    if unknown := set(options.classes.split(",")) - ENCODERS.keys():
+        parser.error(f"--classes {min(unknown)}: it is one of {', '.join(ENCODERS)}")
     torch.set_num_threads(options.threads)
     transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     print("| encoder of | rows | largest difference | seconds an image | transformers | ratio |\n" + "|---" * 6 + "|")
