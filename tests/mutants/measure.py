@@ -29,13 +29,15 @@ OPTIONS = (
     *("-W", "ignore::pytest.PytestAssertRewriteWarning"),  # of what is imported already
 )
 ROUTES = "tests/server/api/openai"
-# What writes the answers of a route is tested through the route.
+# What reads the requests of a route and writes its answers is tested through the route.
 ELSEWHERE = {
     "engine/grammar/masks.py": (
         "tests/engine/grammar/test_masks.py",
         "tests/engine/grammar/test_loop_with_grammars.py",
     ),
+    "engine/runtime/reading.py": ("tests/genie/test_self_check.py",),
     "engine/runtime/serial.py": ("tests/genie/test_carried.py", "tests/genie/test_serving.py"),
+    "engine/runtime/vision.py": ("tests/long/engine/vision/test_against_transformers.py",),
     "engine/text/template_pool.py": ("tests/long/engine/client/test_templates.py",),
     "server/api/openai/chat.py": (f"{ROUTES}/test_chat.py",),
     "server/api/openai/completion_writer.py": (f"{ROUTES}/test_completions.py",),
@@ -46,7 +48,11 @@ ELSEWHERE = {
     ),
     "server/generation/chat_request.py": ("tests/server/api/test_refusals.py",),
     "server/generation/launch.py": ("tests/server/api/test_images.py",),
-    "server/generation/params.py": ("tests/server/api/test_refusals.py", f"{ROUTES}/test_embeddings.py"),
+    "server/generation/params.py": (
+        "tests/server/api/test_refusals.py",
+        f"{ROUTES}/test_embeddings.py",
+        f"{ROUTES}/test_chat.py",
+    ),
     "server/generation/parsing.py": (f"{ROUTES}/test_chat.py",),
     "server/api/openai/response_writer.py": (f"{ROUTES}/test_responses.py", f"{ROUTES}/test_responses_forms.py"),
     "server/api/openai/response_items.py": (f"{ROUTES}/test_responses.py", f"{ROUTES}/test_responses_forms.py"),

@@ -89,8 +89,10 @@ def test_texts_delay_tokens_by_a_bounded_number_of_steps(name: str, seed: int) -
 
 
 @pytest.mark.parametrize("shapes", [free(64, 1024), segmented(64, 1024)], ids=["pool", "segmented"])
-def test_a_step_that_decodes_has_so_many_rows_of_texts(shapes: ShapeTable) -> None:
-    world = simulate(shapes, pooled_rows=12)
+@pytest.mark.parametrize(("asked", "given"), [(12, 12), (40, 16)])
+def test_a_step_that_decodes_has_so_many_rows_of_texts(shapes: ShapeTable, asked: int, given: int) -> None:
+    """A quarter of its rows at most."""
+    world = simulate(shapes, pooled_rows=asked)
     for number in range(50):
         world.embed(f"text {number}", prompt(40, number))
     world.step()
@@ -99,7 +101,7 @@ def test_a_step_that_decodes_has_so_many_rows_of_texts(shapes: ShapeTable) -> No
     for step in range(8):
         world.step()
         rows = int(world.runtime.steps[-1].shape.rows)
-        assert rows == (3 if step == 0 else 1) + 12
+        assert rows == (3 if step == 0 else 1) + given
     world.step()
     assert len(world.runtime.steps[-1].input_ids) == 64
 

@@ -1,9 +1,10 @@
 """Who may take rows, by hand."""
 
 from engine.core.block_diffusion import ActiveBlock
-from engine.core.rows import guessing, kv_only_rows, open_rows, rows_of, take_rows, take_turns, without
+from engine.core.rows import guessing, kv_only_rows, open_rows, prefills_of, rows_of, take_rows, take_turns, without
 from engine.core.sequence import Sequence
 from engine.request import Denoising, Request, SamplingParams
+from tests.engine.worker.simulation import fused
 
 
 def waiting(name: str, tokens: int, order: int = 0, *, computed: int = 0, has_logprobs: bool = False) -> Sequence:
@@ -32,6 +33,13 @@ def test_rows_whose_logprobs_are_wanted_are_bounded_in_all() -> None:
     assert [rows for _, rows in open_rows(sequences, (), 100)] == [20, 20, 20]
     assert [rows for _, rows in open_rows(sequences, (), 32)] == [20, 20, 12]
     assert [rows for _, rows in open_rows(sequences, (), 16)] == [16, 20, 0]
+
+
+def test_a_step_of_fused_graphs_takes_the_oldest_prompt_that_can_have_a_row() -> None:
+    held, younger, youngest = waiting("held", 1, 1), waiting("younger", 20, 2), waiting("youngest", 20, 3)
+    queue = [youngest, younger, held]
+    assert prefills_of(fused(2, 8), queue, (), has_decodes=True) == [(held, 1)]
+    assert prefills_of(fused(2, 8), queue, {"held"}, has_decodes=True) == [(younger, 20)]
 
 
 def test_rows_before_the_first_whose_logits_are_read() -> None:

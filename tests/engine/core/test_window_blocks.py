@@ -32,6 +32,14 @@ def test_what_was_let_go_first_gives_way_first() -> None:
     assert windows.has_room(1) and not windows.has_room(2)
 
 
+def test_a_block_without_contents_has_nothing_to_drop() -> None:
+    windows = WindowBlocks(window=16, block_size=16, limit=4, rows=1)
+    windows.hold((0, 1, 2))
+    windows.release((0, 1, 2), known={2})
+    windows.forget((1, 2))
+    assert (windows.kept, windows.take_dropped()) == (0, {0})
+
+
 def world(**rules: object) -> Simulation:
     return simulate(segmented(16, 512), window=20, **{"window_blocks": 40, **rules})
 

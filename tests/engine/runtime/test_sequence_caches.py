@@ -142,6 +142,16 @@ def test_a_copy_in_the_host_cache_comes_back_as_another_block(caches: Caches) ->
     assert tokens_of(cache, 5) == [1, 2, 3, 4, 5]
 
 
+def test_a_copy_goes_to_the_caches_of_another_worker(caches: Caches) -> None:
+    run(caches, ((3,), 0, (1, 2, 3, 4)))
+    caches.offload(slice(12, 16), b"key")
+    other = Caches(smallest_manifest())
+    other.put_offloaded(b"key", caches.offloaded(b"key"))
+    other.load(slice(40, 44), b"key")
+    (cache,) = run(other, ((10, 11), 4, (5,)))
+    assert tokens_of(cache, 5) == [1, 2, 3, 4, 5]
+
+
 PREFIX = tuple(range(100, 116))
 BLOCKS = (3, 1, 4, 5)
 

@@ -188,6 +188,34 @@ def test_reasoning_is_found(field: str, opening: str, closing: str) -> None:
     assert opened.reasoning == Markers(opening, closing)
 
 
+@pytest.mark.parametrize("condition", ["", " and enable_thinking"])
+def test_reasoning_that_is_a_part_of_the_content(condition: str) -> None:
+    """Some templates write it only where thinking is on."""
+    thought = "{%- if part.type == 'thinking'CONDITION -%}{{ '<muse>' + part.thinking + '</muse>' }}{%- endif -%}"
+    parts = "{%- for part in message.content -%}" + thought + "{{ part.text }}{%- endfor -%}"
+    body = "{%- if message.content is string -%}{{ message.content }}{%- else -%}" + parts + "{%- endif -%}"
+    answer = found(template(body.replace("CONDITION", condition)))
+    assert (answer.reasoning, answer.thoughts) == (Markers("<muse>", "</muse>"), "")
+
+
+def test_a_turn_that_nothing_but_its_reasoning_begins() -> None:
+    """A message of calls has none."""
+    style, expected = STYLES["calls of Python"]
+    said = "{%- if not message.tool_calls -%}{{ '<muse>' + (message.reasoning or '') + '</muse>' }}{%- endif -%}"
+    source = template(said + style).replace("<|assistant|>{%- endif -%}", "<muse>{%- endif -%}")
+    answer = found(source.replace("<|assistant|>", "").replace("<|end|>", ""))
+    assert (answer.reasoning, answer.calls) == (Markers("<muse>", "</muse>"), expected)
+
+
+def test_a_sentence_of_the_prompt_that_begins_the_reasoning() -> None:
+    """Where thinking is off the prompt goes straight to the answer."""
+    sentence = "Here are my reasoning steps:"
+    thought = "{%- if message.thought -%}{{ message.thought + '[BEGIN RESPONSE]' }}{%- endif -%}{{ message.content }}"
+    begun = f"{{{{- '[BEGIN RESPONSE]' if enable_thinking is false else '{sentence}' -}}}}"
+    source = template(thought).replace("<|assistant|>{%- endif -%}", f"<|assistant|>{begun}{{%- endif -%}}")
+    assert found(source).reasoning == Markers(sentence, "[BEGIN RESPONSE]")
+
+
 def test_reasoning_that_no_message_has_is_told_by_its_markers() -> None:
     assert found("{{ messages[0].content }}<think></think>").reasoning == Markers("<think>", "</think>")
     assert found("{{ messages[0].content }}<think>").reasoning is None

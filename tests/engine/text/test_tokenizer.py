@@ -110,6 +110,10 @@ def test_bos_is_never_doubled() -> None:
     assert TOKENIZER.with_bos((104,)) == (104,)
 
 
+def test_a_model_that_has_a_bos_need_not_want_it() -> None:
+    assert Tokenizer(SENTENCEPIECE.to_str(), bos_token="<s>").with_bos((5,)) == (5,)
+
+
 def test_a_post_processor_adds_no_tokens_of_its_own() -> None:
     made = byte_level_tokenizer()
     made.post_processor = tokenizers.processors.TemplateProcessing(

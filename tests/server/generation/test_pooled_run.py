@@ -1,6 +1,7 @@
 """The inputs of one request: some at a time, and none left behind however it ends."""
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 
 import pytest
@@ -10,6 +11,7 @@ from engine.request import Delta, FinishReason
 from server.generation.stream import INPUTS_AT_ONCE, InputSlots, PooledRun
 from server.http.errors import RequestTimeout
 from server.http.in_flight import InFlight
+from server.observability.metrics import RequestWatch
 from tests.server.generation.test_merged_stream import metrics_of
 from tests.server.scripted_engine import ScriptedEngine
 
@@ -41,6 +43,7 @@ class Stage:
         self.in_flight = InFlight()
         self.slots = InputSlots(slots, requests)
         self.refuse_at: dict[int, HexserveError] = {}
+        self.watches: list[RequestWatch] = []
 
     def submit(self, number: int) -> Text:
         if number in self.refuse_at:
@@ -49,8 +52,12 @@ class Stage:
         return self.opened[-1]
 
     def run(self, count: int, timeout_s: float = 0.0) -> PooledRun:
-        watch = metrics_of(ScriptedEngine()).watch(1, 0, "m")
-        return PooledRun(self.submit, count, self.slots, self.in_flight, watch, timeout_s)
+        self.watches.append(metrics_of(ScriptedEngine()).watch(1, 0, "m"))
+        return PooledRun(self.submit, count, self.slots, self.in_flight, self.watches[-1], timeout_s)
+
+    def ends(self) -> Counter[str]:
+        """How inputs ended, as the metrics count them."""
+        return Counter(end.reason for watch in self.watches for end in watch.facts.ended)
 
     def check_clean(self) -> None:
         assert all(text.aborted for text in self.opened)
@@ -72,6 +79,7 @@ async def test_vectors_come_in_order_of_the_inputs() -> None:
     stage.release.set()
     assert await running == [bytes([number]) for number in range(150)]
     stage.check_clean()
+    assert stage.ends() == {"length": 150}
 
 
 async def test_requests_share_the_places_in_turn() -> None:
@@ -93,6 +101,7 @@ async def test_a_client_that_leaves_takes_its_inputs_along() -> None:
         await running
     stage.check_clean()
     assert len(stage.opened) == INPUTS_AT_ONCE
+    assert stage.ends() == {"abort": INPUTS_AT_ONCE}
 
 
 @pytest.mark.parametrize(
