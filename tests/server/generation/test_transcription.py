@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import aclosing, contextmanager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -213,6 +213,17 @@ async def test_so_many_windows_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
         assert len(engine.live) == 2
         reading.cancel()
         await asyncio.gather(reading, return_exceptions=True)
+
+
+async def test_who_leaves_after_a_window_takes_the_others_along(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transcription, "WINDOWS_AT_ONCE", 1)
+    engine = SpeakingEngine("[0] one [1]")
+    engine.describe(frames=100)
+    engine.hold(5)  # whether the first window is silence, three words, the end
+    with begun(engine, noise(3, (0, 3)), activity=ACTIVITY, language="de") as run:
+        async with aclosing(run.segments()) as said:
+            assert (await anext(said)).text == " one"
+        assert engine.live == set()
 
 
 @pytest.mark.parametrize("activity", [None, ACTIVITY])
