@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from engine.core.text_scheduler import TURNS_PER_STEP, TextQueue
+from engine.core.text_scheduler import TURNS_PER_STEP, TextQueue, caller_of
 
 VARIANTS = (32, 128, 512)
 
@@ -23,6 +23,11 @@ def test_the_smallest_variant_that_holds_the_texts() -> None:
     assert queue_of({"a": [20, 13]}).take() == (128, ("a-0", "a-1"))
     assert queue_of({"a": [500, 30, 12]}).take() == (512, ("a-0", "a-2"))
     assert queue_of({"a": [129]}).take() == (512, ("a-0",))
+
+
+def test_texts_of_one_http_request_belong_together() -> None:
+    assert caller_of("bulk-1-63#63") == "bulk-1"
+    assert caller_of("plain") == "plain"
 
 
 def test_nothing_waits() -> None:

@@ -8,7 +8,7 @@ import pytest
 from engine.bundle.encoder import pair_types
 from engine.bundle.variant import ShapeTable, StepShape
 from engine.core.policy import CostTable
-from engine.core.text_scheduler import TextScheduler, caller_of
+from engine.core.text_scheduler import TextScheduler
 from engine.errors import StepFailed
 from engine.grammar.masks import GrammarMasks
 from engine.request import FinishReason, Pooling, Request, SamplingParams
@@ -141,8 +141,6 @@ def test_a_bulk_request_leaves_a_small_one_its_turn() -> None:
     loop.step()
     loop.add(text("small-0#70", *[1] * 8), (), 0, 0.0)
     assert "small-0#70" in [event.id for event in loop.step().events]
-    assert caller_of("bulk-1-63#63") == "bulk-1"
-    assert caller_of("plain") == "plain"
 
 
 def test_a_step_is_announced_with_the_time_it_should_take() -> None:

@@ -40,6 +40,8 @@ def test_what_is_delivered_adds_up_by_choice_and_the_last_word_counts() -> None:
 def test_a_wrapped_request_is_taken_apart() -> None:
     request, resumption = unwrapped({"request": {"model": "m"}, "resumption": GIVEN})
     assert request == {"model": "m"} and resumption.of(0) == Delivered((1, 2))
+    most = {**GIVEN, "created": (1 << 40) - 1, "seed": (1 << 32) - 1}
+    assert unwrapped({"request": {}, "resumption": most})[1].seed == most["seed"]
 
 
 @pytest.mark.parametrize(
@@ -48,10 +50,23 @@ def test_a_wrapped_request_is_taken_apart() -> None:
         {"request": {}},
         {"request": [], "resumption": GIVEN},
         {"request": {}, "resumption": GIVEN, "more": 1},
-        {"request": {}, "resumption": {**GIVEN, "created": 1 << 41}},
-        {"request": {}, "resumption": {**GIVEN, "delivered": [{"choice": 1024, "token_ids": []}]}},
-        {"request": {}, "resumption": {**GIVEN, "delivered": [{"choice": 0, "token_ids": [-1]}]}},
-        {"request": {}, "resumption": {**GIVEN, "delivered": GIVEN["delivered"] * 2}},
+        *(
+            {"request": {}, "resumption": {**GIVEN, **wrong}}
+            for wrong in (
+                {"id": "a" * 7},
+                {"id": "a" * 65},
+                {"created": -1},
+                {"created": 1 << 40},
+                {"seed": -1},
+                {"seed": 1 << 32},
+                {"delivered": [{"choice": -1, "token_ids": []}]},
+                {"delivered": [{"choice": 1024, "token_ids": []}]},
+                {"delivered": [{"choice": 0, "token_ids": [-1]}]},
+                {"delivered": [{"choice": 0, "token_ids": [1 << 31]}]},
+                {"delivered": [{"choice": 0, "token_ids": [], "events": -1}]},
+                {"delivered": GIVEN["delivered"] * 2},
+            )
+        ),
     ],
 )
 def test_anything_else_is_refused(body: dict[str, Any]) -> None:
