@@ -79,6 +79,12 @@ def test_the_same_part_a_second_time_ends_the_text() -> None:
     assert (deltas[-1].finish, deltas[-1].stopped_by) == (FinishReason.STOP, None)
 
 
+def test_what_a_token_has_behind_a_repeated_part_is_dropped() -> None:
+    rules = StopRules(skip_special=False, once=("<|", "|"))
+    (delta,) = feed(rules, TokenEvent("r", (END, END, ord("a"))))
+    assert (delta.text, delta.token_ids, delta.finish) == ("<|im_end|>", (END, END), FinishReason.STOP)
+
+
 def test_parts_that_begin_alike_are_given_out_whole() -> None:
     deltas = feed(CALL, *map(event, "<c>12</c><c>1"), event("3</c>END"))
     assert "".join(delta.text for delta in deltas) == "<c>12</c><c>13</c>"
