@@ -152,6 +152,20 @@ def test_a_copy_goes_to_the_caches_of_another_worker(caches: Caches) -> None:
     assert tokens_of(cache, 5) == [1, 2, 3, 4, 5]
 
 
+def test_what_layers_with_a_window_gave_back_is_zeros_for_a_newcomer() -> None:
+    """A row behind 12 columns sees the last five: two blocks of four."""
+    caches = Caches(smallest_manifest(window=6))
+    blocks = tuple(range(50))
+    run(caches, (blocks, 0, tuple(range(100))))
+    (old,) = run(caches, (blocks, 100, tuple(range(100))))
+    assert old.start > 12
+    caches.free_behind((0, 1, 2))
+    (made,) = run(caches, ((0, 1, 2, 60), 12, (7,)))
+    (behind,) = made.behind
+    assert made.start == 4
+    assert not behind.keys[..., :8, :].any() and not behind.values[..., :8, :].any()
+
+
 PREFIX = tuple(range(100, 116))
 BLOCKS = (3, 1, 4, 5)
 
