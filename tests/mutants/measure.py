@@ -28,15 +28,24 @@ OPTIONS = (
     *("-p", "no:cacheprovider", "-p", "tests.mutants.quick"),
     *("-W", "ignore::pytest.PytestAssertRewriteWarning"),  # of what is imported already
 )
-ROUTES = "tests/server/api/openai"
-# What reads the requests of a route and writes its answers is tested through the route.
+ROUTES, WORKER = "tests/server/api/openai", "tests/engine/worker"
+# What reads the requests of a route and writes its answers is tested through the route; what only one kind of bundle
+# uses, behind the scheduler.
 ELSEWHERE = {
     "engine/grammar/masks.py": (
         "tests/engine/grammar/test_masks.py",
         "tests/engine/grammar/test_loop_with_grammars.py",
     ),
+    "engine/runtime/attention.py": (f"{WORKER}/test_windows.py",),
+    "engine/runtime/block_values.py": (f"{WORKER}/test_hand_over.py",),
+    "engine/runtime/encoder.py": ("tests/engine/compile/targets/encoder/test_transformers_vectors.py",),
+    "engine/runtime/kv.py": (f"{WORKER}/test_hand_over.py", f"{WORKER}/test_windows.py"),
+    "engine/runtime/kv_memory.py": (f"{WORKER}/test_hand_over.py", f"{WORKER}/test_windows.py"),
+    "engine/runtime/routing.py": (f"{WORKER}/test_experts.py",),
+    "engine/runtime/recurrent.py": (f"{WORKER}/test_recurrent.py",),
     "engine/runtime/reading.py": ("tests/genie/test_self_check.py",),
     "engine/runtime/serial.py": ("tests/genie/test_carried.py", "tests/genie/test_serving.py"),
+    "engine/runtime/speech.py": (f"{WORKER}/test_speech.py",),
     "engine/runtime/vision.py": ("tests/long/engine/vision/test_against_transformers.py",),
     "engine/text/template_pool.py": ("tests/long/engine/client/test_templates.py",),
     "server/api/openai/chat.py": (f"{ROUTES}/test_chat.py",),
@@ -54,6 +63,8 @@ ELSEWHERE = {
         f"{ROUTES}/test_chat.py",
     ),
     "server/generation/parsing.py": (f"{ROUTES}/test_chat.py",),
+    "server/generation/prepare.py": (f"{ROUTES}/test_chat.py",),
+    "server/generation/structured_output.py": (f"{ROUTES}/test_chat.py",),
     "server/api/openai/response_writer.py": (f"{ROUTES}/test_responses.py", f"{ROUTES}/test_responses_forms.py"),
     "server/api/openai/response_items.py": (f"{ROUTES}/test_responses.py", f"{ROUTES}/test_responses_forms.py"),
 }
