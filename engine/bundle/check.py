@@ -20,6 +20,7 @@ from engine.bundle.tensors import (
     WINDOW_ROTARY,
     Form,
     Place,
+    behind_columns,
     check_form,
     check_serial,
     is_scatter,
@@ -164,6 +165,9 @@ def _wanted(manifest: Manifest, spec: GraphSpec, tensor: TensorSpec, suffix: str
         return known.get(tensor.name)
     past = FREE_PAST if spec.rows is None or spec.context is None else spec.context - spec.rows
     past = context if is_scatter(manifest.graphs) else past
+    behind = behind_columns(manifest)
+    if behind and isinstance(past, int) and model.attention_of(place.layer).window:
+        past = min(past, behind)
     columns = past if suffix == "_in" else rows
     heads = model.kv_heads if place.head is None else 1
     shape = (heads, columns, model.head_dim) if place.side else (heads, model.head_dim, columns)

@@ -118,6 +118,22 @@ def carry_of(name: str, suffix: str) -> Carry | None:
     return _CARRIES[found[1]] if found is not None and found[4] == suffix else None
 
 
+def behind_columns(manifest: Manifest) -> int:
+    """Columns of a pool's layers with a window, where these have fewer than other layers; 0 = as many."""
+    model, most, own = manifest.model, 0, 0
+    for graph in manifest.graphs if any(model.layer_windows) and not model.sight else ():
+        if graph.rows is None or graph.context is None:
+            continue
+        most = max(most, graph.context - graph.rows)
+        for tensor in graph.inputs:
+            place = place_of(tensor.name, "_in")
+            if place is None or not place.side or place.layer >= model.layers:
+                continue
+            if model.attention_of(place.layer).window:
+                own = max(own, int(tensor.shape[-2]))
+    return own if own < most else 0
+
+
 def is_scatter(graphs: Iterable[GraphSpec]) -> bool:
     """Whether fresh columns are written inside the past buffers at `cache_index`, instead of joined behind them."""
     return any(tensor.name == "cache_index" for graph in graphs for tensor in graph.inputs)

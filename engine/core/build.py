@@ -21,8 +21,8 @@ class ModelLimits:
 
     state_bytes: what recurrent layers carry for a sequence, 0 = there are none. Such a model's host memory for prefixes
     holds snapshots of states instead of blocks. forecast: how it guesses for itself. The columns that takes
-    are the first of the pool. window: the widest of its layers, 0 = keys and values are kept of every token; of_all:
-    every layer of a pool has one.
+    are the first of the pool. window: the widest of its layers, 0 = keys and values are kept of every token;
+    of_all: every layer of a pool has one; window_blocks: most blocks of layers that have one, 0 = a share of all.
     """
 
     max_context: int
@@ -31,6 +31,7 @@ class ModelLimits:
     forecast: ForecastSpec | None = None
     window: int = 0
     of_all: bool = False
+    window_blocks: int = 0
 
 
 def build_scheduler(shapes: ShapeTable, costs: CostTable, limits: ModelLimits, config: EngineConfig) -> Scheduler:
@@ -68,7 +69,7 @@ def build_scheduler(shapes: ShapeTable, costs: CostTable, limits: ModelLimits, c
         window=limits.window,
         window_blocks=0
         if limits.of_all
-        else window_budget(limits.window, shapes.max_past, shapes.max_rows, BLOCK_SIZE),
+        else limits.window_blocks or window_budget(limits.window, shapes.max_past, shapes.max_rows, BLOCK_SIZE),
     )
     tree = ForecastShape(forecast.first_id, forecast.branches, forecast.columns) if forecast is not None else None
     return Scheduler(shapes, costs, blocks, rules, tree)

@@ -31,6 +31,7 @@ from engine.errors import BundleError
 from engine.runtime.embedded import Tables
 from engine.runtime.interface import PackedBatch, PackedSegment
 from engine.runtime.mask import hide_behind, paint
+from engine.runtime.window_columns import WindowColumns
 
 GROWTH = 1024
 
@@ -128,7 +129,7 @@ class Pool:
 
     def __init__(self, manifest: Manifest, width: int, zeros: NDArray[np.int64]) -> None:
         model, dtype = manifest.model, np.dtype(manifest.kv_dtype)
-        lead = (model.layers, model.kv_heads, 1)
+        lead = (zeros.shape[1], model.kv_heads, 1)
         self._manifest = manifest
         self._zeros = zeros
         self.keys: Array = np.empty((*lead, model.head_dim, width), dtype)
@@ -144,9 +145,13 @@ class Pool:
     def width(self) -> int:
         return int(self.values.shape[-2])
 
+    def blank(self, width: int) -> "Pool":
+        """A pool of the same layers, of `width` columns, unwritten."""
+        return Pool(self._manifest, width, self._zeros)
+
     def relaid(self, width: int) -> "Pool":
         """A pool of `width` columns; those that both have keep their index and contents."""
-        made = Pool(self._manifest, width, self._zeros)
+        made = self.blank(width)
         shared = min(width, self.width)
         made.keys[..., :shared] = self.keys[..., :shared]
         made.values[..., :shared, :] = self.values[..., :shared, :]
@@ -220,12 +225,20 @@ class RowInputs:
     """Inputs that are written anew for every step: ids, masks, cos, sin, cache index; one buffer per encoding.
 
     Where layers see a window, mask and rotation of theirs as well. padding_sees: whether a padding row sees itself.
+    behind: where a pool's columns lie in layers with a window, None = where they do in others.
     """
 
     def __init__(
-        self, arena: Arena, manifest: Manifest, shape: StepShape, tables: Tables, padding_sees: bool = True
+        self,
+        arena: Arena,
+        manifest: Manifest,
+        shape: StepShape,
+        tables: Tables,
+        padding_sees: bool = True,
+        behind: WindowColumns | None = None,
     ) -> None:
         self._padding_sees = padding_sees
+        self._behind = behind
         self._arena = arena
         self._tables = tables
         self._looked_up: dict[tuple[str, Encoding], Array] = {}
@@ -236,6 +249,7 @@ class RowInputs:
         self._pool_window = max(manifest.model.layer_windows, default=0)
         self._rotary: dict[tuple[str, Encoding], Array] = {}
         self._window_masks: list[tuple[Array, Array]] = []
+        self._narrow_masks: list[tuple[Array, Array, np.generic]] = []  # over all columns, over those of the layers
         self._image_rows: list[tuple[Array, Array]] = []
         self._deep: list[tuple[int, Array, Encoding]] = []
 
@@ -245,7 +259,7 @@ class RowInputs:
         ids [1, N], embeddings [1, N, H], mask [..., N, C], cos and sin [..., N, rotary_dim / 2], cache index as the
         tensor has it.
         """
-        rows, context = self._shape.rows, self._shape.context
+        rows = self._shape.rows
         if tensor.name == IDS:
             array = self._arena.array("ids", (1, rows), np.dtype(np.int32))
             self._ids.append(array)
@@ -257,11 +271,8 @@ class RowInputs:
             self._looked_up[tensor.name, encoding] = array
             return array.reshape([rows if isinstance(dim, str) else dim for dim in tensor.shape])
         if tensor.name == MASK or (tensor.name == WINDOW_MASK and not self._window):
-            encoding = encoding_of(tensor)
-            array = self._arena.array(f"{tensor.name} {encoding}", (rows, context), np.dtype(tensor.dtype))
-            window = self._pool_window if tensor.name == WINDOW_MASK else 0
-            self._masks[window, encoding] = (encoding.mask_codes(), array)
-            return array.reshape((1,) * (len(tensor.shape) - 2) + (rows, context))
+            array = self._mask_buffer(tensor)
+            return array.reshape((1,) * (len(tensor.shape) - 2) + array.shape)
         if tensor.name == WINDOW_MASK:
             array = self._arena.array(tensor.name, (rows, int(tensor.shape[-1])), np.dtype(tensor.dtype))
             self._window_masks.append((encoding_of(tensor).mask_codes(), array))
@@ -274,6 +285,18 @@ class RowInputs:
             return array.reshape((1,) * (len(tensor.shape) - 2) + array.shape)
         given = self._image_buffer(tensor)
         return self._constant(tensor) if given is None else given
+
+    def _mask_buffer(self, tensor: TensorSpec) -> Array:
+        """[N, C], or [N, W + N] over the W columns that a pool's layers with a window have."""
+        encoding, form = encoding_of(tensor), (self._shape.rows, self._shape.context)
+        array = self._arena.array(f"{tensor.name} {encoding}", form, np.dtype(tensor.dtype))
+        window, codes = self._pool_window if tensor.name == WINDOW_MASK else 0, encoding.mask_codes()
+        self._masks[window, encoding] = codes, array
+        if not window or self._behind is None:
+            return array
+        narrow = self._arena.array(f"narrow {tensor.name}", (len(array), int(tensor.shape[-1])), array.dtype)
+        self._narrow_masks.append((array, narrow, codes[0]))
+        return narrow
 
     def _image_buffer(self, tensor: TensorSpec) -> Array | None:
         """Of DeepStack: nothing is added until rows of images come."""
@@ -312,6 +335,9 @@ class RowInputs:
             paint(batch, mask, codes, self._padding_sees)
             if window:
                 hide_behind(batch, mask, codes[0], window)
+        for painted, mask, hidden in self._narrow_masks:
+            assert self._behind is not None
+            self._behind.gather(painted, mask, self._shape.past, hidden)
         for codes, mask in self._window_masks:
             (segment,) = batch.segments
             mask[...] = codes[self._in_window(segment, mask.shape[1] - len(mask)).view(np.int8)]

@@ -261,6 +261,7 @@ class Runtime(ABC):
     """
 
     stores_blocks = False  # whether its copies of blocks in host memory can be had as bytes
+    window = 0  # columns that rows see in layers which hold no more than some windows, 0 = they hold all columns
 
     def __init__(self, shapes: ShapeTable, device: str) -> None:
         self.shapes = shapes
@@ -343,10 +344,10 @@ class Runtime(ABC):
             else:
                 self.evict(move.key)
 
-    def free(self, blocks: Collection[int]) -> None:  # noqa: B027 - a pool keeps its columns
+    def free(self, blocks: Collection[int]) -> None:  # noqa: B027 - most pools keep their columns
         """What lies in `blocks` is not wanted any more: memory that holds nothing else may be given back."""
 
-    def free_behind(self, blocks: Collection[int]) -> None:  # noqa: B027 - a pool keeps its columns
+    def free_behind(self, blocks: Collection[int]) -> None:  # noqa: B027 - most pools keep their columns
         """The same of the layers with a window alone: no row that is still to come sees `blocks` there."""
 
     def forget_states(self, sequences: Collection[str], snapshots: Collection[bytes]) -> None:  # noqa: B027

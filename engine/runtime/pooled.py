@@ -1,5 +1,6 @@
 """Runs a bundle's ONNX graphs with onnxruntime, on whatever provider opens them, and owns the pool's bytes."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -70,6 +71,8 @@ class OnnxRuntime(Runtime):
         # Sole owner of pool, bound shapes and scratch; `_steps` is empty after the pool's columns were replaced.
         start = shapes.past_step if shapes.free else self._width(min(shapes.fixed, key=lambda shape: shape.past))
         self._pool = PastPool(manifest, start)
+        if self._pool.places is not None:
+            self.window = max(manifest.model.layer_windows)
         self._writes = KvWrites(self._pool)
         # A CPU that computes floats has no time to spare for copies.
         self._writes_beside = provider.device != CPU_DEVICE or np.dtype(manifest.kv_dtype).kind != "f"
@@ -134,6 +137,13 @@ class OnnxRuntime(Runtime):
         self._widen(prefix.columns)
         self._pool.write_first(prefix.keys, prefix.values)
 
+    def free(self, blocks: Collection[int]) -> None:
+        self.free_behind(blocks)
+
+    def free_behind(self, blocks: Collection[int]) -> None:
+        if self._pool.places is not None:
+            self._pool.places.forget(blocks)
+
     def offload(self, columns: slice, key: bytes) -> None:
         """Copy the keys and values of a block's columns to host memory, while the next step runs."""
         self._writes.move(partial(self._pool.offload, columns, key))
@@ -187,7 +197,7 @@ class OnnxRuntime(Runtime):
 
     def _new_shape(self, shape: StepShape) -> _BoundShape:
         graphs = layer_graphs(self._manifest, None if self._manifest.is_free_shape else shape)
-        inputs = RowInputs(self._arena, self._manifest, shape, self._tables)
+        inputs = RowInputs(self._arena, self._manifest, shape, self._tables, behind=self._pool.places)
         fresh = Fresh(self._arena, self._manifest, graphs, shape.rows)
         parts = [(self._bind_part(shape, graph, inputs, fresh), layers_of(graph)) for graph in graphs]
         embedding = _embedding(graphs[0], fresh)
@@ -198,10 +208,10 @@ class OnnxRuntime(Runtime):
         return _BoundShape(inputs, fresh, parts, output, embedding)
 
     def _bind_part(self, shape: StepShape, graph: GraphSpec, inputs: RowInputs, fresh: Fresh) -> Binding:
-        pool, taken, given = self._pool.columns, dict[str, Array](), dict[str, Array]()
+        taken, given = dict[str, Array](), dict[str, Array]()
         for tensor in graph.inputs:
             place = place_of(tensor.name, "_in")
-            array = inputs.buffer(tensor) if place is None else place.of(pool.keys, pool.values)
+            array = inputs.buffer(tensor) if place is None else self._pool.past(place)
             array = self._head.weight if tensor is weight_input(graph) else array
             if array is None and tensor.name not in fresh.others:
                 raise BundleError(f"graph {graph.name} has the input {tensor.name}, which nothing provides")

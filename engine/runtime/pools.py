@@ -12,26 +12,37 @@ Legend: L = layers, K = KV heads, D = head size, W = width of a pool, N = rows, 
 
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from engine.bundle.manifest import Manifest
-from engine.bundle.tensors import Array
+from engine.bundle.tensors import Array, Place, behind_columns
 from engine.runtime.buffers import EVERY, Fresh, Pool, spans, zero_codes
 from engine.runtime.interface import Indices
+from engine.runtime.window_columns import WindowColumns
 
 # A column's keys lie W bytes apart. Written so many at a time, neighbouring columns find their cache lines still there.
 KEYS_AT_ONCE = 2048
 Cut = list[tuple[slice | Array, slice | Array]]
+Targets = tuple[Indices, Indices]  # columns [M] of layers that see everything and of those with a window
 
 
 class PastPool:
-    """Sole owner of the pool's bytes. Its columns are replaced when it gets another width."""
+    """Sole owner of the pool's bytes. Its columns are replaced when it gets another width.
+
+    Where layers with a window have fewer columns than others, `columns` are those of the others; copies on the host
+    hold these alone, as no sequence goes on from a copy of a window.
+    """
 
     def __init__(self, manifest: Manifest, width: int) -> None:
-        self.columns = Pool(manifest, width, zero_codes(manifest))
+        zeros, most = zero_codes(manifest), behind_columns(manifest)
+        layers = range(manifest.model.layers)
+        self._own = [each for each in layers if most and manifest.model.attention_of(each).window]
+        self._others = [each for each in layers if each not in self._own]
+        self.columns = Pool(manifest, width, zeros[:, self._others])
+        self.places = WindowColumns(width, most) if most else None
+        self._behind = Pool(manifest, min(width, most), zeros[:, self._own])
         self._host_cache: dict[bytes, tuple[Array, Array]] = {}
         self._first: tuple[Array, Array] | None = None  # what the first columns hold for good
         self._helper = ThreadPoolExecutor(
@@ -48,18 +59,48 @@ class PastPool:
             self.columns = self.columns.relaid(width)
             self._restore_first()
             self.relayouts += 1
+            if self.places is not None:
+                self._relay_behind(self.places, width)
 
-    def keep(self, fresh: Fresh, rows: NDArray[np.int64], columns: NDArray[np.int64], layers: slice = EVERY) -> None:
-        """Copy the fresh keys and values of `rows` [M] into `columns` [M], all layers at once. The pool spans them."""
-        target = self.columns
+    def _relay_behind(self, places: WindowColumns, width: int) -> None:
+        before, moves = self._behind, places.relay(width)
+        self._behind = before.blank(places.columns)
+        for old, new in moves:
+            self._behind.keys[..., new] = before.keys[..., old]
+            self._behind.values[..., new, :] = before.values[..., old, :]
+
+    def past(self, place: Place) -> Array:
+        """What a graph takes: keys [K, 1, D, W] or values [K, 1, W, D] of a layer, or of a head of it."""
+        is_own = place.layer in self._own
+        pool, layers = (self._behind, self._own) if is_own else (self.columns, self._others)
+        return replace(place, layer=layers.index(place.layer)).of(pool.keys, pool.values)
+
+    def targets(self, slots: Indices) -> Targets:
+        """Where the slots [M] lie in both kinds of layers; StepFailed where those with a window have no room."""
+        return slots, slots if self.places is None else self.places.place(slots)
+
+    def keep(self, fresh: Fresh, rows: Indices, targets: Targets, layers: slice = EVERY) -> None:
+        """Copy the fresh keys and values of `rows` [M] to their targets, all layers at once. The pool spans them."""
+        if self.places is None:
+            self._write(self.columns, layers, (fresh.keys[layers], fresh.values[layers]), rows, targets[0])
+            return
+        wanted = range(len(fresh.keys))[layers]
+        kinds = (self.columns, self._others, targets[0]), (self._behind, self._own, targets[1])
+        for pool, own, columns in kinds:
+            if taken := [each for each in own if each in wanted]:
+                first = own.index(taken[0])
+                part = fresh.keys[taken], fresh.values[taken]
+                self._write(pool, slice(first, first + len(taken)), part, rows, columns)
+
+    def _write(self, target: Pool, layers: slice, fresh: tuple[Array, Array], rows: Indices, columns: Indices) -> None:
         # A slice beyond the end would be empty, and numpy copies one column into an empty slice without a word.
         assert columns.max(initial=-1) < target.width, f"column {columns.max()} of a pool of {target.width}"
-        keys, fresh_keys = (array[layers].reshape(-1, array.shape[-1]) for array in (target.keys, fresh.keys))
+        keys, fresh_keys = (array.reshape(-1, array.shape[-1]) for array in (target.keys[layers], fresh[0]))
         cut, middle = spans(rows, columns), len(keys) // 2
         others = self._helper.submit(_write_keys, keys[middle:], fresh_keys[middle:], cut)
         _write_keys(keys[:middle], fresh_keys[:middle], cut)
         for row_span, column_span in cut:
-            target.values[layers][..., column_span, :] = fresh.values[layers][..., row_span, :]
+            target.values[layers][..., column_span, :] = fresh[1][..., row_span, :]
         others.result()
 
     def offload(self, columns: slice, key: bytes) -> None:
@@ -96,7 +137,7 @@ class PastPool:
 
     def clear(self) -> None:
         self._helper.shutdown()
-        del self.columns
+        del self.columns, self._behind
         self._host_cache.clear()
 
     def _restore_first(self) -> None:
@@ -121,10 +162,10 @@ def _none() -> Indices:
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
-    """Rows [M] of one step and the slots [M] of the pool that they go to."""
+    """Rows [M] of one step and the columns that they go to."""
 
     rows: Indices = field(default_factory=_none)
-    slots: Indices = field(default_factory=_none)
+    targets: Targets = field(default_factory=lambda: (_none(), _none()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +204,7 @@ class KvWrites:
         Slots beyond the pool's present width are left for later. What is due of the step before may go on.
         """
         inside = slots < self._pool.width
-        self._early, self._written = _Rows(rows[inside], slots[inside]), _none()
+        self._early, self._written = _Rows(rows[inside], self._pool.targets(slots[inside])), _none()
         self._begin_due()
 
     def part_begins(self, fresh: Fresh, layers: slice) -> None:
@@ -190,12 +231,13 @@ class KvWrites:
 
     def write(self, fresh: Fresh, rows: Indices, slots: Indices, is_beside: bool) -> None:
         """Write all layers of `rows` [M] to `slots` [M], which the pool spans: beside the loop, or before returning."""
+        targets = self._pool.targets(slots)
         if is_beside:
             self._begin_due()
-            self._begin(_Write(_Rows(rows, slots), fresh, slice(0, len(fresh.keys))))
+            self._begin(_Write(_Rows(rows, targets), fresh, slice(0, len(fresh.keys))))
         else:
             self.finish()
-            self._pool.keep(fresh, rows, slots)
+            self._pool.keep(fresh, rows, targets)
 
     def move(self, action: Callable[[], None]) -> None:
         self._begin_due()
@@ -223,7 +265,8 @@ class KvWrites:
         kept, fresh, layers = write.rows, write.fresh, write.layers
         sound = ~np.isin(kept.rows, fresh.non_finite(kept.rows, layers))
         if sound.any():
-            self._pool.keep(fresh, kept.rows[sound], kept.slots[sound], layers)
+            full, behind = kept.targets
+            self._pool.keep(fresh, kept.rows[sound], (full[sound], behind[sound]), layers)
 
 
 def _wait(futures: list[Future[None]]) -> None:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from engine.bundle.manifest import Manifest
 from engine.bundle.variant import ShapeTable, StepShape, shape_table
 from engine.config import BLOCK_SIZE
+from engine.core.kv_blocks import Sight
 from engine.runtime.interface import RowLayout, Runtime
 
 READER = "reader"  # owns the states of the text
@@ -45,7 +46,16 @@ def read_rows(
     logits = runtime.run(layout.batch(size)).decoded().copy()
     if is_kept:
         runtime.keep(np.arange(row, row + len(tokens)), np.arange(first, first + len(tokens)))
+        if runtime.window:
+            runtime.free_behind(range(Sight(runtime.window, BLOCK_SIZE, 0).first_seen(first + len(tokens))))
     return logits
+
+
+def forget_text(runtime: Runtime, tokens: int) -> None:
+    """What was kept of a text of so many tokens is not wanted any more."""
+    runtime.forget_states([READER], [])
+    if runtime.window:
+        runtime.free(range(-(-tokens // BLOCK_SIZE)))
 
 
 def text_logits(runtime: Runtime, tokens: Sequence[int], most: int = 0) -> NDArray[np.float32]:
@@ -63,7 +73,7 @@ def text_logits(runtime: Runtime, tokens: Sequence[int], most: int = 0) -> NDArr
     for first in range(0, len(tokens), count):
         part = tokens[first : first + count]
         found.append(read_rows(runtime, shape, part, first, range(len(part)), first + count < len(tokens)))
-    runtime.forget_states([READER], [])
+    forget_text(runtime, len(tokens))
     return np.concatenate(found)
 
 
@@ -136,7 +146,7 @@ def self_check(manifest: Manifest, runtime: Runtime) -> SelfCheck | None:
         for index, token in enumerate(ids):
             last = read_rows(runtime, narrow, (token,), index, range(1), is_kept=True)[0]
         correlation = float(np.corrcoef(logits[-1], last)[0, 1])
-    runtime.forget_states([READER], [])
+    forget_text(runtime, len(ids))
     drift = float(np.abs(losses - sample.losses[: len(losses)]).mean()) if sample.losses else None
     return SelfCheck(float(losses.mean()), correlation, manifest.model.vocab, drift)
 

@@ -8,6 +8,7 @@ from engine.bundle.encoder import encoder_rows
 from engine.bundle.manifest import Manifest
 from engine.bundle.segments import MASKED_ATTENTION
 from engine.bundle.speech import cross_bytes
+from engine.bundle.tensors import behind_columns
 from engine.bundle.variant import ShapeTable
 from engine.bundle.weight_files import FLOAT_BYTES
 from engine.config import BLOCK_SIZE, SAVER, EngineConfig
@@ -155,9 +156,11 @@ def window_of(manifest: Manifest, config: EngineConfig) -> AttentionWindow:
 def sliding_window(manifest: Manifest, config: EngineConfig) -> int:
     """The widest window of layers that give back what lies behind it, 0 = there are none.
 
-    Where rows must have the same bits in every step all columns are kept: how a sum is cut depends on the first.
+    Where rows of segments must have the same bits in every step all columns are kept: how a sum is cut depends on the
+    first.
     """
-    return max(manifest.model.layer_windows, default=0) if manifest.is_segmented and not config.deterministic else 0
+    gives = not config.deterministic if manifest.is_segmented else behind_columns(manifest) > 0
+    return max(manifest.model.layer_windows, default=0) if gives else 0
 
 
 def pool_window(manifest: Manifest) -> int:
@@ -219,7 +222,8 @@ def plan_memory(manifest: Manifest, shapes: ShapeTable, config: EngineConfig) ->
     columns = config.kv_slots if shapes.slots or manifest.speech is not None else shapes.max_past
     state = manifest.state_bytes_per_sequence
     window = sliding_window(manifest, config)
-    seen = BLOCK_SIZE * window_budget(window, columns, shapes.max_rows, BLOCK_SIZE) if window else columns
+    budget = BLOCK_SIZE * window_budget(window, columns, shapes.max_rows, BLOCK_SIZE)
+    seen = behind_columns(manifest) or budget if window else columns
     behind = _window_bytes(manifest)
     return MemoryPlan(
         weights=_encoder_bytes(manifest) if manifest.encoder is not None else _weight_bytes(manifest),

@@ -167,6 +167,7 @@ class EngineLoop:
         """
         began = self._clock()
         self.runtime.move(plan.moves)
+        self._free()  # so that what the step is about to write has room
         moved = self._clock()
         self.runtime.lay_out(plan.shape)
         entered = self._clock()

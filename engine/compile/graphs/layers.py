@@ -11,7 +11,7 @@ from engine.bundle.model_spec import RopeSpec
 from engine.bundle.segments import FLOAT, MASK, A, B, ranks_axis
 from engine.bundle.specs import STARTING, LoraModule
 from engine.compile.graphs.experts import grouped, routed
-from engine.compile.graphs.graph_builder import CONTEXT, CONTRIB, Dim, GraphBuilder
+from engine.compile.graphs.graph_builder import CONTEXT, CONTRIB, PAST, WINDOW_CONTEXT, WINDOW_PAST, Dim, GraphBuilder
 from engine.compile.quantisation.methods.table import METHODS
 from engine.compile.quantisation.packed import PackedLayer, PackedLinear
 from engine.compile.quantisation.weight_file import StoredTensor
@@ -377,28 +377,35 @@ class LayerWriter:
         """What is added to the scores of a layer [1, 1, N, C]."""
         return WINDOW_MASK if self.network.spec.attention_of(index).window else MASK_INPUT
 
+    def columns(self, index: int) -> tuple[str, str]:
+        """Past columns of a layer, and those with the rows' own. Free graphs have as many of every layer."""
+        has_own = self.graph.shape is not None and self.network.spec.attention_of(index).window
+        return (WINDOW_PAST, WINDOW_CONTEXT) if has_own else (PAST, CONTEXT)
+
     def _folded_mask(self, index: int) -> str:
         """The layer's mask repeated for the group, in the layout of the scores."""
         graph, spec, mask = self.graph, self.network.spec, self.visible(index)
+        context = self.columns(index)[1]
 
         def folded() -> str:
             repeated = graph.op("Expand", [mask, graph.integers(1, spec.heads // spec.kv_heads, 1, 1)])
-            return graph.op("Reshape", [repeated, self._folded_shape("mask_shape", 1, CONTEXT)])
+            return graph.op("Reshape", [repeated, self._folded_shape("mask_shape", 1, context)])
 
         return graph.once(f"folded_{mask}", folded)
 
     def _mix(self, query: str, fresh_key: str, fresh_value: str, index: int) -> str:
         """Attention over the cache's columns and the rows' own."""
         graph, spec, dtype = self.graph, self.network.spec, str(self.graph.dtype)
-        past_key = graph.add_input(f"past_key_{index}_in", dtype, spec.kv_heads, 1, spec.head_dim, "past")
-        past_value = graph.add_input(f"past_value_{index}_in", dtype, spec.kv_heads, 1, "past", spec.head_dim)
+        past, context = self.columns(index)
+        past_key = graph.add_input(f"past_key_{index}_in", dtype, spec.kv_heads, 1, spec.head_dim, past)
+        past_value = graph.add_input(f"past_value_{index}_in", dtype, spec.kv_heads, 1, past, spec.head_dim)
         return self.mixed(
             index,
             query,
             (past_key, fresh_key),
             (past_value, fresh_value),
             lambda: self._folded_mask(index),
-            lambda: graph.once("column_split", lambda: self._column_split(past_key, fresh_key)),
+            lambda: graph.once(f"{context}_split", lambda: self._column_split(past, past_key, fresh_key)),
         )
 
     def mixed(
@@ -436,11 +443,11 @@ class LayerWriter:
         scores = graph.op("Add", [self._capped(graph.op("MatMul", [query, key])), mask])
         return graph.op("MatMul", [graph.op("Softmax", [scores], axis=-1), value])
 
-    def _column_split(self, past_key: str, fresh_key: str) -> str:
+    def _column_split(self, columns: str, past_key: str, fresh_key: str) -> str:
         """[P, N], numbers in a fixed graph, else taken from the caches' shapes."""
         graph = self.graph
         if graph.shape is not None:
-            return graph.integers(graph.shape.past, graph.shape.rows)
+            return graph.dims(columns, graph.shape.rows)
         past = graph.op("Shape", [past_key], start=3, end=4)
         rows = graph.op("Shape", [fresh_key], start=3, end=4)
         return graph.op("Concat", [past, rows], axis=0)

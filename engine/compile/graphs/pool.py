@@ -9,6 +9,7 @@ import onnx
 from onnx import TensorProto
 
 from engine.bundle.manifest import GraphKind, GraphSpec
+from engine.bundle.model_spec import ModelSpec
 from engine.bundle.tensors import EMBEDS
 from engine.bundle.variant import StepShape
 from engine.bundle.vision import IMAGE_ROWS, deep_features
@@ -73,13 +74,33 @@ def plan_parts(split: Split, runs: Sequence[range]) -> tuple[PartPlan, ...]:
     return tuple(parts)
 
 
+BEHIND_SHARE = 2  # several sequences see a window each while their texts share the other layers' columns
+BEHIND_STEP = 64
+BORDERS = 32  # columns of the blocks in which what a sequence sees begins and ends
+
+
+def columns_behind(spec: ModelSpec, shapes: Sequence[StepShape]) -> int:
+    """Most past columns of layers with a window beside layers that see everything, 0 = as many as these have.
+
+    Half of theirs, at least what a sequence and the widest step take.
+    """
+    if not shapes or spec.sight or not any(spec.layer_windows):
+        return 0
+    most = max(shape.past for shape in shapes)
+    least = max(spec.layer_windows) + max(shape.rows for shape in shapes) + BORDERS
+    columns = -(-max(most // BEHIND_SHARE, least) // BEHIND_STEP) * BEHIND_STEP
+    return columns if columns < most else 0
+
+
 @dataclass(frozen=True, slots=True)
 class GraphPlan:
-    """One graph to write. shape None = free. sees_context: its name and spec carry a context width."""
+    """One graph to write. shape None = free. sees_context: its name and spec carry a context width. behind: most past
+    columns of layers with a window, 0 = as many as of others."""
 
     name: str
     part: PartPlan
     shape: StepShape | None
+    behind: int = 0
 
     @property
     def sees_context(self) -> bool:
@@ -87,13 +108,13 @@ class GraphPlan:
         return bool(self.part.layers)
 
 
-def plan_graphs(part: PartPlan, shapes: tuple[StepShape, ...]) -> tuple[GraphPlan, ...]:
+def plan_graphs(part: PartPlan, shapes: tuple[StepShape, ...], behind: int = 0) -> tuple[GraphPlan, ...]:
     """Every shape for a part with layers; one shape for each number of rows otherwise. No shapes = one free graph."""
     if not shapes:
         return (GraphPlan(f"free_{part.number}_of_{part.count}", part, None),)
     # The widest context names a graph that has none, so that names keep the contract's pattern.
     wanted = shapes if part.layers else tuple({shape.rows: shape for shape in sorted(shapes)}.values())
-    return tuple(GraphPlan(f"{shape}_{part.number}_of_{part.count}", part, shape) for shape in wanted)
+    return tuple(GraphPlan(f"{shape}_{part.number}_of_{part.count}", part, shape, behind) for shape in wanted)
 
 
 def save_graph(plan: GraphPlan, written: WrittenGraph, folder: Path) -> GraphSpec:
@@ -118,7 +139,7 @@ def save_graph(plan: GraphPlan, written: WrittenGraph, folder: Path) -> GraphSpe
 
 def build_graph(plan: GraphPlan, packed: PackedPart, network: Network, lowering: Lowering, dtype: str) -> GraphBuilder:
     """The nodes of one graph; inputs: ids or hidden state, mask, cos, sin, then the caches layer by layer."""
-    graph, part, spec = GraphBuilder(dtype, plan.shape), plan.part, network.spec
+    graph, part, spec = GraphBuilder(dtype, plan.shape, behind=plan.behind), plan.part, network.spec
     writer = LayerWriter(graph, lowering, network)
     rows = LOGIT_ROWS if part.kind is GraphKind.LMHEAD else "rows"
     if part.has_table:
@@ -126,8 +147,8 @@ def build_graph(plan: GraphPlan, packed: PackedPart, network: Network, lowering:
     else:
         graph.add_input(part.source, dtype, 1, rows, spec.hidden)
     if part.layers:
-        for mask in dict.fromkeys(map(writer.visible, part.layers)):
-            graph.add_input(mask, dtype, 1, 1, "rows", "context")
+        for mask, (_, context) in {writer.visible(each): writer.columns(each) for each in part.layers}.items():
+            graph.add_input(mask, dtype, 1, 1, "rows", context)
         for rope in dict.fromkeys(filter(None, map(spec.rope_of, part.layers))):
             for table in writer.tables(rope):
                 graph.add_input(table, dtype, 1, 1, "rows", rope.rotary_dim // 2)

@@ -76,12 +76,14 @@ def test_sequences_outlive_their_pool(
     assert run(other, {0: prompts[0]}, emitted=answers[0][:120]) == [answers[0][120:]]
 
 
-def run(served: Assembled, prompts: dict[int, list[int]], emitted: list[int] | None = None) -> list[list[int]]:
-    """Greedy tokens of prompts that come together, and no block held that is not seen."""
+def run(
+    served: Assembled, prompts: dict[int, list[int]], emitted: list[int] | None = None, count: int = 0
+) -> list[list[int]]:
+    """Greedy tokens of prompts that come together, and no block held that is not seen. count: of each."""
     found: dict[str, list[int]] = {str(name): [] for name in prompts}
     begun = tuple(emitted or ())
     for name, tokens in prompts.items():
-        params = SamplingParams(max_tokens=SHORT + COUNT - len(tokens), temperature=0.0)
+        params = SamplingParams(max_tokens=count or SHORT + COUNT - len(tokens), temperature=0.0)
         served.loop.add(Request(str(name), tuple(tokens), params), begun, seed=1, now_s=0.0)
     while served.loop.scheduler.has_work:
         report = served.loop.step()

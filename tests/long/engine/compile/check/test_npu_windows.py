@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from engine.bundle.manifest import Manifest
+from engine.bundle.tensors import behind_columns
 from engine.compile.arguments import QualityLevel, Quant, Target
 from engine.config import EngineConfig
 from engine.evaluation.models import open_bundle
@@ -49,6 +50,24 @@ def test_logits_behind_a_window(
     with ExitStack() as stack:
         measured = open_bundle(case, folder, None, stack).logits(text)
     assert np.abs(measured - expected).max() / np.abs(expected).max() < apart
+
+
+def test_layers_with_a_window_have_fewer_columns(
+    make_oracle: Callable[..., tuple[Any, Path]], build: Callable[..., tuple[Path, Manifest]]
+) -> None:
+    """Gemma 3's local layers keep 128 columns of 240: logits of 230 tokens, against transformers."""
+    pytest.importorskip("onnxruntime_qnn")
+    family, _, changes = CASES["gemma3"]
+    model, source = make_oracle(family, **changes)
+    shapes: dict[str, Any] = {"rows": (24,), "context": (264,), "parity_tokens": 64}
+    folder, manifest = build(source, quant=Quant.W8A16, target=Target.X_ELITE, quality=QualityLevel.FAST, **shapes)
+    assert behind_columns(manifest) == 128
+    text = [(index * 37 + 11) % 300 for index in range(230)]
+    with torch.no_grad():
+        expected = model(torch.tensor([text]), use_cache=False).logits[0].numpy()
+    with ExitStack() as stack:
+        measured = open_bundle("gemma3", folder, None, stack).logits(text)
+    assert np.abs(measured - expected).max() / np.abs(expected).max() < 0.1
 
 
 def test_a_sequence_outlives_its_pool(
