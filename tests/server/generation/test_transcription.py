@@ -267,6 +267,7 @@ async def test_it_has_its_time(activity: VoiceActivity | None) -> None:
         with pytest.raises(RequestTimeout):
             await anext(run.segments())
         assert engine.live == set()
+    assert len(await transcribed(SpeakingEngine("one"), noise(1, (0, 1)), timeout_s=600, activity=activity)) == 1
 
 
 async def test_a_server_that_ends_ends_it() -> None:

@@ -100,6 +100,13 @@ async def test_half_of_the_context_is_for_the_text() -> None:
     assert asked.params.max_tokens == 448 - 227
 
 
+async def test_a_text_that_has_filled_its_half_may_still_end() -> None:
+    engine = SpeakingEngine("")
+    begun = ((engine.token("ha"), b"ha"),) * 224
+    await writer(engine).write(SOUND, Beginning((), begun, has_times=False))
+    assert engine.asked[0].params.max_tokens == 1
+
+
 async def test_nothing_is_written() -> None:
     written = await writer(SpeakingEngine("")).write(SOUND, Beginning())
     assert (written.window.text, written.pieces) == ("", ())
