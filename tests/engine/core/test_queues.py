@@ -1,8 +1,21 @@
 """Who may take rows, by hand."""
 
+from dataclasses import replace
+
 from engine.core.block_diffusion import ActiveBlock
-from engine.core.rows import guessing, kv_only_rows, open_rows, prefills_of, rows_of, take_rows, take_turns, without
-from engine.core.sequence import Sequence
+from engine.core.forecast_tree import ForecastShape
+from engine.core.rows import (
+    guessing,
+    kv_only_rows,
+    open_rows,
+    plan_trees,
+    prefills_of,
+    rows_of,
+    take_rows,
+    take_turns,
+    without,
+)
+from engine.core.sequence import Capacity, Sequence
 from engine.request import Denoising, Request, SamplingParams
 from tests.engine.worker.simulation import fused
 
@@ -53,6 +66,26 @@ def test_rows_go_to_the_first_until_none_is_left() -> None:
     assert take_rows([(a, 5), (b, 0), (c, 9)], 8) == [(a, 5), (c, 3)]
     assert take_rows([(a, 5), (b, -1), (c, 9)], 100) == [(a, 5), (c, 9)]
     assert take_rows([(a, 5)], 0) == []
+
+
+def test_who_guesses_in_trees_shares_the_spare_rows_alike() -> None:
+    """A node takes three rows here, its own and two forecasts; who gets no columns leaves its rows to the others."""
+    shape, capacity = ForecastShape(384, (3, 2), prefix=16), Capacity(100, 1000)
+    a, b, full = (waiting(name, 9, computed=8) for name in ("a", "b", "full"))
+    constrained = waiting("constrained", 9, computed=8)
+    constrained.request = replace(constrained.request, params=SamplingParams(5, grammar="{}"))
+    for each in (a, b, full, constrained):
+        each.forecasts = ((2, 3, 4, 5), (6, 7, 8, 9))
+    wanted: list[tuple[str, int]] = []
+
+    def grow(sequence: Sequence, tokens: int) -> bool:
+        wanted.append((sequence.id, tokens))
+        return sequence is not full
+
+    trees = plan_trees(shape, [full, a, constrained, b], 28, 16, capacity, grow)
+    assert {name: tree.nodes for name, tree in trees.items()} == {"a": 5, "b": 5}
+    assert wanted == [("full", 11), ("a", 11), ("b", 11)]
+    assert plan_trees(shape, [a], 28, 15, capacity, grow) == plan_trees(None, [a], 28, 16, capacity, grow) == {}
 
 
 def blocks(name: str, tokens: int, order: int = 0, *, computed: int = 0) -> Sequence:

@@ -17,6 +17,7 @@ from engine.runtime.interface import Logits, PackedBatch
 from engine.speculation.draft_models import DraftModel
 from engine.speculation.draft_steps import DraftSteps
 from tests.engine.fake_runtime import FakeRuntime
+from tests.engine.runtime.held import homes
 from tests.engine.worker.segmented_runtime import SegmentedFake
 from tests.engine.worker.simulation import VOCAB, Simulation, by_hand, fixed, free, segmented, simulate
 
@@ -201,7 +202,10 @@ def test_forgotten_sequences_hold_no_block_of_the_draft() -> None:
     world.run()
     assert world.outputs["c"] == by_hand(prompt(3), 5)
     drafter.retain(())
-    assert drafter.steps.sequences.pool.referenced == 0
+    pool, runtime = drafter.steps.sequences.pool, runtime_of(drafter)
+    assert pool.referenced == 0 and isinstance(runtime, SegmentedFake)
+    in_memory = {block for cache in homes(runtime.caches) for block in cache.homes.values()}
+    assert in_memory.isdisjoint(pool.snapshot().free)
 
 
 def test_sampled_and_constrained_by_penalties_it_is_the_same_with_a_draft_and_without() -> None:
