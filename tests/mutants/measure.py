@@ -32,17 +32,16 @@ ROUTES, WORKER = "tests/server/api/openai", "tests/engine/worker"
 # What reads the requests of a route and writes its answers is tested through the route; what only one kind of bundle
 # uses, behind the scheduler.
 ELSEWHERE = {
+    "engine/core/text_scheduler.py": (f"{WORKER}/test_text_steps.py",),
     "engine/grammar/masks.py": (
         "tests/engine/grammar/test_masks.py",
         "tests/engine/grammar/test_loop_with_grammars.py",
     ),
     "engine/runtime/attention.py": (f"{WORKER}/test_windows.py",),
     "engine/runtime/block_values.py": (f"{WORKER}/test_hand_over.py",),
-    "engine/runtime/encoder.py": ("tests/engine/compile/targets/encoder/test_transformers_vectors.py",),
     "engine/runtime/kv.py": (f"{WORKER}/test_hand_over.py", f"{WORKER}/test_windows.py"),
     "engine/runtime/kv_memory.py": (f"{WORKER}/test_hand_over.py", f"{WORKER}/test_windows.py"),
     "engine/runtime/routing.py": (f"{WORKER}/test_experts.py",),
-    "engine/runtime/recurrent.py": (f"{WORKER}/test_recurrent.py",),
     "engine/runtime/reading.py": ("tests/genie/test_self_check.py",),
     "engine/runtime/serial.py": ("tests/genie/test_carried.py", "tests/genie/test_serving.py"),
     "engine/runtime/speech.py": (f"{WORKER}/test_speech.py",),

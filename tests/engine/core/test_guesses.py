@@ -1,12 +1,12 @@
 """Guesses in real steps of the fake runtime: which are taken where rows have a price, and that no token changes."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pytest
 
 from engine.bundle.variant import StepShape
-from engine.core.speculation import PromptLookup
+from engine.core.speculation import Drafter, DraftRequest, PromptLookup
 from engine.request import FinishReason, GuessCounts
 from tests.engine.worker.simulation import VOCAB, RightGuesses, Simulation, by_hand, fixed, segmented, simulate
 
@@ -112,6 +112,47 @@ def test_a_wider_variant_of_the_same_past_is_used_for_guesses_where_it_pays() ->
     world.run()
     assert world.outputs["a"] == by_hand(START, 121)
     assert len(world.runtime.steps) < 30
+
+
+class Reader(Drafter):
+    """A draft model that has the whole prompt to read, which takes so many milliseconds; it notes what is asked."""
+
+    most = 4
+
+    def __init__(self, reading: float) -> None:
+        self.reading = reading
+        self.asked = 0
+
+    def reach(self, tokens: int) -> int:
+        return self.most
+
+    def backlog(self, sequence_id: str, tokens: Sequence[int]) -> int | None:
+        return len(tokens)
+
+    def is_long(self, backlog: int) -> bool:
+        return True
+
+    def reading_ms(self, tokens: int) -> float:
+        return self.reading
+
+    def propose(self, requests: Sequence[DraftRequest]) -> Mapping[str, tuple[int, ...]]:
+        self.asked += len(requests)
+        return {}
+
+
+def test_reading_a_prompt_for_the_draft_is_paid_for_by_what_may_still_come() -> None:
+    """A step takes 20 ms, and no more for four guesses: five tokens to come are not worth 200."""
+
+    def asked(reading: float, tokens: int) -> int:
+        drafter = Reader(reading)
+        world = simulate(segmented(64, 1024), costs=CHEAP, drafter=drafter, max_gap_ms=1e6)
+        world.submit("a", START, tokens)
+        world.step()
+        world.step()
+        return drafter.asked
+
+    assert asked(0.0, 6) > 0 and asked(200.0, 500) > 0
+    assert asked(200.0, 6) == 0
 
 
 def predicted(

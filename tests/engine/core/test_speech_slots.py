@@ -1,6 +1,8 @@
 """Texts that run together have neighbouring slots; a sound finds the slot that has heard it."""
 
-from engine.core.text_scheduler import SpeechSlots
+from engine.core.policy import CostTable
+from engine.core.text_scheduler import SpeechScheduler, SpeechSlots
+from engine.request import Request, SamplingParams
 
 
 def test_a_hole_among_the_taken_is_filled_first() -> None:
@@ -18,3 +20,15 @@ def test_what_was_heard_is_found_and_kept_longest() -> None:
     assert slots.take("again", b"a") == 0
     slots.release("again")
     assert [slots.take(name, b"new") for name in "cd"] == [2, 1]
+
+
+def test_who_leaves_is_found_among_those_that_run_and_those_that_wait() -> None:
+    scheduler = SpeechScheduler(CostTable({}), slots=1, places=8, features=4)
+    for name in ("runs", "waits", "stays"):
+        scheduler.add(Request(name, (1, 2), SamplingParams(2), audio=b"loud"), (), 0, 0.0)
+    assert scheduler.plan() is not None
+    for name in ("runs", "waits"):
+        assert scheduler.abort(name) is not None and scheduler.abort(name) is None
+    assert [sequence.id for sequence in scheduler.sequences()] == ["stays"]
+    plan = scheduler.plan()
+    assert plan is not None and [segment.sequence.id for segment in plan.segments] == ["stays"]

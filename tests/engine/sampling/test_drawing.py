@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from engine.bundle.tensors import Encoding
 from engine.request import SamplingParams
-from engine.runtime.interface import Logits
+from engine.runtime.interface import FLOAT32, Logits
 from engine.sampling import drawing
 from engine.sampling.drawing import CodedRow, top_and_others, top_ids
 from engine.sampling.sampler import RowContext, SampledToken, sample
@@ -114,6 +114,15 @@ def test_frequencies_of_a_flat_row_are_the_weights() -> None:
     # What the nucleus leaves of the equally unlikely ones is those of the lowest ids.
     left = 0.9 * (1 + np.e) - np.e
     assert max(token for token in found if token < 3000) <= 3000 * left
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_nucleus_of_nearly_everything_ends_with_the_last_token(seed: int) -> None:
+    """Rounding may leave no token where it ends."""
+    values = np.random.default_rng(seed).normal(0, 0.3, 50).astype(np.float32)
+    params = SamplingParams(9, top_p=float(np.nextafter(1.0, 0.0)))
+    row = drawing._FlatRow(CodedRow(values, FLOAT32), params)
+    assert [row.draw(0.0), row.draw(float(np.nextafter(1.0, 0.0)))] == [values.argmax(), values.argmin()]
 
 
 def test_what_a_row_forbids_is_never_drawn() -> None:
