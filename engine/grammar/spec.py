@@ -5,6 +5,7 @@ Imported by the serving process: nothing here compiles anything.
 
 from collections.abc import Mapping
 from typing import Any
+from urllib.parse import unquote
 
 import msgspec
 
@@ -108,18 +109,25 @@ Types = frozenset[str]
 
 
 def resolved(schema: Any, root: Any) -> Any:
-    """The schema that a chain of local references leads to; `schema` itself where it leads nowhere."""
+    """The schema that a chain of local references (RFC 6901, as a URI's fragment) leads to; `schema` itself where it
+    leads nowhere."""
     for _ in range(DEEPEST):
         reference = schema.get("$ref") if isinstance(schema, Mapping) else None
-        if not isinstance(reference, str) or not reference.startswith("#/"):
+        if not isinstance(reference, str) or not f"{reference}/".startswith("#/"):
             return schema
         place = root
-        for part in reference[2:].split("/"):
-            place = place.get(part.replace("~1", "/").replace("~0", "~")) if isinstance(place, Mapping) else None
+        for part in unquote(reference).split("/")[1:]:
+            place = _below(place, part.replace("~1", "/").replace("~0", "~"))
         if place is None:
             return schema
         schema = place
     return schema
+
+
+def _below(place: Any, part: str) -> Any:
+    if isinstance(place, list):
+        return place[int(part)] if part.isdecimal() and int(part) < len(place) else None
+    return place.get(part) if isinstance(place, Mapping) else None
 
 
 def types_of(schema: Any, root: Any, depth: int = 0) -> Types | None:
