@@ -1,11 +1,13 @@
 """Draws a seeded sample of mutants and writes them as JSON. Runs where cosmic-ray is installed; changes no file.
 
 `python tests/mutants/draw.py SEED COUNT FILE`: places are drawn first and then what is done there, so that a place
-with many possible changes is not drawn more often.
+with many possible changes is not drawn more often. What is drawn of a line depends on the line and the seed, so that an
+edit elsewhere hardly changes the sample.
 """
 
 import json
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -98,10 +100,17 @@ class Mutant:
 
 def sample(seed: int, count: int) -> list[Mutant]:
     """`count` mutants, at most one a place; fewer when there are fewer places."""
-    random = Random(seed)
-    places = [(path, *place) for path in _files() for place in sorted(_places(path).items())]
-    drawn = random.sample(places, min(count, len(places)))
-    return [_mutant(path, where[0], *random.choice(changes)) for path, where, changes in drawn]
+    ranked: list[tuple[float, Path, int, tuple[Operator, int]]] = []
+    for path in _files():
+        lines, met = path.read_text(encoding="utf-8").splitlines(), Counter[tuple[str, int]]()
+        for (line, column), changes in sorted(_places(path).items()):
+            text = lines[line - 1].lstrip()
+            place = text, column - len(lines[line - 1]) + len(text)
+            met[place] += 1
+            random = Random(f"{seed} {path.relative_to(ROOT).as_posix()} {place} {met[place]}")
+            ranked.append((random.random(), path, line, random.choice(changes)))
+    ranked.sort(key=lambda each: each[0])
+    return [_mutant(path, line, *change) for _, path, line, change in ranked[:count]]
 
 
 def _files() -> list[Path]:
