@@ -50,6 +50,7 @@ ELSEWHERE = {
     "server/api/openai/chat.py": (f"{ROUTES}/test_chat.py",),
     "server/api/openai/completion_writer.py": (f"{ROUTES}/test_completions.py",),
     "server/generation/answers.py": (
+        f"{ROUTES}/test_chat_writer.py",
         f"{ROUTES}/test_completions.py",
         f"{ROUTES}/test_chat.py",
         f"{ROUTES}/test_prediction.py",

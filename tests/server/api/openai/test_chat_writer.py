@@ -55,6 +55,13 @@ def test_how_long_it_took_stands_beside_the_usage() -> None:
     }
 
 
+def test_an_answer_without_a_token_has_no_first_one() -> None:
+    count = TokenCount((5,), 1)
+    count.add(0, Delta("", finish=FinishReason.LENGTH, timings=RequestTimings(1.0, 2.0, 0.0, 5, 0, 0)))
+    timings = msgspec.to_builtins(count.on(Envelope("id", 1, NAME, "f").around(ChatChunk, [])))["timings"]
+    assert (timings["predicted_n"], timings["predicted_per_second"], timings["first_token_ms"]) == (0, 0.0, 0.0)
+
+
 def test_a_stream_says_it_with_the_usage_that_was_asked_for() -> None:
     for options, found in ((None, 0), (StreamOptions(include_usage=True), 1)):
         count = TokenCount((5,), 1)

@@ -90,7 +90,7 @@ async def test_a_long_input_is_cut_only_when_asked(client: httpx.AsyncClient, en
     error = answer.json()["error"]
     assert (error["param"], error["code"]) == ("input[1]", "context_length_exceeded")
     assert "100 tokens" in error["message"] and engine.submitted == []
-    for asked, kept in ((-1, 100), (7, 7)):
+    for asked, kept in ((-1, 100), (100, 100), (7, 7)):
         engine.submitted.clear()
         assert (await post(client, ["1", long], truncate_prompt_tokens=asked)).status_code == 200
         assert engine.submitted[1][0].prompt_ids == (*range(10, 10 + kept - 1), 2)
