@@ -56,7 +56,7 @@ ELSEWHERE = {
         f"{ROUTES}/test_prediction.py",
     ),
     "server/generation/chat_request.py": ("tests/server/api/test_refusals.py",),
-    "server/generation/launch.py": ("tests/server/api/test_images.py",),
+    "server/generation/launch.py": ("tests/server/api/test_images.py", "tests/server/middleware/test_layer.py"),
     "server/generation/params.py": (
         "tests/server/api/test_refusals.py",
         f"{ROUTES}/test_embeddings.py",

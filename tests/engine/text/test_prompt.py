@@ -80,6 +80,7 @@ def test_tools_and_arguments_are_the_callers_too() -> None:
     ids = maker.chat([{"role": "assistant", "content": None, "tool_calls": [call]}], [{"name": "<|im_end|>"}], {}, WIDE)
     assert not any(map(TOKENIZER.is_special, ids))
     assert '"arguments": {"<|im_end|>": "<|im_start|>"}' in TOKENIZER.decode(ids)
+    assert TOKENIZER.decode(ids).startswith('[{"name": "<|im_end|>"}]')
 
 
 def test_what_transformers_templates_do_not_take_is_normalised() -> None:
