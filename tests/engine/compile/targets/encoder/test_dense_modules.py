@@ -58,6 +58,7 @@ def test_vectors_are_those_behind_the_layers(case: str, tmp_path: Path) -> None:
     assert (spec.dimensions, spec.prompts) == (48, {"query": "task: search | query: "})
     runtime = EncoderRuntime(tmp_path / "bundle", manifest, cpu_provider(1))
     found = [finished(vector.tobytes(), spec) for vector in runtime.run(pack_texts(texts, 96)).decoded()]
+    assert set(runtime.part_seconds) == {"inputs", "layers"}
     runtime.close()
     for vector, text in zip(found, texts, strict=True):
         with torch.no_grad():
