@@ -66,6 +66,7 @@ ELSEWHERE = {
     "server/generation/parsing.py": (f"{ROUTES}/test_chat.py",),
     "server/generation/prepare.py": (f"{ROUTES}/test_chat.py",),
     "server/generation/structured_output.py": (f"{ROUTES}/test_chat.py",),
+    "server/middleware/checks.py": ("tests/server/http/test_websockets.py",),
     "server/api/openai/response_writer.py": (f"{ROUTES}/test_responses.py", f"{ROUTES}/test_responses_forms.py"),
     "server/api/openai/response_items.py": (f"{ROUTES}/test_responses.py", f"{ROUTES}/test_responses_forms.py"),
 }
