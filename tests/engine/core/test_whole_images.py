@@ -1,5 +1,7 @@
 """Images whose rows see each other both ways: each is one segment of one step, and no prefix ends in one."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -7,6 +9,8 @@ from hypothesis import strategies as st
 
 from engine.bundle.variant import StepShape, pin
 from engine.core.policy import CostTable, Demand, Extent, PromptPiece, share_rows
+from engine.core.rows import open_rows
+from engine.core.sequence import Sequence
 from engine.request import PromptImage, Request, SamplingParams
 from tests.engine.worker.simulation import Simulation, by_hand, segmented, sequence_of, simulate
 
@@ -34,6 +38,15 @@ def segments_of(world: Simulation, name: str) -> list[tuple[int, int, int]]:
     """First position, rows, and rows that see each other of every segment of a prompt."""
     found = [part for batch in world.runtime.steps for part in batch.segments if part.owner == name]
     return [(part.past, part.count, part.block_rows) for part in found]
+
+
+def test_an_image_is_scored_whole_and_leaves_no_row_to_the_next() -> None:
+    """Even where log-probabilities of fewer rows are read in a step."""
+    whole, after = (
+        Sequence(replace(asked(name, ((0, 20),), 24), params=SamplingParams(3, prompt_logprobs=0)), order, 0, [1] * 24)
+        for order, name in enumerate(("whole", "after"))
+    )
+    assert [rows for _, rows in open_rows([whole, after], (), 16)] == [20, 0]
 
 
 @st.composite
