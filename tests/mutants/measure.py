@@ -39,6 +39,7 @@ ELSEWHERE = {
     ),
     "engine/runtime/attention.py": (f"{WORKER}/test_windows.py",),
     "engine/runtime/block_values.py": (f"{WORKER}/test_hand_over.py",),
+    "engine/runtime/buffers.py": ("tests/genie/test_carried.py",),
     "engine/runtime/encoder.py": ("tests/engine/compile/targets/encoder/test_dense_modules.py",),
     "engine/runtime/kv.py": (f"{WORKER}/test_hand_over.py", f"{WORKER}/test_windows.py"),
     "engine/runtime/kv_memory.py": (f"{WORKER}/test_hand_over.py", f"{WORKER}/test_windows.py"),
