@@ -2,12 +2,14 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Sequence
+from unittest.mock import Mock
 
 import pytest
 
 from engine.errors import Busy, EngineFailure, StepFailed
 from engine.request import Delta, Request, SamplingParams
 from server.generation.stream import DELTAS_AHEAD, ChoiceDelta, MergedStream
+from server.http.errors import RequestTimeout
 from server.http.in_flight import InFlight
 from tests.server.one_model import metrics_of
 from tests.server.scripted_engine import ScriptedEngine, ScriptedTokenStream, say
@@ -67,6 +69,23 @@ async def test_a_failure_comes_after_what_arrived(engine: ScriptedEngine) -> Non
     for _ in range(2):
         with pytest.raises(StepFailed):
             await stream.deltas()
+    stream.abort()
+
+
+@pytest.mark.parametrize(("waited_s", "left_s"), [(0.0, 3.0), (2.5, 0.5), (7.0, 0.0)])
+async def test_time_that_passed_before_there_was_a_stream_counts(
+    engine: ScriptedEngine, monkeypatch: pytest.MonkeyPatch, waited_s: float, left_s: float
+) -> None:
+    call_later = Mock()
+    monkeypatch.setattr(asyncio.get_running_loop(), "call_later", call_later)
+    engine.hold()
+    watch = metrics_of(engine).watch(1, 50, "m")
+    stream = MergedStream(generate(engine, 1), InFlight(), watch, timeout_s=3.0, waited_s=waited_s)
+    delay_s, then, error = call_later.call_args.args
+    assert delay_s == left_s
+    then(error)
+    with pytest.raises(RequestTimeout, match="longer than 3 s"):
+        await stream.deltas()
     stream.abort()
 
 
