@@ -1,6 +1,7 @@
 """How a model writes answers, found from small chat templates of each style."""
 
 import pytest
+from msgspec.structs import replace
 
 from engine.bundle.answer_format import (
     ID,
@@ -130,6 +131,29 @@ def found(source: str) -> AnswerFormat:
 def test_calls_are_found(style: str) -> None:
     body, expected = STYLES[style]
     assert found(template(body)).calls == expected
+
+
+VALUE = """{%- macro value(v) -%}
+{%- if v is mapping -%}{%- for k, w in v.items() -%}<{{ k }}>{{ value(w) }}</{{ k }}>{%- endfor -%}
+{%- elif v is string -%}{{ v }}
+{%- elif v is iterable -%}{%- for w in v -%}<item>{{ value(w) }}</item>{%- endfor -%}
+{%- else -%}{{ v | tojson }}{%- endif -%}{%- endmacro -%}"""
+
+
+def test_objects_and_lists_that_are_nested_tags() -> None:
+    style = calls("", NESTED.replace("v if v is string else (v | tojson)", "value(v)"), "", "")
+    written = found(VALUE + template(style)).calls
+    assert written is not None and isinstance(written.arguments, TaggedArguments)
+    assert (written.arguments.item, written.arguments.after) == ("item", f"</{KEY}>")
+
+
+def test_what_is_around_a_string_with_signs_of_xml() -> None:
+    wrapped = TAGS.replace(
+        "v if v is string", "'<![CDATA[' + v + ']]>' if v is string and '<' in v else v if v is string"
+    )
+    written = found(template(calls("", wrapped, "", ""))).calls
+    assert written is not None
+    assert written.arguments == replace(tags("<p=", ">", "</p>"), wrap=Markers("<![CDATA[", "]]>"))
 
 
 def test_a_model_that_is_shown_no_tools_makes_no_calls() -> None:

@@ -31,6 +31,14 @@ def test_keys_of_a_list_and_a_file(tmp_path: Path) -> None:
     assert SECRET not in repr(ring)
 
 
+def test_what_tells_keys_apart_says_none_of_them() -> None:
+    """It stays the same when other keys come and go."""
+    both, one = read_keys(f"anna:{SECRET},ben:sk-ben", ""), read_keys(f"anna:{SECRET}", "")
+    identity = both.identity("anna")
+    assert identity == one.identity("anna") != both.identity("ben")
+    assert len(identity) == 32 and identity not in (SECRET, sha256(SECRET.encode()).hexdigest()[:32])
+
+
 def test_no_keys_is_an_open_server() -> None:
     assert len(read_keys("", "")) == 0
 
