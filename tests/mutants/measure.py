@@ -58,6 +58,7 @@ ELSEWHERE = {
         f"{ROUTES}/test_prediction.py",
     ),
     "server/generation/chat_request.py": ("tests/server/api/test_refusals.py",),
+    "server/generation/framing.py": ("tests/server/api/anthropic/test_message.py",),
     "server/generation/launch.py": ("tests/server/api/test_images.py", "tests/server/middleware/test_layer.py"),
     "server/generation/params.py": (
         "tests/server/api/test_refusals.py",

@@ -58,8 +58,13 @@ async def test_an_unread_stream_stops_reading_its_generation(engine: ScriptedEng
         await asyncio.sleep(0)
     assert DELTAS_AHEAD <= len(taken) <= DELTAS_AHEAD + 2
     assert len(await stream.deltas()) == DELTAS_AHEAD
+    for _ in range(5000):
+        await asyncio.sleep(0)
     stream.abort()
     assert engine.aborted == ["0"]
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert asyncio.all_tasks() == {asyncio.current_task()}  # none waits for a reader any more
 
 
 async def test_a_failure_comes_after_what_arrived(engine: ScriptedEngine) -> None:
