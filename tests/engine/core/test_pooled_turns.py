@@ -127,7 +127,7 @@ def test_texts_go_on_where_prompts_want_every_row() -> None:
     while "text" not in world.vectors:
         world.step()
         steps += 1
-    assert steps <= 3 * (PATIENCE + 1)  # two rows a turn, a quarter of the step
+    assert PATIENCE < steps <= 3 * (PATIENCE + 1)  # two rows a turn, a quarter of the step
     assert not world.outputs["chat"]
 
 

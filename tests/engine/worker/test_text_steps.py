@@ -131,6 +131,7 @@ def test_an_aborted_text_takes_no_row() -> None:
         loop.abort(name)
     assert [event.id for event in loop.step().events] == ["b"]
     assert runtime.batches[0].input_ids.tolist() == [0, 0, 0, 0, 0, 0, 0, 2]
+    assert runtime.batches[0].positions.tolist() == [0] * 8
 
 
 def test_a_bulk_request_leaves_a_small_one_its_turn() -> None:
