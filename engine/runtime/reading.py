@@ -69,12 +69,15 @@ def text_logits(runtime: Runtime, tokens: Sequence[int], most: int = 0) -> NDArr
         shape = StepShape(min(shapes.max_rows, most or shapes.max_rows), shapes.round_past(len(tokens)))
     else:
         shape = min(shapes.fixed) if shapes.slots else max(shapes.fixed)
-    found, count = [], min(shape.rows, most or shape.rows)
+    found, count = np.empty((0, 0), np.float32), min(shape.rows, most or shape.rows)
     for first in range(0, len(tokens), count):
         part = tokens[first : first + count]
-        found.append(read_rows(runtime, shape, part, first, range(len(part)), first + count < len(tokens)))
+        logits = read_rows(runtime, shape, part, first, range(len(part)), first + count < len(tokens))
+        if not first:
+            found = np.empty((len(tokens), logits.shape[1]), np.float32)
+        found[first : first + len(part)] = logits
     forget_text(runtime, len(tokens))
-    return np.concatenate(found)
+    return found
 
 
 LEAST_TOKENS = 4
