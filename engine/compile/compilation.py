@@ -32,7 +32,8 @@ from engine.bundle.weight_files import CONV_WEIGHTS, EMBEDDING_FILE, HEAD_BASIS,
 from engine.compile.arguments import DEFAULT_SPLIT, CompileArguments, Layout, Quant, Split
 from engine.compile.calibration.documents import calibration_documents, token_sequences
 from engine.compile.graphs.graph_builder import WrittenGraph
-from engine.compile.graphs.layers import Lowering, lora_modules
+from engine.compile.graphs.layers import lora_modules
+from engine.compile.graphs.lowering import Lowering
 from engine.compile.graphs.pool import GraphPlan, PartPlan, build_graph, columns_behind, plan_graphs, save_graph
 from engine.compile.plan import fused_spec, kv_type, layout_of, plan_fused
 from engine.compile.progress import ProgressSink

@@ -20,7 +20,7 @@ from engine.compile.compilation import (
 )
 from engine.compile.graphs.fused import fused_graph
 from engine.compile.graphs.integer_graphs import calibration_stage, integer_graph
-from engine.compile.graphs.layers import FUSED, NPU
+from engine.compile.graphs.lowering import FUSED, NPU
 from engine.compile.graphs.pool import PartPlan, plan_parts
 from engine.compile.graphs.recurrence import conv_weights_stage
 from engine.compile.graphs.vision import vision_stage

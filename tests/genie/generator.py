@@ -19,7 +19,7 @@ from engine.bundle.manifest import GraphKind
 from engine.bundle.model_spec import ModelSpec
 from engine.bundle.variant import StepShape
 from engine.compile.arguments import CompileArguments, Quant
-from engine.compile.graphs.layers import PLAIN
+from engine.compile.graphs.lowering import PLAIN
 from engine.compile.graphs.pool import GraphPlan, PartPlan, build_graph
 from engine.compile.quantisation.packed import PackedPart
 from engine.compile.quantisation.packer import WeightPacker

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from engine.bundle.tensors import Encoding, place_of
 from engine.compile.graphs.graph_builder import DEQUANTIZE, WIDE, FloatGraph
-from engine.compile.graphs.layers import LOCAL_TABLES, MASK_INPUT, PLAIN_TABLES, WINDOW_MASK
+from engine.compile.graphs.layers import MASK_INPUT, WINDOW_MASK
+from engine.compile.graphs.lowering import LOCAL_TABLES, PLAIN_TABLES
 
 # Room for what the calibration text did not show; at 16 bits it costs next to nothing.
 MARGIN = 1.1

@@ -24,17 +24,8 @@ from engine.compile.calibration.attention import rotation_tables
 from engine.compile.compilation import check_all_used, overflow_refused
 from engine.compile.graphs.embedding import embed
 from engine.compile.graphs.graph_builder import GraphBuilder
-from engine.compile.graphs.layers import (
-    COS_INPUT,
-    FUSED,
-    MASK_INPUT,
-    NPU,
-    PLAIN,
-    SIN_INPUT,
-    LayerWriter,
-    Lowering,
-    linear,
-)
+from engine.compile.graphs.layers import MASK_INPUT, LayerWriter
+from engine.compile.graphs.lowering import COS_INPUT, FUSED, NPU, PLAIN, SIN_INPUT, Lowering, linear
 from engine.compile.graphs.pool import check_graph, plan_parts
 from engine.compile.progress import ProgressSink
 from engine.compile.quantisation.packed import PackedLayer, PackedPart

@@ -16,7 +16,8 @@ from engine.bundle.model_spec import RopeSpec
 from engine.bundle.tensors import COS, FLOATS, IDS, MASK, SIN
 from engine.compile.graphs.embedding import embed
 from engine.compile.graphs.graph_builder import ROWS, GraphBuilder
-from engine.compile.graphs.layers import PLAIN_TABLES, LayerWriter, Lowering, linear, rotate_by
+from engine.compile.graphs.layers import LayerWriter
+from engine.compile.graphs.lowering import PLAIN_TABLES, Lowering, linear, rotate_by
 from engine.compile.graphs.pool import GraphPlan, PartPlan
 from engine.compile.quantisation.packed import PackedEncoder, PackedEncoderLayer, PackedNorm, PackedPart
 from engine.models.network import Activation, Network

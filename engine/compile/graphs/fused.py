@@ -29,7 +29,8 @@ from engine.compile.graphs.embedding import embed
 from engine.compile.graphs.fused_layers import Branch, FusedBuilder, FusedLayerWriter, branches_of, twin_of
 from engine.compile.graphs.graph_builder import WIDE, FloatGraph, GraphBuilder, WrittenGraph, prepare, value_info
 from engine.compile.graphs.integer_graphs import coded_as, quantise_graph
-from engine.compile.graphs.layers import COS_INPUT, MASK_INPUT, SIN_INPUT, Lowering, linear
+from engine.compile.graphs.layers import MASK_INPUT
+from engine.compile.graphs.lowering import COS_INPUT, SIN_INPUT, Lowering, linear
 from engine.compile.graphs.pool import GraphPlan
 from engine.compile.plan import fused_spec
 from engine.compile.quantisation.methods.method import Activations

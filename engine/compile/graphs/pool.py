@@ -16,7 +16,8 @@ from engine.bundle.vision import IMAGE_ROWS, deep_features
 from engine.compile.arguments import Split
 from engine.compile.graphs.embedding import embed
 from engine.compile.graphs.graph_builder import LOGIT_ROWS, GraphBuilder, WrittenGraph
-from engine.compile.graphs.layers import LayerWriter, Lowering, linear
+from engine.compile.graphs.layers import LayerWriter
+from engine.compile.graphs.lowering import Lowering, linear
 from engine.compile.quantisation.packed import PackedPart
 from engine.models.network import Network
 

@@ -27,7 +27,8 @@ from engine.bundle.specs import RecurrentKind, RecurrentSpec
 from engine.bundle.weight_files import CONV_WEIGHTS, write_floats
 from engine.compile.compilation import Compilation
 from engine.compile.graphs.graph_builder import CONTRIB, ROWS, GraphBuilder
-from engine.compile.graphs.layers import LayerWriter, linear
+from engine.compile.graphs.layers import LayerWriter
+from engine.compile.graphs.lowering import linear
 from engine.compile.quantisation.packed import PackedDelta, PackedRecurrence
 from engine.compile.sources.checkpoint import Checkpoint, Float32
 from engine.models.network import RecurrentNames

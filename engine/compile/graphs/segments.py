@@ -15,17 +15,8 @@ from engine.bundle.specs import LoraModule
 from engine.bundle.vision import EMBEDDED, EMBEDS, deepstack_name
 from engine.compile.graphs.embedding import embed
 from engine.compile.graphs.graph_builder import LOGIT_ROWS, ROWS, GraphBuilder
-from engine.compile.graphs.layers import (
-    COS_INPUT,
-    FUSED,
-    OUTPUT,
-    QKV,
-    SIN_INPUT,
-    LayerWriter,
-    LoraPaths,
-    linear,
-    rotate_rows,
-)
+from engine.compile.graphs.layers import OUTPUT, QKV, LayerWriter, LoraPaths
+from engine.compile.graphs.lowering import COS_INPUT, FUSED, SIN_INPUT, linear, rotate_rows
 from engine.compile.graphs.recurrence import recurrent_output, start_recurrence
 from engine.compile.graphs.streams import corrected, first_stream, merged, predicted, spread, with_path
 from engine.compile.quantisation.packed import PackedEnding, PackedLatents, PackedLayer, PackedLayerInputs, PackedPart

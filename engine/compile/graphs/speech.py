@@ -20,7 +20,7 @@ from engine.bundle.speech import (
 from engine.bundle.tensors import IDS, LOGITS, MASK
 from engine.compile.graphs.embedding import embed
 from engine.compile.graphs.graph_builder import CONTRIB, GraphBuilder
-from engine.compile.graphs.layers import linear
+from engine.compile.graphs.lowering import linear
 from engine.compile.quantisation.packed import PackedLinear, PackedNorm, PackedTable
 from engine.compile.quantisation.weight_file import StoredTensor
 from engine.models.network import Network

@@ -8,7 +8,8 @@ from collections.abc import Callable
 import numpy as np
 
 from engine.compile.graphs.graph_builder import ROWS, GraphBuilder
-from engine.compile.graphs.layers import LayerWriter, linear
+from engine.compile.graphs.layers import LayerWriter
+from engine.compile.graphs.lowering import linear
 from engine.compile.quantisation.packed import PackedLinear, PackedStreams
 
 _LEAST = 1e-5  # of a mean square that is divided by

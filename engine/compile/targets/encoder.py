@@ -21,7 +21,7 @@ from engine.compile.check.parity import plain_cpu
 from engine.compile.compilation import Compilation, Pipeline, finished, graphs_stage, hash_stage, packing
 from engine.compile.graphs.encoder_graphs import build_encoder_graph, build_two_way_graph, encoder_part
 from engine.compile.graphs.graph_builder import WrittenGraph
-from engine.compile.graphs.layers import FUSED, NPU
+from engine.compile.graphs.lowering import FUSED, NPU
 from engine.compile.graphs.pool import GraphPlan
 from engine.compile.plan import MAX_ROWS, check_numbers
 from engine.compile.progress import ProgressSink

@@ -12,7 +12,7 @@ import pytest
 from engine.bundle.manifest import Manifest
 from engine.bundle.variant import StepShape
 from engine.compile.arguments import Quant, Split
-from engine.compile.graphs.layers import PLAIN
+from engine.compile.graphs.lowering import PLAIN
 from engine.compile.graphs.pool import check_graph
 from engine.compile.pipeline import CPU_FLOAT, PIPELINES
 from engine.compile.quantisation.methods.method import Activations

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from engine.compile.arguments import CompileArguments, Quant
 from engine.compile.graphs.graph_builder import ROWS, GraphBuilder
-from engine.compile.graphs.layers import linear, linear_halves
+from engine.compile.graphs.lowering import linear, linear_halves
 from engine.compile.quantisation.methods.blocks import BlockForm, Blocks
 from engine.compile.quantisation.methods.integer_blocks import int4_blocks
 from engine.compile.quantisation.methods.method import Float32, FloatMatrix

@@ -16,7 +16,7 @@ from engine.bundle.variant import StepShape
 from engine.compile.arguments import CompileArguments, KvUpdate, Layout, Quant
 from engine.compile.graphs.fused import build_fused_graph
 from engine.compile.graphs.fused_layers import twin_of
-from engine.compile.graphs.layers import NPU
+from engine.compile.graphs.lowering import NPU
 from engine.compile.graphs.pool import GraphPlan, build_graph, check_graph
 from engine.compile.pipeline import compile_bundle
 from engine.compile.plan import plan_fused, whole_part

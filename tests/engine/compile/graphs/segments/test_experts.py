@@ -15,7 +15,8 @@ from engine.compile.arguments import CompileArguments, Quant
 from engine.compile.calibration.forward import mixed_by_experts
 from engine.compile.graphs.experts import grouped, routed
 from engine.compile.graphs.graph_builder import GraphBuilder
-from engine.compile.graphs.layers import FUSED, LayerWriter, linear
+from engine.compile.graphs.layers import LayerWriter
+from engine.compile.graphs.lowering import FUSED, linear
 from engine.compile.quantisation.methods.integer_blocks import int4_blocks, int8_blocks
 from engine.compile.quantisation.packer import WeightPacker
 from engine.compile.quantisation.weight_file import WeightFile

@@ -12,7 +12,7 @@ from engine.bundle.manifest import GraphKind, GraphSpec, Manifest, load_manifest
 from engine.bundle.variant import shape_table
 from engine.compile.arguments import Layout, Quant
 from engine.compile.graphs import segments as graphs
-from engine.compile.graphs.layers import FUSED
+from engine.compile.graphs.lowering import FUSED
 from engine.compile.graphs.pool import check_graph
 from engine.errors import CompileError
 
