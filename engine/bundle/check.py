@@ -20,11 +20,11 @@ from engine.bundle.tensors import (
     WINDOW_ROTARY,
     Form,
     Place,
-    behind_columns,
     check_form,
     check_serial,
     is_scatter,
     place_of,
+    pool_window_columns,
     row_forms,
 )
 from engine.bundle.weight_files import (
@@ -69,6 +69,7 @@ def check_contract(manifest: Manifest) -> None:
     if manifest.fused is not None:
         check_fused(manifest)
         return
+    windows = pool_window_columns(manifest)
     found: dict[tuple[int | None, int | None], list[tuple[str, set[int]]]] = {}
     for spec in manifest.graphs:
         _check_sights(manifest, {tensor.name for tensor in spec.inputs}, spec.name)
@@ -78,7 +79,7 @@ def check_contract(manifest: Manifest) -> None:
                 place = place_of(tensor.name, suffix)
                 _check_head(manifest, spec, tensor, place)
                 layers |= {place.layer} if place is not None else set()
-                check_form(spec, side, tensor, _wanted(manifest, spec, tensor, suffix))
+                check_form(spec, side, tensor, _wanted(manifest, spec, tensor, suffix, windows))
         if layers:
             found.setdefault((spec.rows, spec.context), []).append((spec.name, layers))
     for parts in found.values():
@@ -123,6 +124,8 @@ def _check_kinds(manifest: Manifest) -> None:
         raise BundleError("forecast: a model that denoises blocks has no next token to forecast")
     if manifest.is_segmented or manifest.fused is not None or manifest.reads_whole_context:
         raise BundleError("forecast: its rows need graphs that take a mask over one pool of keys and values")
+    if pool_window_columns(manifest):
+        raise BundleError("forecast: its columns are the first of all layers, but those with a window have fewer")
 
 
 def check_listed(manifest: Manifest) -> None:
@@ -153,8 +156,8 @@ def _check_head(manifest: Manifest, spec: GraphSpec, tensor: TensorSpec, place: 
         raise BundleError(f"graph {spec.name} has the cache {tensor.name}, the model has {manifest.model.kv_heads}")
 
 
-def _wanted(manifest: Manifest, spec: GraphSpec, tensor: TensorSpec, suffix: str) -> Form | None:
-    """None for a tensor of which nothing is known, such as a hidden state."""
+def _wanted(manifest: Manifest, spec: GraphSpec, tensor: TensorSpec, suffix: str, windows: int) -> Form | None:
+    """None for a tensor of which nothing is known, such as a hidden state. windows: `pool_window_columns`."""
     model, context = manifest.model, spec.context or FREE_CONTEXT
     free_rows = FREE_LOGIT_ROWS if spec.kind is GraphKind.LMHEAD else FREE_ROWS
     rows = spec.rows or free_rows
@@ -165,9 +168,8 @@ def _wanted(manifest: Manifest, spec: GraphSpec, tensor: TensorSpec, suffix: str
         return known.get(tensor.name)
     past = FREE_PAST if spec.rows is None or spec.context is None else spec.context - spec.rows
     past = context if is_scatter(manifest.graphs) else past
-    behind = behind_columns(manifest)
-    if behind and isinstance(past, int) and model.attention_of(place.layer).window:
-        past = min(past, behind)
+    if windows and isinstance(past, int) and model.attention_of(place.layer).window:
+        past = min(past, windows)
     columns = past if suffix == "_in" else rows
     heads = model.kv_heads if place.head is None else 1
     shape = (heads, columns, model.head_dim) if place.side else (heads, model.head_dim, columns)

@@ -34,7 +34,7 @@ from engine.compile.calibration.documents import calibration_documents, token_se
 from engine.compile.graphs.graph_builder import WrittenGraph
 from engine.compile.graphs.layers import lora_modules
 from engine.compile.graphs.lowering import Lowering
-from engine.compile.graphs.pool import GraphPlan, PartPlan, build_graph, columns_behind, plan_graphs, save_graph
+from engine.compile.graphs.pool import GraphPlan, PartPlan, build_graph, plan_graphs, save_graph, window_past
 from engine.compile.plan import fused_spec, kv_type, layout_of, plan_fused
 from engine.compile.progress import ProgressSink
 from engine.compile.quantisation.packed import PackedEncoder, PackedPart
@@ -127,8 +127,8 @@ class Compilation:
     def plans(self) -> list[GraphPlan]:
         if layout_of(self.arguments) is Layout.FUSED:
             return plan_fused(self.parts[0], self.shapes, self.arguments.decode_slots)
-        behind = columns_behind(self.network.spec, self.shapes)
-        return [plan for part in self.parts for plan in plan_graphs(part, self.shapes, behind)]
+        windows = window_past(self.network.spec, self.shapes)
+        return [plan for part in self.parts for plan in plan_graphs(part, self.shapes, windows)]
 
     def calibration_texts(self, length: int, count: int) -> list[list[int]]:
         """At most `count` sequences of exactly `length` tokens of the text to measure on, or of the built-in one."""

@@ -225,7 +225,7 @@ class RowInputs:
     """Inputs that are written anew for every step: ids, masks, cos, sin, cache index; one buffer per encoding.
 
     Where layers see a window, mask and rotation of theirs as well. padding_sees: whether a padding row sees itself.
-    behind: where a pool's columns lie in layers with a window, None = where they do in others.
+    windows: where a pool's columns lie in layers with a window, None = where they do in others.
     """
 
     def __init__(
@@ -235,10 +235,10 @@ class RowInputs:
         shape: StepShape,
         tables: Tables,
         padding_sees: bool = True,
-        behind: WindowColumns | None = None,
+        windows: WindowColumns | None = None,
     ) -> None:
         self._padding_sees = padding_sees
-        self._behind = behind
+        self._windows = windows
         self._arena = arena
         self._tables = tables
         self._looked_up: dict[tuple[str, Encoding], Array] = {}
@@ -292,7 +292,7 @@ class RowInputs:
         array = self._arena.array(f"{tensor.name} {encoding}", form, np.dtype(tensor.dtype))
         window, codes = self._pool_window if tensor.name == WINDOW_MASK else 0, encoding.mask_codes()
         self._masks[window, encoding] = codes, array
-        if not window or self._behind is None:
+        if not window or self._windows is None:
             return array
         narrow = self._arena.array(f"narrow {tensor.name}", (len(array), int(tensor.shape[-1])), array.dtype)
         self._narrow_masks.append((array, narrow, codes[0]))
@@ -336,8 +336,8 @@ class RowInputs:
             if window:
                 hide_behind(batch, mask, codes[0], window)
         for painted, mask, hidden in self._narrow_masks:
-            assert self._behind is not None
-            self._behind.gather(painted, mask, self._shape.past, hidden)
+            assert self._windows is not None
+            self._windows.gather(painted, mask, self._shape.past, hidden)
         for codes, mask in self._window_masks:
             (segment,) = batch.segments
             mask[...] = codes[self._in_window(segment, mask.shape[1] - len(mask)).view(np.int8)]

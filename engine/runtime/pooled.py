@@ -71,7 +71,7 @@ class OnnxRuntime(Runtime):
         # Sole owner of pool, bound shapes and scratch; `_steps` is empty after the pool's columns were replaced.
         start = shapes.past_step if shapes.free else self._width(min(shapes.fixed, key=lambda shape: shape.past))
         self._pool = PastPool(manifest, start)
-        if self._pool.places is not None:
+        if self._pool.windows is not None:
             self.window = max(manifest.model.layer_windows)
         self._writes = KvWrites(self._pool)
         # A CPU that computes floats has no time to spare for copies.
@@ -141,8 +141,8 @@ class OnnxRuntime(Runtime):
         self.free_behind(blocks)
 
     def free_behind(self, blocks: Collection[int]) -> None:
-        if self._pool.places is not None:
-            self._pool.places.forget(blocks)
+        if self._pool.windows is not None:
+            self._pool.windows.forget(blocks)
 
     def offload(self, columns: slice, key: bytes) -> None:
         """Copy the keys and values of a block's columns to host memory, while the next step runs."""
@@ -197,7 +197,7 @@ class OnnxRuntime(Runtime):
 
     def _new_shape(self, shape: StepShape) -> _BoundShape:
         graphs = layer_graphs(self._manifest, None if self._manifest.is_free_shape else shape)
-        inputs = RowInputs(self._arena, self._manifest, shape, self._tables, behind=self._pool.places)
+        inputs = RowInputs(self._arena, self._manifest, shape, self._tables, windows=self._pool.windows)
         fresh = Fresh(self._arena, self._manifest, graphs, shape.rows)
         parts = [(self._bind_part(shape, graph, inputs, fresh), layers_of(graph)) for graph in graphs]
         embedding = _embedding(graphs[0], fresh)

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from engine.bundle.manifest import Manifest
-from engine.bundle.tensors import Array, Place, behind_columns
+from engine.bundle.tensors import Array, Place, pool_window_columns
 from engine.runtime.buffers import EVERY, Fresh, Pool, spans, zero_codes
 from engine.runtime.interface import Indices
 from engine.runtime.window_columns import WindowColumns
@@ -36,13 +36,13 @@ class PastPool:
     """
 
     def __init__(self, manifest: Manifest, width: int) -> None:
-        zeros, most = zero_codes(manifest), behind_columns(manifest)
+        zeros, most = zero_codes(manifest), pool_window_columns(manifest)
         layers = range(manifest.model.layers)
-        self._own = [each for each in layers if most and manifest.model.attention_of(each).window]
-        self._others = [each for each in layers if each not in self._own]
-        self.columns = Pool(manifest, width, zeros[:, self._others])
-        self.places = WindowColumns(width, most) if most else None
-        self._behind = Pool(manifest, min(width, most), zeros[:, self._own])
+        self._window_layers = [each for each in layers if most and manifest.model.attention_of(each).window]
+        self._full_layers = [each for each in layers if each not in self._window_layers]
+        self.columns = Pool(manifest, width, zeros[:, self._full_layers])
+        self.windows = WindowColumns(width, most) if most else None
+        self._window_pool = Pool(manifest, min(width, most), zeros[:, self._window_layers])
         self._host_cache: dict[bytes, tuple[Array, Array]] = {}
         self._first: tuple[Array, Array] | None = None  # what the first columns hold for good
         self._helper = ThreadPoolExecutor(
@@ -59,33 +59,33 @@ class PastPool:
             self.columns = self.columns.relaid(width)
             self._restore_first()
             self.relayouts += 1
-            if self.places is not None:
-                self._relay_behind(self.places, width)
+            if self.windows is not None:
+                self._relay_windows(self.windows, width)
 
-    def _relay_behind(self, places: WindowColumns, width: int) -> None:
-        before, moves = self._behind, places.relay(width)
-        self._behind = before.blank(places.columns)
+    def _relay_windows(self, windows: WindowColumns, width: int) -> None:
+        before, moves = self._window_pool, windows.relay(width)
+        self._window_pool = before.blank(windows.columns)
         for old, new in moves:
-            self._behind.keys[..., new] = before.keys[..., old]
-            self._behind.values[..., new, :] = before.values[..., old, :]
+            self._window_pool.keys[..., new] = before.keys[..., old]
+            self._window_pool.values[..., new, :] = before.values[..., old, :]
 
     def past(self, place: Place) -> Array:
         """What a graph takes: keys [K, 1, D, W] or values [K, 1, W, D] of a layer, or of a head of it."""
-        is_own = place.layer in self._own
-        pool, layers = (self._behind, self._own) if is_own else (self.columns, self._others)
+        is_own = place.layer in self._window_layers
+        pool, layers = (self._window_pool, self._window_layers) if is_own else (self.columns, self._full_layers)
         return replace(place, layer=layers.index(place.layer)).of(pool.keys, pool.values)
 
     def targets(self, slots: Indices) -> Targets:
         """Where the slots [M] lie in both kinds of layers; StepFailed where those with a window have no room."""
-        return slots, slots if self.places is None else self.places.place(slots)
+        return slots, slots if self.windows is None else self.windows.place(slots)
 
     def keep(self, fresh: Fresh, rows: Indices, targets: Targets, layers: slice = EVERY) -> None:
         """Copy the fresh keys and values of `rows` [M] to their targets, all layers at once. The pool spans them."""
-        if self.places is None:
+        if self.windows is None:
             self._write(self.columns, layers, (fresh.keys[layers], fresh.values[layers]), rows, targets[0])
             return
         wanted = range(len(fresh.keys))[layers]
-        kinds = (self.columns, self._others, targets[0]), (self._behind, self._own, targets[1])
+        kinds = (self.columns, self._full_layers, targets[0]), (self._window_pool, self._window_layers, targets[1])
         for pool, own, columns in kinds:
             if taken := [each for each in own if each in wanted]:
                 first = own.index(taken[0])
@@ -137,7 +137,7 @@ class PastPool:
 
     def clear(self) -> None:
         self._helper.shutdown()
-        del self.columns, self._behind
+        del self.columns, self._window_pool
         self._host_cache.clear()
 
     def _restore_first(self) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from engine.adapters.adapter import read_adapters
 from engine.adapters.named import named_adapters, read_salts
 from engine.bundle.manifest import Manifest, load_manifest
-from engine.bundle.tensors import behind_columns
+from engine.bundle.tensors import pool_window_columns
 from engine.bundle.variant import ShapeTable, pin, shape_table
 from engine.bundle.weight_files import FLOAT_BYTES
 from engine.config import BLOCK_SIZE, EngineConfig
@@ -179,7 +179,7 @@ def _open_planner(manifest: Manifest, shapes: ShapeTable, costs: CostTable, conf
         features = manifest.speech.features * FLOAT_BYTES
         return SpeechScheduler(costs, config.max_running, manifest.max_context, features)
     state_bytes, forecast = manifest.state_bytes_per_sequence, manifest.forecast if config.forecast else None
-    of_all, own = pool_window(manifest), behind_columns(manifest)
+    of_all, own = pool_window(manifest), pool_window_columns(manifest)
     window = of_all or sliding_window(manifest, config)
     limits = ModelLimits(
         manifest.max_context,
@@ -228,7 +228,7 @@ def _open_draft(
         raise BundleError(f"draft: {draft.name} runs one sequence at a time, whose state cannot go back")
     if draft.model.recurrent is not None:
         raise BundleError(f"draft: {draft.name} has recurrent layers, whose state cannot go back behind a wrong guess")
-    if behind_columns(draft):
+    if pool_window_columns(draft):
         raise BundleError(f"draft: {draft.name} keeps some windows of its layers, so nothing behind a guess is left")
     check_same_tokens(folder, manifest, own, draft)
     wanted = replace(

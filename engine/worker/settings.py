@@ -8,7 +8,7 @@ from engine.bundle.encoder import encoder_rows
 from engine.bundle.manifest import Manifest
 from engine.bundle.segments import MASKED_ATTENTION
 from engine.bundle.speech import cross_bytes
-from engine.bundle.tensors import behind_columns
+from engine.bundle.tensors import pool_window_columns
 from engine.bundle.variant import ShapeTable
 from engine.bundle.weight_files import FLOAT_BYTES
 from engine.config import BLOCK_SIZE, SAVER, EngineConfig
@@ -159,7 +159,7 @@ def sliding_window(manifest: Manifest, config: EngineConfig) -> int:
     Where rows of segments must have the same bits in every step all columns are kept: how a sum is cut depends on the
     first.
     """
-    gives = not config.deterministic if manifest.is_segmented else behind_columns(manifest) > 0
+    gives = not config.deterministic if manifest.is_segmented else pool_window_columns(manifest) > 0
     return max(manifest.model.layer_windows, default=0) if gives else 0
 
 
@@ -223,7 +223,7 @@ def plan_memory(manifest: Manifest, shapes: ShapeTable, config: EngineConfig) ->
     state = manifest.state_bytes_per_sequence
     window = sliding_window(manifest, config)
     budget = BLOCK_SIZE * window_budget(window, columns, shapes.max_rows, BLOCK_SIZE)
-    seen = behind_columns(manifest) or budget if window else columns
+    seen = pool_window_columns(manifest) or budget if window else columns
     behind = _window_bytes(manifest)
     return MemoryPlan(
         weights=_encoder_bytes(manifest) if manifest.encoder is not None else _weight_bytes(manifest),

@@ -53,10 +53,10 @@ class GraphBuilder:
     """Writes one graph. dtype: of activations, masks and caches ('float32' or 'float16').
 
     shape None leaves rows, past and context symbolic; otherwise every dimension is a number. prefix: of all names.
-    behind: most past columns of layers with a window, 0 = as many as of others.
+    window_past: most past columns of layers with a window, 0 = as many as of others.
     """
 
-    def __init__(self, dtype: str, shape: StepShape | None, prefix: str = "", behind: int = 0) -> None:
+    def __init__(self, dtype: str, shape: StepShape | None, prefix: str = "", window_past: int = 0) -> None:
         self._prefix = prefix
         self.dtype = np.dtype(dtype)
         self.onnx_dtype = int(helper.np_dtype_to_tensor_dtype(self.dtype))
@@ -66,7 +66,7 @@ class GraphBuilder:
         self._numbers: dict[str, int] = {}
         if shape is not None:
             self._numbers = {ROWS: shape.rows, LOGIT_ROWS: shape.rows, PAST: shape.past, CONTEXT: shape.context}
-            past = min(shape.past, behind or shape.past)
+            past = min(shape.past, window_past or shape.past)
             self._numbers |= {WINDOW_PAST: past, WINDOW_CONTEXT: past + shape.rows}
         self._nodes: list[onnx.NodeProto] = []
         self._scope = Scope()

@@ -75,12 +75,12 @@ def plan_parts(split: Split, runs: Sequence[range]) -> tuple[PartPlan, ...]:
     return tuple(parts)
 
 
-BEHIND_SHARE = 2  # several sequences see a window each while their texts share the other layers' columns
-BEHIND_STEP = 64
+WINDOW_SHARE = 2  # several sequences see a window each while their texts share the other layers' columns
+WINDOW_STEP = 64
 BORDERS = 32  # columns of the blocks in which what a sequence sees begins and ends
 
 
-def columns_behind(spec: ModelSpec, shapes: Sequence[StepShape]) -> int:
+def window_past(spec: ModelSpec, shapes: Sequence[StepShape]) -> int:
     """Most past columns of layers with a window beside layers that see everything, 0 = as many as these have.
 
     Half of theirs, at least what a sequence and the widest step take.
@@ -89,19 +89,21 @@ def columns_behind(spec: ModelSpec, shapes: Sequence[StepShape]) -> int:
         return 0
     most = max(shape.past for shape in shapes)
     least = max(spec.layer_windows) + max(shape.rows for shape in shapes) + BORDERS
-    columns = -(-max(most // BEHIND_SHARE, least) // BEHIND_STEP) * BEHIND_STEP
+    columns = -(-max(most // WINDOW_SHARE, least) // WINDOW_STEP) * WINDOW_STEP
     return columns if columns < most else 0
 
 
 @dataclass(frozen=True, slots=True)
 class GraphPlan:
-    """One graph to write. shape None = free. sees_context: its name and spec carry a context width. behind: most past
-    columns of layers with a window, 0 = as many as of others."""
+    """One graph to write. shape None = free. sees_context: its name and spec carry a context width.
+
+    window_past: most past columns of layers with a window, 0 = as many as of others.
+    """
 
     name: str
     part: PartPlan
     shape: StepShape | None
-    behind: int = 0
+    window_past: int = 0
 
     @property
     def sees_context(self) -> bool:
@@ -109,13 +111,16 @@ class GraphPlan:
         return bool(self.part.layers)
 
 
-def plan_graphs(part: PartPlan, shapes: tuple[StepShape, ...], behind: int = 0) -> tuple[GraphPlan, ...]:
-    """Every shape for a part with layers; one shape for each number of rows otherwise. No shapes = one free graph."""
+def plan_graphs(part: PartPlan, shapes: tuple[StepShape, ...], windows: int = 0) -> tuple[GraphPlan, ...]:
+    """Every shape for a part with layers; one shape for each number of rows otherwise. No shapes = one free graph.
+
+    windows: as `window_past` says.
+    """
     if not shapes:
         return (GraphPlan(f"free_{part.number}_of_{part.count}", part, None),)
     # The widest context names a graph that has none, so that names keep the contract's pattern.
     wanted = shapes if part.layers else tuple({shape.rows: shape for shape in sorted(shapes)}.values())
-    return tuple(GraphPlan(f"{shape}_{part.number}_of_{part.count}", part, shape, behind) for shape in wanted)
+    return tuple(GraphPlan(f"{shape}_{part.number}_of_{part.count}", part, shape, windows) for shape in wanted)
 
 
 def save_graph(plan: GraphPlan, written: WrittenGraph, folder: Path) -> GraphSpec:
@@ -140,7 +145,7 @@ def save_graph(plan: GraphPlan, written: WrittenGraph, folder: Path) -> GraphSpe
 
 def build_graph(plan: GraphPlan, packed: PackedPart, network: Network, lowering: Lowering, dtype: str) -> GraphBuilder:
     """The nodes of one graph; inputs: ids or hidden state, mask, cos, sin, then the caches layer by layer."""
-    graph, part, spec = GraphBuilder(dtype, plan.shape, behind=plan.behind), plan.part, network.spec
+    graph, part, spec = GraphBuilder(dtype, plan.shape, window_past=plan.window_past), plan.part, network.spec
     writer = LayerWriter(graph, lowering, network)
     rows = LOGIT_ROWS if part.kind is GraphKind.LMHEAD else "rows"
     if part.has_table:

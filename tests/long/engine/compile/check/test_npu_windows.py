@@ -1,7 +1,6 @@
 """Layers with windows, rotations, norms and caps of their own, as X Elite binaries in the HTP emulator."""
 
 from collections.abc import Callable
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +9,13 @@ import pytest
 import torch
 
 from engine.bundle.manifest import Manifest
-from engine.bundle.tensors import behind_columns
+from engine.bundle.tensors import pool_window_columns
 from engine.compile.arguments import QualityLevel, Quant, Target
 from engine.config import EngineConfig
-from engine.evaluation.models import open_bundle
 from engine.request import Request, SamplingParams
 from engine.worker.assembly import assemble
 from tests.engine.compile.check.test_families import CASES
+from tests.engine.compile.check.test_pools import largest_error
 
 
 @pytest.mark.parametrize(
@@ -45,11 +44,7 @@ def test_logits_behind_a_window(
     shapes: dict[str, Any] = {"rows": (24,), "context": (136,), "parity_tokens": 64}
     folder, _ = build(source, quant=quant, target=Target.X_ELITE, quality=QualityLevel.FAST, **shapes)
     text = [(index * 37 + 11) % 300 for index in range(100)]
-    with torch.no_grad():
-        expected = model(torch.tensor([text]), use_cache=False).logits[0].numpy()
-    with ExitStack() as stack:
-        measured = open_bundle(case, folder, None, stack).logits(text)
-    assert np.abs(measured - expected).max() / np.abs(expected).max() < apart
+    assert largest_error(model, folder, text) < apart
 
 
 def test_layers_with_a_window_have_fewer_columns(
@@ -61,13 +56,9 @@ def test_layers_with_a_window_have_fewer_columns(
     model, source = make_oracle(family, **changes)
     shapes: dict[str, Any] = {"rows": (24,), "context": (264,), "parity_tokens": 64}
     folder, manifest = build(source, quant=Quant.W8A16, target=Target.X_ELITE, quality=QualityLevel.FAST, **shapes)
-    assert behind_columns(manifest) == 128
+    assert pool_window_columns(manifest) == 128
     text = [(index * 37 + 11) % 300 for index in range(230)]
-    with torch.no_grad():
-        expected = model(torch.tensor([text]), use_cache=False).logits[0].numpy()
-    with ExitStack() as stack:
-        measured = open_bundle("gemma3", folder, None, stack).logits(text)
-    assert np.abs(measured - expected).max() / np.abs(expected).max() < 0.1
+    assert largest_error(model, folder, text) < 0.1
 
 
 def test_a_sequence_outlives_its_pool(

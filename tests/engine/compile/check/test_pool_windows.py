@@ -1,31 +1,29 @@
 """Layers with windows have fewer columns of a fixed pool than layers that see everything."""
 
 from collections.abc import Callable
-from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
-import numpy as np
 import pytest
 import torch
 
 from engine.bundle.check import check_contract
 from engine.bundle.manifest import Manifest
-from engine.bundle.tensors import behind_columns
+from engine.bundle.specs import ForecastSpec
+from engine.bundle.tensors import pool_window_columns
 from engine.bundle.variant import shape_table
 from engine.compile.arguments import Layout, Quant
 from engine.config import EngineConfig
 from engine.errors import BundleError
-from engine.evaluation.models import open_bundle
 from engine.worker.assembly import assemble
 from engine.worker.settings import plan_memory
 from tests.engine.compile.check.test_families import CASES
-from tests.engine.compile.check.test_pools import run
+from tests.engine.compile.check.test_pools import largest_error, run
 
 FAMILIES = ("ministral", "olmo3", "exaone4", "gemma3", "gemma2")
-ROWS, CONTEXTS, BEHIND = (8, 24), (64, 264), 128
+ROWS, CONTEXTS, COLUMNS = (8, 24), (64, 264), 128
 
 
 @pytest.mark.parametrize("case", FAMILIES)
@@ -39,14 +37,8 @@ def test_logits_in_steps(
     family, _, changes = CASES[case]
     model, source = make_oracle(family, **changes)
     folder, manifest = build(source, quant=Quant.FP32, layout=Layout.POOL, rows=ROWS, context=CONTEXTS)
-    assert behind_columns(manifest) == BEHIND
-    with ExitStack() as stack:
-        opened = open_bundle(case, folder, None, stack)
-        for start in (0, 3):
-            text = (prompt * 100)[start : start + 240]
-            with torch.no_grad():
-                expected = model(torch.tensor([text]), use_cache=False).logits[0].numpy()
-            assert np.abs(opened.logits(text) - expected).max() / np.abs(expected).max() < 1e-4
+    assert pool_window_columns(manifest) == COLUMNS
+    assert largest_error(model, folder, (prompt * 100)[:240], (prompt * 100)[3:243]) < 1e-4
 
 
 COUNT = 60
@@ -69,7 +61,7 @@ def test_sequences_share_fewer_columns(
         given = model.generate(torch.tensor([tokens]), max_new_tokens=COUNT, do_sample=False, eos_token_id=None)
         answers.append(given[0, len(tokens) :].tolist())
     served = assemble(EngineConfig(str(folder), threads=1, spin="off", reserve_tokens=0, **settings))
-    assert served.loop.scheduler.rules.window_blocks == BEHIND // 16  # type: ignore[attr-defined]
+    assert served.loop.scheduler.rules.window_blocks == COLUMNS // 16  # type: ignore[attr-defined]
     assert run(served, {0: prompts[0]}, count=COUNT) == answers[:1]
     assert run(served, dict(enumerate(prompts)), count=COUNT) == answers
     turns = {index: prompts[index] + answers[index][:50] for index in range(3)}
@@ -86,14 +78,21 @@ def test_the_memory_plan_knows_and_such_a_model_does_not_guess_for_others(
     folder, manifest = build(make_oracle(family, **changes)[1], layout=Layout.POOL, rows=ROWS, context=CONTEXTS)
     each, config = manifest.kv_bytes_per_token // 7, EngineConfig(str(folder))
     plan = plan_memory(manifest, shape_table(manifest, 24), config)
-    assert (plan.columns, plan.window_columns, plan.caches) == (256, BEHIND, 256 * each + BEHIND * 6 * each)
+    assert (plan.columns, plan.window_columns, plan.caches) == (
+        256,
+        COLUMNS,
+        256 * each + COLUMNS * 6 * each,
+    )
     with pytest.raises(BundleError, match="keeps some windows of its layers, so nothing behind a guess is left"):
         assemble(replace(config, draft=str(folder)))
     graph = manifest.graphs[0]
     wider = [
-        msgspec.structs.replace(item, shape=(*item.shape[:-1], BEHIND + 16)) if item.name == "past_key_0_in" else item
+        msgspec.structs.replace(item, shape=(*item.shape[:-1], COLUMNS + 16)) if item.name == "past_key_0_in" else item
         for item in graph.inputs
     ]
     broken = msgspec.structs.replace(graph, inputs=tuple(wider))
     with pytest.raises(BundleError, match="past_key_0_in is float32"):
         check_contract(msgspec.structs.replace(manifest, graphs=(broken, *manifest.graphs[1:])))
+    forecast = ForecastSpec(first_id=300, branches=(2,), columns=16, file="prefix")
+    with pytest.raises(BundleError, match="forecast: its columns are the first of all layers"):
+        check_contract(msgspec.structs.replace(manifest, forecast=forecast))

@@ -7,7 +7,7 @@ import pytest
 
 from engine.bundle.model_spec import LayerAttention, ModelSpec
 from engine.bundle.variant import StepShape
-from engine.compile.graphs.pool import columns_behind
+from engine.compile.graphs.pool import window_past
 from tests.engine.tiny_bundle import write_bundle
 
 
@@ -34,4 +34,4 @@ def test_half_of_the_others_or_what_one_sequence_takes(
 ) -> None:
     layers = tuple(map(LayerAttention, windows))
     spec = msgspec.structs.replace(model, layers=len(windows), attention=layers)
-    assert columns_behind(spec, [StepShape(*shape) for shape in shapes]) == columns
+    assert window_past(spec, [StepShape(*shape) for shape in shapes]) == columns
