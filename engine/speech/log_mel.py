@@ -105,17 +105,18 @@ class Resampler:
     """From `rate` to 16,000 samples a second by a windowed sinc; what it knows of the sound goes on with the next call.
 
     Two samples are made for each `step` of the given ones, the first of them in its place and the second between.
+    In float64: sums of float32 depend on how many a BLAS makes at once, and pieces would differ from the whole.
     """
 
     def __init__(self, rate: int) -> None:
         self._step = 2 * rate // SAMPLE_RATE
         places = np.arange(-REACH, REACH + 2, dtype=np.float64)
         self._taps = np.stack([_sinc(phase * self._step / 2 - places, rate) for phase in (0, 1)], axis=1)
-        self._rest = np.zeros(REACH, np.float32)
+        self._rest = np.zeros(REACH)
 
     def take(self, samples: Int16) -> Int16:
         """The next samples; as many as are settled by what came."""
-        known = np.concatenate([self._rest, samples.astype(np.float32)])
+        known = np.concatenate([self._rest, samples.astype(np.float64)])
         width, step = len(self._taps), self._step
         count = max(0, (len(known) - width) // step + 1)
         self._rest = known[count * step :]
@@ -125,9 +126,9 @@ class Resampler:
         return np.clip(np.rint(cut @ self._taps), -32768, 32767).astype(np.int16).ravel()
 
 
-def _sinc(offsets: NDArray[np.float64], rate: int) -> Float32:
+def _sinc(offsets: NDArray[np.float64], rate: int) -> NDArray[np.float64]:
     """Low-pass at half the lower rate; a Hann window over the reach; the sum is 1."""
     share = min(1.0, SAMPLE_RATE / rate)
     window = np.where(np.abs(offsets) < REACH, 0.5 + 0.5 * np.cos(np.pi * offsets / REACH), 0.0)
     taps = np.sinc(share * offsets) * window
-    return np.asarray(taps / taps.sum(), np.float32)
+    return np.asarray(taps / taps.sum())
