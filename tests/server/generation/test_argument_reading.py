@@ -94,7 +94,7 @@ def test_what_is_open_already_is_closed() -> None:
 
 @given(
     st.recursive(
-        st.none() | st.floats(allow_nan=False) | st.text(),
+        st.none() | st.booleans() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
         lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
         max_leaves=6,
     ),
@@ -103,8 +103,7 @@ def test_what_is_open_already_is_closed() -> None:
 def test_any_json_value_ends_where_json_ends(value: Any, size: int) -> None:
     text = json.dumps(value, ensure_ascii=False)
     pieces = [f"{text},"[start : start + size] for start in range(0, len(text) + 1, size)]
-    end = len(text) if not isinstance(value, float) or "Infinity" not in text else text.rindex(",")
-    assert run(lambda reader: reader.json(), pieces) == (text[:end], f"{text},"[end:], False)
+    assert run(lambda reader: reader.json(), pieces) == (text, ",", False)
 
 
 def tagged(form: TaggedArguments, schema: dict[str, Any] = SCHEMA) -> Read:
