@@ -5,11 +5,12 @@ A text goes through the graphs, or through the engine of the worker, its schedul
 
 import importlib.util
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -115,12 +116,19 @@ def evaluated_text(file: Path) -> str:
 DEFINITION = "float32"
 
 
+class ReadLogits(Protocol):
+    """How a model reads a text."""
+
+    def __call__(self, tokens: Sequence[int], *, first: int = 0) -> Float32:
+        """Logits of the tokens from `first` on, [tokens, vocab]: those of a long text take gigabytes."""
+
+
 @dataclass(frozen=True, slots=True)
 class EvaluatedModel:
     """An opened model.
 
     form: how its weights are stored. device: what computes, for people. size: bytes on disk. longest: most tokens of
-    one text. made_for: the context that its rotary tables are of. logits: of every token of a text, [tokens, vocab].
+    one text. made_for: the context that its rotary tables are of.
     """
 
     name: str
@@ -130,7 +138,7 @@ class EvaluatedModel:
     longest: int
     made_for: int
     vocabulary: TokenVocabulary
-    logits: Callable[[Sequence[int]], Float32]
+    logits: ReadLogits
 
 
 def open_bundle(name: str, folder: Path, memory: Path | None, stack: ExitStack) -> EvaluatedModel:
@@ -175,7 +183,7 @@ def open_reference(name: str, source: Path, context: int, memory: Path | None, s
 
 def _open_checkpoint(name: str, source: Path, context: int, stack: ExitStack) -> EvaluatedModel:
     # A bundle against a bundle needs none of the compiler's packages.
-    from engine.compile.calibration.forward import reference_logits  # noqa: PLC0415
+    from engine.compile.calibration.forward import head_logits, reference_hidden  # noqa: PLC0415
     from engine.compile.quantisation.transforms.transformed import family_view  # noqa: PLC0415
     from engine.compile.sources.source import open_source  # noqa: PLC0415
     from engine.compile.sources.task import names_in  # noqa: PLC0415
@@ -189,9 +197,9 @@ def _open_checkpoint(name: str, source: Path, context: int, stack: ExitStack) ->
     text_folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="hexserve-")))
     text = opened.write_text(text_folder, network.spec.vocab)
 
-    def logits(tokens: Sequence[int]) -> Float32:
+    def logits(tokens: Sequence[int], *, first: int = 0) -> Float32:
         with np.errstate(all="ignore"):  # what overflows is refused when the logits are looked at
-            return reference_logits(checkpoint, network, np.array(tokens))
+            return head_logits(checkpoint, network, reference_hidden(checkpoint, network, np.array(tokens))[first:])
 
     return EvaluatedModel(
         name=name,
@@ -211,9 +219,10 @@ BEHIND = 0  # a token after the text, so that the logits of its last token are w
 
 @dataclass(slots=True)
 class LogitsTap:
-    """Keeps the logits [tokens, vocab] that the passes of one sequence give, by position."""
+    """Keeps the logits [tokens, vocab] that the passes of one sequence give, by position from `first` on."""
 
     rows: Float32 = field(default_factory=lambda: np.empty((0, 0), np.float32))
+    first: int = 0
 
     def open_runtime(self, folder: Path, manifest: Manifest, shapes: ShapeTable, config: EngineConfig) -> Runtime:
         """The runtime that would serve, with the tap on what it gives."""
@@ -222,8 +231,8 @@ class LogitsTap:
 
         def tapped(batch: PackedBatch) -> Logits:
             logits = run(batch)
-            places = batch.positions[batch.logit_rows]
-            wanted = places < len(self.rows)
+            places = batch.positions[batch.logit_rows] - self.first
+            wanted = (places >= 0) & (places < len(self.rows))
             if wanted.any():  # no text is read while passes are timed
                 self.rows[places[wanted]] = logits.decoded()[wanted]
             return logits
@@ -257,14 +266,14 @@ def open_served(name: str, folder: Path, cost_cache: str, stack: ExitStack) -> E
     )
 
 
-def _through(loop: EngineLoop, tap: LogitsTap, vocab: int) -> Callable[[Sequence[int]], Float32]:
+def _through(loop: EngineLoop, tap: LogitsTap, vocab: int) -> ReadLogits:
     asked = Request("", (), SamplingParams(max_tokens=0, temperature=0.0, prompt_logprobs=0))
     count = 0
 
-    def logits(tokens: Sequence[int]) -> Float32:
+    def logits(tokens: Sequence[int], *, first: int = 0) -> Float32:
         nonlocal count
         count += 1
-        tap.rows = np.full((len(tokens), vocab), np.nan, np.float32)
+        tap.rows, tap.first = np.full((len(tokens) - first, vocab), np.nan, np.float32), first
         loop.add(replace(asked, id=f"text {count}", prompt_ids=(*tokens, BEHIND)), (), 0, 0.0)
         while loop.has_work:
             failures = loop.step().failures

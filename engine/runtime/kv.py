@@ -5,8 +5,9 @@ that the sequence computes into. A newcomer takes over a cache whose end nobody 
 shared blocks becomes a base: a cache that nobody writes, which any number of others read and hold only what comes
 behind it. Blocks of shorter runs are copied.
 
-So each shared block takes memory once. The exceptions: copies of short runs, the units that caches grow in, a last
-block that keeps its whole cache, and a base that is still read while a longer or shorter one has parts of it.
+So each shared block takes memory once. The exceptions: copies of short runs, and those of a sequence that goes far
+beyond what it shares; the units that caches grow in; a last block that keeps its whole cache; and a base that is still
+read while a longer or shorter one has parts of it.
 
 Layers with a window have memory of their own there: for the columns that the next rows see, and those of a few steps.
 Blocks behind it that others may ask for become copies. Such caches are no bases.
@@ -23,6 +24,10 @@ import numpy as np
 from engine.bundle.manifest import Manifest
 from engine.runtime.interface import PackedBatch, PackedSegment
 from engine.runtime.kv_memory import COLUMN_STEP, BlockName, Bound, CacheForm, GroupColumns, SequenceCache, in_steps
+
+# How many times as long as its base a sequence may be. What lies behind it is read under a mask: rows of a prompt take
+# twice the time there; four decodes over 1,024 columns and 2,048 of their own take as long as with copies.
+MOST_TIMES = 3
 
 
 class SequenceCaches(Generic[Bound]):
@@ -57,8 +62,10 @@ class SequenceCaches(Generic[Bound]):
             names = list(segment.blocks[: -(-segment.past // self._size)])
             least = segment.past + max(segment.count, least_rows)
             found = self._own(names, segment.past)
+            if found is not None and found.base and not self._is_worth(found.base_columns, segment.room):
+                found = self._apart(found, names, max(least, segment.room))
             if found is None:
-                base, count = self._base_for(names[: segment.past // self._size])
+                base, count = self._base_for(names[: segment.past // self._size], segment.room)
                 # Behind a base nothing is reserved: every column there is computed with.
                 found = self._new(names, max(least, 0 if base else segment.room), base, count, segment)
             elif found.base_columns + found.columns < least:
@@ -167,6 +174,14 @@ class SequenceCaches(Generic[Bound]):
                     self._house(made, place, name)
         return made
 
+    def _apart(self, cache: SequenceCache[Bound], names: list[BlockName], columns: int) -> SequenceCache[Bound]:
+        """What a sequence goes on in that has become long for its base: all columns side by side."""
+        made = self._new(names, columns, None, 0)
+        for index, name in enumerate(names):
+            if self._homes[name][0] is cache:
+                self._house(made, index, name)
+        return made
+
     def _widen(self, cache: SequenceCache[Bound], names: list[BlockName], columns: int) -> None:
         used = len(names) * self._size - cache.base_columns
         cache.widen(in_steps(columns - cache.base_columns), used)
@@ -174,20 +189,27 @@ class SequenceCaches(Generic[Bound]):
 
     # -- what sequences share -----------------------------------------------------------------------------------
 
-    def _base_for(self, names: list[BlockName]) -> tuple[SequenceCache[Bound] | None, int]:
+    def _base_for(self, names: list[BlockName], room: int) -> tuple[SequenceCache[Bound] | None, int]:
         """What a sequence with these full blocks stands on, and with how many of them; None and 0 to copy all.
 
         A new base is made where the blocks that are known go at least twice as far as those of any base there is, and
-        somebody else reads them.
+        somebody else reads them. room: columns that the sequence is going to need.
         """
         if self._least_shared is None:
             return None, 0
         base, count = self._longest_base(names)
         known = sum(1 for _ in takewhile(self._homes.__contains__, names))
         is_long = (known - count) * self._size >= max(self._least_shared, count * self._size)
-        if is_long and self._has_readers(self._homes[names[known - 1]][0]):
+        has_readers = is_long and self._has_readers(self._homes[names[known - 1]][0])
+        if has_readers and self._is_worth(known * self._size, room):
             return self._make_base(names[:known]), known
-        return (base, count) if count * self._size >= self._least_shared else (None, 0)
+        least = count * self._size >= self._least_shared
+        return (base, count) if least and self._is_worth(count * self._size, room) else (None, 0)
+
+    @staticmethod
+    def _is_worth(shared: int, columns: int) -> bool:
+        """Whether a sequence of so many columns should read so many of them where others do."""
+        return columns <= MOST_TIMES * shared
 
     def _has_readers(self, cache: SequenceCache[Bound]) -> bool:
         """Whether a newcomer is not the only one that reads the cache: alone it is faster with a copy of its own."""
@@ -210,22 +232,23 @@ class SequenceCaches(Generic[Bound]):
         """A cache of these blocks that nobody writes any more, in three moves.
 
         The blocks are copied side by side. Each is at home there from now on, unless a shorter base has it. The cache
-        that they were computed in goes on upon the base, with what it has behind them.
+        that they were computed in goes on upon the base, with what it has behind them, or as it is where that is long.
         """
         base: SequenceCache[Bound] = SequenceCache(self._form, len(names) * self._size)
         base.is_base = True
         self._copy(names, base)
         old, index = self._homes[names[-1]]
         behind = old.blocks[index + 1 :] if old.is_of(names, self._size) and not old.is_base else []
+        tail = [name for name in takewhile(lambda name: name is not None, behind) if name is not None]
+        is_far = not self._is_worth(len(names), len(names) + len(tail))
         for place, name in enumerate(names):
             home, there = self._homes[name]
             if home.is_base and home.columns <= base.columns:
                 continue
             self._house(base, place, name)
-            if home.is_base:  # what stands on that base still reads the block there
+            if home.is_base or (is_far and home is old):  # who goes on there still reads the block there
                 home.put(there, name)
-        tail = [name for name in takewhile(lambda name: name is not None, behind) if name is not None]
-        if tail and not self._is_taken(old):
+        if tail and not is_far and not self._is_taken(old):
             self._new([*names, *tail], (len(names) + len(tail)) * self._size, base, len(names))
         return base
 

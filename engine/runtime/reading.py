@@ -58,8 +58,8 @@ def forget_text(runtime: Runtime, tokens: int) -> None:
         runtime.free(range(-(-tokens // BLOCK_SIZE)))
 
 
-def text_logits(runtime: Runtime, tokens: Sequence[int], most: int = 0) -> NDArray[np.float32]:
-    """Logits of every token [tokens, vocabulary], in steps of the most rows that give those of all of them.
+def text_logits(runtime: Runtime, tokens: Sequence[int], most: int = 0, first: int = 0) -> NDArray[np.float32]:
+    """Logits of the tokens from `first` on [tokens, vocabulary], in steps of the most rows that give those of all.
 
     Not more tokens than a step has columns, and one: nothing reads what the last step computes for others. most: tokens
     of a step, 0 = as many as it takes.
@@ -70,12 +70,14 @@ def text_logits(runtime: Runtime, tokens: Sequence[int], most: int = 0) -> NDArr
     else:
         shape = min(shapes.fixed) if shapes.slots else max(shapes.fixed)
     found, count = np.empty((0, 0), np.float32), min(shape.rows, most or shape.rows)
-    for first in range(0, len(tokens), count):
-        part = tokens[first : first + count]
-        logits = read_rows(runtime, shape, part, first, range(len(part)), first + count < len(tokens))
-        if not first:
-            found = np.empty((len(tokens), logits.shape[1]), np.float32)
-        found[first : first + len(part)] = logits
+    for start in range(0, len(tokens), count):
+        part = tokens[start : start + count]
+        logits = read_rows(runtime, shape, part, start, range(len(part)), start + count < len(tokens))
+        if not start:
+            found = np.empty((len(tokens) - first, logits.shape[1]), np.float32)
+        wanted = logits[max(0, first - start) :]
+        end = start + len(part) - first
+        found[end - len(wanted) : end] = wanted
     forget_text(runtime, len(tokens))
     return found
 

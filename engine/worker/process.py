@@ -184,7 +184,7 @@ def serve(
             if not loop.has_work:
                 continue
             report = loop.step(progress.begin, outbox.release)
-            if report.events or report.failures:
+            if report.has_run or report.failures:
                 outbox.hold(*report.failures, Tokens(report.events, loop.stats()))
                 loop.stages.mark("send")
             if report.record is not None:

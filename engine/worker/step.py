@@ -30,12 +30,13 @@ IDLE_WAIT_S = 0.002  # for masks, when nothing else can run; a new request waits
 class StepReport:
     """The result of a step: events of sequences with new tokens or an end, and the sequences that failed.
 
-    record: what the step was, while somebody watches.
+    record: what the step was, while somebody watches. has_run: whether graphs ran, be it for a prompt alone.
     """
 
     events: tuple[TokenEvent, ...]
     failures: tuple[Failed, ...] = ()
     record: StepRecord | None = None
+    has_run: bool = False
 
 
 class EngineLoop:
@@ -227,7 +228,7 @@ class EngineLoop:
         record = book.record(plan, updates, self.scheduler.gauges(), began, left - entered)
         book.counters.step_s += self._clock() - began
         self.stages.mark("events")
-        return StepReport(events, failures, record)
+        return StepReport(events, failures, record, has_run=True)
 
     def _lost(self, plan: StepPlan, reason: str, unread: tuple[Failed, ...]) -> StepReport:
         """The step failed, and with it the sequences it carried."""

@@ -42,6 +42,9 @@ def test_a_bundle_gives_what_the_checkpoint_says(bundles: Bundles, stack: ExitSt
         found, expected = model.logits(tokens), reference.logits(tokens)
         assert found.shape == (len(tokens), reference.vocabulary.size)
         assert np.abs(found - expected).max() / np.abs(expected).max() < 1e-4
+        for first in (1, len(tokens) // 2, len(tokens) - 1):
+            np.testing.assert_array_equal(model.logits(tokens, first=first), found[first:])
+            np.testing.assert_allclose(reference.logits(tokens, first=first), expected[first:], atol=1e-5)
 
 
 def test_graphs_without_a_past(bundles: Bundles, stack: ExitStack, tmp_path: Path) -> None:

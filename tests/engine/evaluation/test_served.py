@@ -19,4 +19,6 @@ def test_every_token_of_a_text_has_its_logits(bundles: Bundles, kind: str) -> No
             found, expected = served.logits(tokens), graphs.logits(tokens)
             assert found.shape == expected.shape == (len(tokens), graphs.vocabulary.size)
             np.testing.assert_allclose(found, expected, atol=0.02 * np.abs(expected).max())
+            for first in (2, len(tokens) - 1):
+                np.testing.assert_array_equal(served.logits(tokens, first=first), found[first:])
         assert served.form.endswith(", served") and served.longest < graphs.longest + 1

@@ -95,6 +95,24 @@ def test_sequences_upon_a_base_give_what_they_give_with_copies(bundles: Bundles,
     assert {cache.base for cache in caches_of(plain)} == {None}
 
 
+def grown(runtime: SegmentRuntime) -> tuple[np.ndarray, list[bool]]:
+    """Logits of one of two sharers, whose answer becomes long; and of each step whether it stands on a base."""
+    prefill(runtime, "a", (*BLOCKS, 20))
+    long = (*BLOCKS, *range(30, 60))
+    logits = [run(runtime, segment("a", (5,), 160, (*BLOCKS, 20)), segment("b", (9,), 160, long))[1:]]
+    stands = [caches_of(runtime)[-1].base is not None]
+    for first in range(161, 545, 64):
+        logits.append(run(runtime, segment("b", tuple((first + i) % 256 for i in range(64)), first, long)))
+        stands.append(caches_of(runtime)[-1].base is not None)
+    return np.concatenate(logits), stands
+
+
+def test_a_sequence_leaves_a_base_that_it_outgrows(bundles: Bundles, layout: str, copying: Path) -> None:
+    found, stands = grown(open_segments(bundles(layout), 256))
+    close(layout, found, grown(open_segments(copying, 256))[0])
+    assert stands == [True] * 5 + [False] * 2
+
+
 def test_one_shape_gives_the_same_bits_whether_a_prefix_is_shared(bundles: Bundles, layout: str) -> None:
     runtime = open_segments(bundles(layout), pinned=32)
     for start in range(0, 160, 32):

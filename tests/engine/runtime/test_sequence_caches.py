@@ -270,6 +270,38 @@ def test_a_run_that_is_twice_as_long_becomes_a_base_of_its_own(sharing: Caches) 
     assert tokens_of(second, 33) == [*PREFIX, *range(16), 8]
 
 
+def test_a_newcomer_that_goes_far_beyond_what_it_shares_has_a_copy(sharing: Caches) -> None:
+    run(sharing, ((*BLOCKS, 9), 0, (*PREFIX, 1)))
+    near, far = (run(sharing, ((*BLOCKS, last), 16, (7,)), room=room)[0] for last, room in ((10, 48), (11, 49)))
+    assert near.base is not None and near.base_columns == 16
+    assert far.base is None and far.columns == 64 and tokens_of(far, 17) == [*PREFIX, 7]
+    (far_now,) = run(sharing, ((*BLOCKS, 11), 17, (8,)), room=49)
+    assert far_now is far and tokens_of(far, 18) == [*PREFIX, 7, 8]
+
+
+def test_a_sequence_that_has_become_long_for_its_base_leaves_it(sharing: Caches) -> None:
+    run(sharing, ((*BLOCKS, 9), 0, (*PREFIX, 1)))
+    (short,) = run(sharing, ((*BLOCKS, 10), 16, (7, 7)))
+    (long,) = run(sharing, ((*BLOCKS, 10), 18, (8,)), room=70)
+    assert short.base is not None and long.base is None and long.columns == 128
+    assert tokens_of(long, 19) == [*PREFIX, 7, 7, 8]
+    assert short not in homes(sharing) and run(sharing, ((*BLOCKS, 10), 19, (6,)), room=70) == [long]
+    (other,) = run(sharing, ((*BLOCKS, 11), 16, (5,)))
+    assert other.base is short.base and tokens_of(other, 17) == [*PREFIX, 5]
+
+
+def test_a_long_owner_goes_on_as_it_is_when_others_share_its_beginning(sharing: Caches) -> None:
+    tail = tuple(range(200, 252))
+    blocks = (*BLOCKS, *range(20, 34))
+    (owner,) = run(sharing, (blocks, 0, (*PREFIX, *tail)))
+    (sharer,) = run(sharing, ((*BLOCKS, 10), 16, (7,)))
+    assert sharer.base is not None and tokens_of(sharer, 17) == [*PREFIX, 7]
+    (owner_now,) = run(sharing, (blocks, 68, (3,)))
+    assert owner_now is owner and owner.base is None and tokens_of(owner, 69) == [*PREFIX, *tail, 3]
+    sharing.free((*BLOCKS, 10))
+    assert homes(sharing) == [owner] and tokens_of(owner, 69) == [*PREFIX, *tail, 3]
+
+
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 2, 0), (2, 0, 1)])
 def test_a_base_lives_as_long_as_a_block_or_a_cache_needs_it(sharing: Caches, order: tuple[int, ...]) -> None:
     run(sharing, ((*BLOCKS, 9), 0, (*PREFIX, 1)))

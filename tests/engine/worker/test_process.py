@@ -184,3 +184,21 @@ def test_without_a_next_step_reports_leave_at_once() -> None:
     inbox.put(Submit(Request("a", (1, 2, 3), SamplingParams(3, temperature=0.0))))
     serve(world.loop, inbox, told, Progress())
     assert len(told.reports) == 3
+
+
+def test_figures_are_told_after_each_step_of_a_prompt_that_is_alone() -> None:
+    world, told = simulate(fixed((8, 120))), Told()
+
+    class Inbox(queue.SimpleQueue):  # type: ignore[type-arg]
+        def get(self, *given: Any, **named: Any) -> Any:
+            return None if self.empty() else super().get(*given, **named)
+
+    inbox = Inbox()
+    inbox.put(Submit(Request("a", tuple(range(1, 25)), SamplingParams(1, temperature=0.0))))
+    serve(world.loop, inbox, told, Progress())
+    reports = [report for report in told.reports if isinstance(report, Tokens)]
+    assert [(len(report.events), report.stats.steps, report.stats.running) for report in reports] == [
+        (0, 1, 1),
+        (0, 2, 1),
+        (1, 3, 0),
+    ]

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from typer.testing import CliRunner
 
 from engine.bundle.manifest import load_manifest
 from engine.evaluation import models
-from engine.evaluation.models import EvaluatedModel
+from engine.evaluation.models import EvaluatedModel, Float32
 from server.commands import evaluation
 from server.commands.cli import app
 from server.commands.exit_codes import FAILED, INTERRUPTED
@@ -171,7 +172,11 @@ def test_a_model_that_gives_no_numbers(
 ) -> None:
     def broken(*given: Any) -> EvaluatedModel:
         model = models.open_bundle(*given)
-        return dataclasses.replace(model, logits=lambda tokens: model.logits(tokens) * np.float32("inf"))
+
+        def infinite(tokens: Sequence[int], *, first: int = 0) -> Float32:
+            return model.logits(tokens, first=first) * np.float32("inf")
+
+        return dataclasses.replace(model, logits=infinite)
 
     monkeypatch.setattr(evaluation, "open_bundle", broken)
     done = run(tmp_path, bundles("free"), "--text", text)
