@@ -427,6 +427,12 @@ def verify_hashes(folder: Path, manifest: Manifest) -> list[str]:
     return [name for name, entry in manifest.files.items() if describe_file(folder / name).sha256 != entry.sha256]
 
 
+def form_text(manifest: Manifest) -> str:
+    """How weights are stored, and how their codes were chosen: 'w4a16 good'. Without a level they were rounded to
+    nearest, or there was nothing to choose."""
+    return f"{manifest.quant} {manifest.quality.level}" if manifest.quality else manifest.quant
+
+
 def parity_text(figures: Mapping[str, float]) -> str:
     """What graphs lose against the floats, in words; '' where it was not measured."""
     if "cosine" in figures:

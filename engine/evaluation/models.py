@@ -15,7 +15,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.bundle.manifest import MANIFEST_FILE, GraphKind, Manifest, TextSpec, load_manifest
+from engine.bundle.manifest import MANIFEST_FILE, GraphKind, Manifest, TextSpec, form_text, load_manifest
 from engine.bundle.specs import ModelTask
 from engine.bundle.variant import ShapeTable, StepShape, shape_of
 from engine.compile.plan import longest_sequence
@@ -36,10 +36,7 @@ Float32 = NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class BundleFacts:
-    """form: how its weights are stored and how their codes were chosen. size: bytes on disk. longest: most tokens.
-
-    A form without a level was rounded to nearest, or has nothing to choose.
-    """
+    """form: as of `form_text`. size: bytes on disk. longest: most tokens."""
 
     manifest: Manifest
     form: str
@@ -53,8 +50,7 @@ def bundle_facts(name: str, folder: Path) -> BundleFacts:
     if reason := _unfit(manifest):
         raise BundleError(f"{name} {reason}")
     size = sum(entry.bytes for entry in manifest.files.values())
-    level = f" {manifest.quality.level}" if manifest.quality else ""
-    return BundleFacts(manifest, f"{manifest.quant}{level}", size, _longest(manifest))
+    return BundleFacts(manifest, form_text(manifest), size, _longest(manifest))
 
 
 def _unfit(manifest: Manifest) -> str:

@@ -10,12 +10,15 @@ from engine.errors import BundleError
 from engine.files import GGUF_SUFFIX
 from engine.processes import install_command
 from engine.sources.fetched import locate
-from engine.sources.resolve import Wanted, compiled, resolve_bundle
+from engine.sources.resolve import Wanted, compile_behind, compiled, is_good, resolve_bundle
+from engine.sources.retention import LaterCompilations
 
 NPU, CPU, AUTO = "npu", "cpu", "auto"
 BOTH = (f"{NPU},{CPU}", f"{CPU},{NPU}")
-NPU_QUANT = "w4a16"
-NPU_OPTIONS = (("target", "x-elite"), ("rows", (1, 32, 128)), ("context", (1024, 4096)))
+# The blocks of a GGUF file are kept where the NPU can hold them, which integer graphs cannot.
+NPU_QUANT, NPU_QUANT_OF_GGUF = "w4a16", "w4"
+# No quality is good where there is something to choose.
+NPU_OPTIONS = (("target", "x-elite"), ("rows", (1, 32, 128)), ("context", (1024, 4096)), ("quality", None))
 
 
 def devices_of(setting: str, name: str, names: Collection[str] = ()) -> str:
@@ -41,17 +44,20 @@ def devices_of(setting: str, name: str, names: Collection[str] = ()) -> str:
     return found.get(name, "")
 
 
-def bundles_for(devices: str, source: str, cache: Path, resolve: Callable[[], Path]) -> tuple[Path, Path | None]:
+def bundles_for(
+    devices: str, source: str, cache: Path, resolve: Callable[[], Path], later: LaterCompilations
+) -> tuple[Path, Path | None]:
     """The bundle of a model, and that for another device where two serve it. BundleError.
 
-    devices: what the setting says of it. resolve: the bundle that the source is without the setting.
+    devices: what the setting says of it. resolve: the bundle that the source is without the setting. later: compiles
+    for an NPU that nobody asked for by name, while the CPU serves.
     """
     if devices == AUTO:
-        devices = BOTH[0] if has_npu() else ""
+        return resolve(), _there_or_later(_for_npu(source, cache), later) if has_npu() else None
     if devices == NPU:
-        return _for_npu(source, cache), None
+        return compiled(_for_npu(source, cache)), None
     if devices in BOTH:
-        return resolve(), _for_npu(source, cache)
+        return resolve(), compiled(_for_npu(source, cache))
     if devices in ("", CPU):
         return resolve(), None
     found = resolve()
@@ -67,13 +73,22 @@ def has_npu() -> bool:
     return is_arm and importlib.util.find_spec("onnxruntime_qnn") is not None
 
 
-def _for_npu(source: str, cache: Path) -> Path:
+def _there_or_later(wanted: Wanted, later: LaterCompilations) -> Path | None:
+    """The bundle, or None while it is compiled: choosing codes takes hours for a large model."""
+    if is_good(wanted.target):
+        return compiled(wanted)
+    compile_behind(wanted, later, "the CPU serves; a bundle for the NPU is compiled behind it")
+    return None
+
+
+def _for_npu(source: str, cache: Path) -> Wanted:
     if importlib.util.find_spec("onnxruntime_qnn") is None:
         raise BundleError(f"devices: the NPU for {source} needs: {install_command('qnn')}")
     folder, name = _checkpoint(source, cache)
     # The emulator needs a binary for each variant, a device is better off with one for all.
     more = (*NPU_OPTIONS, ("share_weights", has_npu()))
-    return compiled(Wanted(folder, name, cache, NPU_QUANT, False, more))
+    quant = NPU_QUANT_OF_GGUF if folder.suffix == GGUF_SUFFIX else NPU_QUANT
+    return Wanted(folder, name, cache, quant, False, more)
 
 
 def _checkpoint(source: str, cache: Path) -> tuple[Path, str]:

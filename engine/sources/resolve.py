@@ -172,7 +172,8 @@ def _checkpoint_quant(folder: Path) -> str:
         return quant_by_size(size, LARGE_ENCODER_QUANT)
     if _is_carried(folder):
         return GGUF_QUANT
-    found, machine = generator_quant(size, usable_memory()), usable_memory()
+    machine = usable_memory()
+    found = generator_quant(size, machine)
     if found == FOUR_BITS:
         told = f"8 bits a weight would take more than half of the memory, {machine / 1e9:.1f} GB"
         print(f"{folder.name}: {told}; 4 bits are chosen, which takes long", file=sys.stderr, flush=True)
@@ -199,11 +200,16 @@ def _first_with_eight(wanted: "Wanted", later: LaterCompilations) -> Path:
         mark_used(wanted.target)
         return wanted.target
     eight = _compiled(wanted.folder, wanted.name, wanted.cache, EIGHT_BITS, wanted.lora)
+    compile_behind(wanted, later, "8 bits take more than half of the memory; 4 bits are chosen behind this bundle")
+    return eight
+
+
+def compile_behind(wanted: "Wanted", later: LaterCompilations, told: str) -> None:
+    """Compile while another bundle serves, unless another process does; told: why, for people."""
+    wanted.cache.mkdir(parents=True, exist_ok=True)
     log = wanted.target.with_name(f"{wanted.target.name}.log")
     if later.start(wanted.command(), lock_of(wanted.target), log):
-        told = "8 bits take more than half of the memory; a bundle of 4 bits is compiled behind this one"
         print(f"{wanted.name}: {told} (see {log}), and the next start serves it", file=sys.stderr, flush=True)
-    return eight
 
 
 def cache_folder(setting: str) -> Path:

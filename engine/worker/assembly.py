@@ -10,7 +10,7 @@ from pathlib import Path
 
 from engine.adapters.adapter import read_adapters
 from engine.adapters.named import named_adapters, read_salts
-from engine.bundle.manifest import Manifest, load_manifest
+from engine.bundle.manifest import Manifest, form_text, load_manifest, parity_text
 from engine.bundle.tensors import pool_window_columns
 from engine.bundle.variant import ShapeTable, pin, shape_table
 from engine.bundle.weight_files import FLOAT_BYTES
@@ -120,6 +120,8 @@ def assemble(config: EngineConfig, open_runtime: OpenRuntime = open_onnx) -> Ass
     stages = Stages(log, time.monotonic)
     with stages.stage("manifest"):
         manifest = load_manifest(folder)
+        loses = parity_text(manifest.parity)
+        log.info("weights: %s; against their floats: %s", form_text(manifest), loses or "not measured")
         config = resolve_power(config, os.cpu_count() or 1)
         config = resolve_lookup(manifest, resolve_spin(manifest, config))
     with stages.stage("shapes"):

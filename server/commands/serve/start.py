@@ -119,9 +119,10 @@ def _find(source: ModelSource, settings: Settings, cache: Path, held: ExitStack)
 
 def _served(model: _Found, cache: Path, held: ExitStack, open_engine: Callable[[EngineConfig], Engine]) -> ServedModel:
     own = replace(model.settings, model_name=model.name)
+    later = held.enter_context(LaterCompilations())
 
     def find() -> Path:
-        folder = resolve_bundle(own.engine.bundle, cache)
+        folder = resolve_bundle(own.engine.bundle, cache, later=later)
         held.enter_context(in_use(folder, cache))
         return folder
 
@@ -132,7 +133,7 @@ def _found(settings: Settings, cache: Path, held: ExitStack) -> tuple[Path, Path
     """The bundle folder of the settings, and that for another device. BundleError."""
     later, engine = held.enter_context(LaterCompilations()), settings.engine
     resolve = partial(resolve_bundle, engine.bundle, cache, lora=bool(engine.lora), later=later)
-    found = bundles_for(engine.devices, engine.bundle, cache, resolve)
+    found = bundles_for(engine.devices, engine.bundle, cache, resolve, later)
     for folder in filter(None, found):
         held.enter_context(in_use(folder, cache))
     return found

@@ -1,6 +1,8 @@
 """What the setting `devices` stands for."""
 
 import importlib.util
+import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -9,6 +11,7 @@ from engine.errors import BundleError
 from engine.sources import devices
 from engine.sources.devices import bundles_for, devices_of
 from engine.sources.resolve import Wanted
+from engine.sources.retention import LaterCompilations
 from tests.bundles import Bundles
 
 
@@ -44,24 +47,27 @@ def test_a_model_that_is_not_there_is_named() -> None:
 
 def test_a_word_that_is_no_device_is_told_with_those_that_are(tmp_path: Path) -> None:
     with pytest.raises(BundleError, match="devices is npu, cpu, npu,cpu, auto or another bundle: gpu does not exist"):
-        bundles_for("gpu", "demo", tmp_path, resolved)
+        bundles_for("gpu", "demo", tmp_path, resolved, LaterCompilations())
 
 
 @pytest.mark.parametrize("devices", ["", "cpu"])
 def test_one_device_as_the_bundle_is(devices: str, tmp_path: Path) -> None:
-    assert bundles_for(devices, "demo", tmp_path, resolved) == (resolved(), None)
+    assert bundles_for(devices, "demo", tmp_path, resolved, LaterCompilations()) == (resolved(), None)
 
 
 def test_another_bundle_is_named(bundles: Bundles, tmp_path: Path) -> None:
-    assert bundles_for(str(bundles("free")), "demo", tmp_path, resolved) == (resolved(), bundles("free"))
+    assert bundles_for(str(bundles("free")), "demo", tmp_path, resolved, LaterCompilations()) == (
+        resolved(),
+        bundles("free"),
+    )
 
 
 def test_auto_is_one_device_where_there_is_no_npu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(devices, "has_npu", lambda: False)
-    assert bundles_for("auto", "demo", tmp_path, resolved) == (resolved(), None)
+    assert bundles_for("auto", "demo", tmp_path, resolved, LaterCompilations()) == (resolved(), None)
 
 
-@pytest.mark.parametrize("setting", ["npu,cpu", "cpu,npu", "auto", "npu"])
+@pytest.mark.parametrize("setting", ["npu,cpu", "cpu,npu", "npu"])
 def test_what_an_npu_needs_is_compiled_of_the_checkpoint(
     setting: str, bundles: Bundles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -73,16 +79,49 @@ def test_what_an_npu_needs_is_compiled_of_the_checkpoint(
         return tmp_path
 
     monkeypatch.setattr(devices, "compiled", compiled)
-    found = bundles_for(setting, str(bundles.source), tmp_path, resolved)
+    found = bundles_for(setting, str(bundles.source), tmp_path, resolved, LaterCompilations())
     assert found == ((tmp_path, None) if setting == "npu" else (resolved(), tmp_path))
     (wanted,) = asked
     assert wanted.folder == bundles.source and wanted.quant == "w4a16"
     assert dict(wanted.more)["target"] == "x-elite" and dict(wanted.more)["share_weights"] is True
+    assert json.loads(wanted.command()[-1])["quality"] is None  # the compiler's default: codes are chosen
     with pytest.raises(BundleError, match="is no checkpoint that could be compiled for the NPU"):
-        bundles_for(setting, str(bundles("segments")), tmp_path, resolved)
+        bundles_for(setting, str(bundles("segments")), tmp_path, resolved, LaterCompilations())
+
+
+def test_blocks_of_a_file_are_kept_for_the_npu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Wanted] = []
+
+    def compiled(wanted: Wanted) -> Path:
+        asked.append(wanted)
+        return tmp_path
+
+    monkeypatch.setattr(devices, "compiled", compiled)
+    (file := tmp_path / "model.gguf").write_bytes(b"GGUF")
+    bundles_for("npu", str(file), tmp_path, resolved, LaterCompilations())
+    assert [(wanted.folder, wanted.quant) for wanted in asked] == [(file, "w4")]
+
+
+def test_with_auto_the_cpu_serves_until_the_other_bundle_is_there(
+    bundles: Bundles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(devices, "has_npu", lambda: True)
+    made = [sys.executable, "-c", "print('chosen')"]
+    monkeypatch.setattr(Wanted, "command", lambda wanted: made)
+    with LaterCompilations() as later:
+        assert bundles_for("auto", str(bundles.source), tmp_path, resolved, later) == (resolved(), None)
+        assert later.wait() == [0]
+    (log,) = tmp_path.glob("*-w4a16-*.log")
+    assert log.read_text().split() == ["chosen"]
+    told = f"the CPU serves; a bundle for the NPU is compiled behind it (see {log}), and the next start serves it"
+    assert told in capsys.readouterr().err
+    monkeypatch.setattr(devices, "is_good", lambda folder: True)
+    monkeypatch.setattr(devices, "compiled", lambda wanted: wanted.target)
+    first, second = bundles_for("auto", str(bundles.source), tmp_path, resolved, later)
+    assert first == resolved() and second is not None and second.with_name(f"{second.name}.log") == log
 
 
 def test_without_its_package_there_is_no_npu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(BundleError, match=r"devices: the NPU for demo needs: .*hexserve\[qnn\]"):
-        bundles_for("npu,cpu", "demo", tmp_path, resolved)
+        bundles_for("npu,cpu", "demo", tmp_path, resolved, LaterCompilations())

@@ -49,8 +49,9 @@ def test_a_start_is_logged_stage_by_stage(bundles: Bundles, tmp_path: Path, capl
         assemble(replace(CONFIG, bundle=str(bundles("fixed")))).runtime.close()
     *begun, last = [record.message for record in caplog.records]
     memory = [message for message in begun if message.startswith("memory: ")]
-    assert len(memory) == 1 and begun.index(memory[0]) == 2  # before anything is loaded
+    assert len(memory) == 1 and begun.index(memory[0]) == 3  # before anything is loaded
     begun.remove(memory[0])
+    assert begun.pop(1).startswith("weights: fp32; against their floats: top-1 100.0 %, KL 0.00e+00")
     assert begun == [f"start: {stage}" for stage in stages]
     times = re.fullmatch(r"started in \d+\.\d\d s: (.*)", last)
     assert times is not None
@@ -62,7 +63,7 @@ def test_a_start_is_logged_stage_by_stage(bundles: Bundles, tmp_path: Path, capl
     rehash(tmp_path)
     with caplog.at_level(logging.DEBUG, "hexserve.worker"), pytest.raises(BundleError, match="cannot be loaded"):
         assemble(replace(CONFIG, bundle=str(tmp_path)))
-    told = [record.message for record in caplog.records if not record.message.startswith("memory: ")]
+    told = [record.message for record in caplog.records if not record.message.startswith(("memory: ", "weights: "))]
     assert told == [f"start: {stage}" for stage in stages[:3]]
 
 

@@ -27,7 +27,7 @@ def test_8_bits_serve_first_where_they_fit(
     with LaterCompilations() as later:
         found = load_manifest(resolve_bundle(str(tiny_checkpoint), tmp_path, later=later))
         assert found.quant == first
-        told = "a bundle of 4 bits is compiled behind this one" in capsys.readouterr().err
+        told = "4 bits are chosen behind this bundle" in capsys.readouterr().err
         assert told == (share == 0.6)
         assert later.wait() == [0] * told
     with LaterCompilations() as later:
