@@ -1,7 +1,7 @@
 """The pictures of the page in docs/how-to/. `python -m tests.clients.page_pictures docs/how-to` draws them again.
 
-The answers in the first two are those of the obedient model, which says what it is told; the third is the demo model,
-computed in graphs of fixed shapes while seven others ask it too.
+The first is demo-vision, asked about a drawn scene. The answers in the second are those of the obedient model, which
+says what it is told. The third is the demo model in graphs of fixed shapes, which four others ask too.
 """
 
 import subprocess
@@ -12,15 +12,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import cycle
 from pathlib import Path
+from random import Random
 
 import httpx
 
 from tests.clients.environments import run_client
 from tests.clients.servers import ROOT, Servers
 from tests.live import LiveServer, serving
+from tools.demo_vision.scenes import draw_scene
 
 NAMES = ("page-light.png", "page-dark.png", "page-steps.png")
-OTHERS = 7
+SHAPES = 38  # the seed of a scene with a square, a triangle and a circle
+OTHERS = 4
 ANIMALS = ("fox", "bear", "bird", "cat", "mouse", "fish", "owl")
 
 
@@ -30,7 +33,10 @@ def draw(folder: Path, servers: Servers, work: Path) -> None:
     words = ["compile", "demo", "--rows", "1,8,32", "--context", "256,1024", "--output", str(bundle)]
     subprocess.run([sys.executable, "-m", "server", *words], cwd=ROOT, check=True, capture_output=True)
     with serving("--bundle", str(bundle), "--model-name", "demo", "--lookup-rows", "3") as live, asked(live):
-        variables = {**servers.variables(("thinks",)), "STEPS_URL": f"{live.url}/v1", "SCREENSHOTS": str(folder)}
+        scene = work / "scene.png"
+        draw_scene(Random(SHAPES)).image.save(scene)
+        places = {"STEPS_URL": f"{live.url}/v1", "SCREENSHOTS": str(folder), "SCENE": str(scene)}
+        variables = {**servers.variables(("thinks", "sees")), **places}
         done = run_client("page", variables, "screenshots.py")
     if done.code:
         raise RuntimeError(f"{done.output}\n{done.errors}")

@@ -32,7 +32,7 @@ export async function* chatChunks(body, signal) {
 }
 
 /** The events of GET /v1/steps of a model. */
-export async function* passEvents(model, signal) {
+export async function* stepEvents(model, signal) {
   const query = model ? `?model=${encodeURIComponent(model)}` : ''
   yield* read(await ask(`v1/steps${query}`, { signal }))
 }

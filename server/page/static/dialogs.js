@@ -4,7 +4,7 @@ import { readTools } from './conversation.js'
 import { el, iconButton } from './elements.js'
 
 /** Open a dialog of some content; the promise gives what `read()` returns, or null when it was closed. */
-function ask(title, content, { yes, read = () => true, check = () => '', isDanger = false }) {
+export function ask(title, content, { yes, read = () => true, check = () => '', isDanger = false }) {
   return new Promise((answer) => {
     const failure = el('p', { class: 'failure', role: 'alert', hidden: true })
     const close = () => dialog.close()

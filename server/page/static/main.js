@@ -52,12 +52,14 @@ class Page {
     })
     this.pictures = new Pictures({
       list: byId('pictures'),
-      button: byId('add-picture'),
+      buttons: byId('adding'),
+      choose: byId('add-picture'),
+      camera: byId('take-picture'),
       input: byId('picture-file'),
       field: byId('prompt'),
       area: byId('frame'),
       changed: () => this.composer.refresh(),
-      failed: (text) => this.#tell(text),
+      failed: (text, action) => this.#tell(text, action),
     })
     const close = () => this.showSteps(false)
     this.panel = new StepPanel(byId('steps'), { model: () => this.current.model, isDark, closed: close })

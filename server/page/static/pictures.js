@@ -1,5 +1,6 @@
-// Images that go with the next message: chosen, dropped or pasted, shown beside the field until they are sent.
+// Images that go with the next message: chosen, dropped, pasted or taken by the camera, shown beside the field until they are sent.
 
+import { takePicture } from './camera.js'
 import { el, icon } from './elements.js'
 
 const KINDS = ['image/png', 'image/jpeg', 'image/webp', 'image/gif']
@@ -7,14 +8,16 @@ const MOST = 8
 const LONGEST = 1024 // pixels of a side; conversations are kept in the browser's storage
 const KEPT_BYTES = 200_000 // a small file is sent as it is
 
-/** Calls `changed()` when one comes or goes, `failed(text)` for what cannot be read, '' before the next ones. */
+/** Calls `changed()` when one comes or goes, `failed(text, [label, does])` for what cannot be had, '' before the next ones. */
 export class Pictures {
   #urls = []
+  #isTaking = false
 
-  constructor({ list, button, input, field, area, changed, failed }) {
-    Object.assign(this, { list, button, changed, failed })
+  constructor({ list, buttons, choose, camera, input, field, area, changed, failed }) {
+    Object.assign(this, { list, buttons, choose, input, changed, failed })
     this.isOffered = false
-    button.addEventListener('click', () => input.click())
+    choose.addEventListener('click', () => input.click())
+    camera.addEventListener('click', () => this.#photograph())
     input.addEventListener('change', async () => {
       await this.#take(input.files)
       input.value = ''
@@ -33,7 +36,7 @@ export class Pictures {
   /** Only a model that sees is offered images; those that wait for another one go. */
   offer(isOffered) {
     this.isOffered = isOffered
-    this.button.hidden = !isOffered
+    this.buttons.hidden = !isOffered
     if (!isOffered) this.take()
   }
 
@@ -43,6 +46,19 @@ export class Pictures {
     this.#urls = []
     this.#show()
     return taken
+  }
+
+  async #photograph() {
+    if (this.#isTaking) return
+    this.#isTaking = true
+    this.failed('')
+    try {
+      const file = await takePicture()
+      if (file && this.isOffered) await this.#take([file])
+    } catch (error) {
+      this.failed(error.message, ['Choose images', () => this.input.click()])
+    }
+    this.#isTaking = false
   }
 
   #given(event, transfer) {
@@ -80,7 +96,7 @@ export class Pictures {
     const remove = () => {
       this.#urls.splice(place, 1)
       this.#show()
-      this.button.focus()
+      this.choose.focus()
     }
     const button = el('button', { type: 'button', 'aria-label': label, title: label, onclick: remove }, icon('close'))
     return el('li', {}, picture(url, place), button)

@@ -1,6 +1,6 @@
 // The panel beside the chat: figures, the picture of the steps, and what one of them was.
 
-import { passEvents } from './api.js'
+import { stepEvents } from './api.js'
 import { el, icon, iconButton } from './elements.js'
 import { describe, StepHistory } from './step_history.js'
 import { drawSample, StepPicture } from './step_picture.js'
@@ -91,7 +91,7 @@ export class StepPanel {
     )
     this.used = el('div', {})
     const range = { 'aria-valuemin': '0', 'aria-valuemax': '0', 'aria-valuenow': '0' }
-    this.meter = el('div', { class: 'meter', role: 'meter', 'aria-label': 'Columns in use', ...range }, this.used)
+    this.meter = el('div', { class: 'meter', role: 'meter', 'aria-label': 'KV slots in use', ...range }, this.used)
     this.slots = el('span', { text: '–' })
     const slots = el('div', { class: 'columns' }, el('span', { text: 'KV slots' }), this.meter, this.slots)
     this.summary = el('p', { class: 'unseen', id: 'steps-summary' })
@@ -132,7 +132,7 @@ export class StepPanel {
   async #follow(control) {
     let wait = AGAIN_MS
     try {
-      for await (const event of passEvents(this.model(), control.signal)) {
+      for await (const event of stepEvents(this.model(), control.signal)) {
         this.state.textContent = ''
         this.#history.take(event, performance.now())
         this.redraw()

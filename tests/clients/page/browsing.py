@@ -5,10 +5,13 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from checking import base_url
 from chromium import find_chromium
+from painting import disc_film
 from playwright.sync_api import Browser, ConsoleMessage, Locator, Page, Playwright, Request, expect, sync_playwright
 
 KEY = os.environ.get("OPENAI_API_KEY", "")
@@ -23,13 +26,22 @@ def _playwright() -> Playwright:
 
 
 @cache
+def _folder() -> TemporaryDirectory[str]:
+    return TemporaryDirectory()
+
+
+@cache
 def browser() -> Browser:
-    """One browser for all checks. It runs without its sandbox, which root and containers do not have."""
+    """One browser for all checks. It runs without its sandbox, which root and containers do not have; its camera sees
+    a red disc."""
     found = find_chromium()
+    film = Path(_folder().name) / "film.y4m"
+    film.write_bytes(disc_film())
+    camera = ["--use-fake-device-for-media-stream", f"--use-file-for-fake-video-capture={film}"]
     return _playwright().chromium.launch(
         executable_path=found.program,
         env={**os.environ, **found.variables},
-        args=["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"],
+        args=["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", *camera],
     )
 
 
@@ -37,6 +49,7 @@ def close_browser() -> None:
     """Let the browser end."""
     browser().close()
     _playwright().stop()
+    _folder().cleanup()
 
 
 class Tab:

@@ -4,12 +4,15 @@
 
 import json
 import re
+from base64 import b64encode
 from pathlib import Path
 from typing import Any
 
 import axe_playwright_python
 from browsing import KEY, Tab, close_browser, expect, tab
 from checking import check, run
+from painting import disc_png
+from playwright.sync_api import Locator
 
 AXE = (Path(axe_playwright_python.__file__).parent / "axe.min.js").read_text(encoding="utf-8")
 TOOL = {
@@ -130,18 +133,11 @@ def an_edit_branches_the_conversation() -> None:
         expect(it.page.locator(".said")).to_have_text("say: other")
 
 
-PAINTED = """async (kind) => {
-  const canvas = new OffscreenCanvas(2400, 2400)
-  const pencil = canvas.getContext('2d')
-  pencil.fillStyle = 'white'
-  pencil.fillRect(0, 0, 2400, 2400)
-  pencil.fillStyle = 'rgb(215, 30, 35)'
-  pencil.beginPath()
-  pencil.arc(1200, 1200, 360, 0, 7)
-  pencil.fill()
+GIVEN = """([way, file]) => {
+  const bytes = Uint8Array.from(atob(file), (letter) => letter.charCodeAt(0))
   const files = new DataTransfer()
-  files.items.add(new File([await canvas.convertToBlob()], 'circle.png', { type: 'image/png' }))
-  if (kind === 'paste') {
+  files.items.add(new File([bytes], 'disc.png', { type: 'image/png' }))
+  if (way === 'paste') {
     const event = new ClipboardEvent('paste', { clipboardData: files, bubbles: true, cancelable: true })
     document.getElementById('prompt').dispatchEvent(event)
   } else {
@@ -149,40 +145,105 @@ PAINTED = """async (kind) => {
     document.getElementById('thread').dispatchEvent(event)
   }
 }"""
+WATCH_CAMERA = """() => {
+  const open = navigator.mediaDevices.getUserMedia.bind(navigator.mediaDevices)
+  navigator.mediaDevices.getUserMedia = async (wanted) => (window.stream = await open(wanted))
+}"""
+CAMERA_STATES = "stream.getTracks().map((track) => track.readyState)"
+NO_CAMERA = """() => {
+  navigator.mediaDevices.getUserMedia = () => Promise.reject(new DOMException("", "NotFoundError"))
+}"""
+
+
+def give(it: Tab, way: str) -> None:
+    """Drop or paste a large picture."""
+    it.page.evaluate(GIVEN, [way, b64encode(disc_png(2400, 2400)).decode()])
+
+
+def waiting_pictures(it: Tab) -> Locator:
+    return it.page.get_by_role("list", name="Images of the next message").get_by_role("img")
+
+
+def choose(it: Tab, button: str, name: str, kind: str, data: bytes) -> None:
+    """Choose a file behind a button."""
+    with it.page.expect_file_chooser() as choosing:
+        it.button(button).click()
+    choosing.value.set_files([{"name": name, "mimeType": kind, "buffer": data}])
 
 
 @check
 def images_are_dropped_pasted_and_chosen() -> None:
     with tab("sees", has_key=False) as it:
         it.ready()
-        waiting = it.page.get_by_role("list", name="Images of the next message").get_by_role("img")
+        waiting = waiting_pictures(it)
         for count, way in enumerate(("drop", "paste"), 1):
-            it.page.evaluate(PAINTED, way)
+            give(it, way)
             expect(waiting).to_have_count(count)
         it.button("Remove image 1").click()
         expect(waiting).to_have_count(1)
         it.ask("What do you see?")
-        expect(it.answered()).to_contain_text("circle")
+        expect(it.answered()).to_contain_text("red circle")
         sent = it.page.locator("article.user").last
         expect(sent.get_by_role("img")).to_have_count(1)
         expect(waiting).to_have_count(0)
-        file = {"name": "circle.txt", "mimeType": "text/plain", "buffer": b"no image"}
-        it.page.locator("#picture-file").set_input_files([file])
-        expect(it.page.get_by_role("alert")).to_have_text("circle.txt is no PNG, JPEG, WebP or GIF image.")
-        it.page.locator("#picture-file").set_input_files([{**file, "name": "circle.png", "mimeType": "image/png"}])
-        expect(it.page.get_by_role("alert")).to_have_text("circle.png is not an image that can be read.")
+        choose(it, "Add images", "disc.txt", "text/plain", b"no image")
+        expect(it.page.get_by_role("alert")).to_have_text("disc.txt is no PNG, JPEG, WebP or GIF image.")
+        choose(it, "Add images", "disc.png", "image/png", b"no image")
+        expect(it.page.get_by_role("alert")).to_have_text("disc.png is not an image that can be read.")
+        choose(it, "Add images", "disc.png", "image/png", disc_png(200, 200))
+        expect(it.page.get_by_role("alert")).to_have_count(0)
+        expect(waiting).to_have_count(1)
+        it.ask("What do you see?")
+        expect(it.answered(2)).to_contain_text("red circle")
         it.page.reload()
         it.ready()
-        expect(it.page.locator("article.user").get_by_role("img")).to_have_count(1)
-        with it.page.expect_file_chooser():
-            it.button("Add images").click()
+        expect(it.page.locator("article.user").get_by_role("img")).to_have_count(2)
+
+
+@check
+def a_picture_is_taken_by_the_camera() -> None:
+    with tab("sees", has_key=False, permissions=["camera"]) as it:
+        it.ready()
+        it.page.evaluate(WATCH_CAMERA)
+        for key, count in (("Escape", 0), ("Enter", 1)):
+            it.button("Take a picture").press("Enter")
+            dialog = it.page.get_by_role("dialog", name="Camera")
+            expect(dialog.get_by_label("What the camera sees")).to_have_js_property("readyState", 4)
+            expect(it.button("Take picture", dialog)).to_be_focused()
+            assert not (found := violations(it, "camera")), found
+            it.page.keyboard.press(key)
+            expect(dialog).to_have_count(0)
+            expect(waiting_pictures(it)).to_have_count(count)
+            assert it.page.evaluate(CAMERA_STATES) == ["ended"]
+            expect(it.button("Take a picture")).to_be_focused()
+        with it.page.expect_request("**/chat/completions") as asking:
+            it.ask("What do you see?")
+        [image, _] = asking.value.post_data_json["messages"][-1]["content"]
+        assert image["image_url"]["url"].startswith("data:image/"), image
+        expect(it.answered()).to_contain_text("red circle")
+
+
+@check
+def without_a_camera_the_page_says_why_and_takes_files() -> None:
+    with tab("sees", has_key=False, permissions=["clipboard-read"]) as it:
+        it.ready()
+        told = it.page.get_by_role("alert")
+        it.button("Take a picture").click()
+        expect(told).to_contain_text("This page is not allowed to use the camera.")
+        it.page.evaluate(NO_CAMERA)
+        it.button("Take a picture").click()
+        expect(told).to_contain_text("This device has no camera.")
+        choose(it, "Choose images", "disc.png", "image/png", disc_png(200, 200))
+        expect(told).to_have_count(0)
+        expect(waiting_pictures(it)).to_have_count(1)
 
 
 @check
 def a_model_that_sees_nothing_is_offered_no_images() -> None:
     with tab() as it:
-        it.page.evaluate(PAINTED, "paste")
-        expect(it.button("Add images")).to_be_hidden()
+        give(it, "paste")
+        for button in ("Add images", "Take a picture"):
+            expect(it.button(button)).to_be_hidden()
         expect(it.page.get_by_role("list", name="Images of the next message")).to_be_hidden()
 
 

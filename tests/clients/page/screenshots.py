@@ -1,32 +1,18 @@
-"""Writes docs/how-to/page-light.png, page-dark.png and page-steps.png into the folder that SCREENSHOTS names."""
+"""Writes docs/how-to/page-light.png, page-dark.png and page-steps.png into the folder that SCREENSHOTS names.
+
+Each PNG has the page's words in its text `Labels`: a test compares them with those of today's page.
+"""
 
 import json
 import os
 from pathlib import Path
 
-from browsing import Tab, close_browser, tab
+from browsing import Tab, close_browser, expect, tab
+from painting import chunk
 
 FOLDER = Path(os.environ["SCREENSHOTS"])
 FRAME = {"viewport": {"width": 1240, "height": 790}, "device_scale_factor": 1.25}
 TITLES = ("Names for a cat", "Packing list for three days", "Why is the sky blue?")
-QUESTION = "Compare three ways to sort a list, with a short example."
-ANSWER = """They differ in time, and in whether equal items keep their order.
-
-| way | time | keeps the order |
-|---|--:|:-:|
-| insertion sort | n² | yes |
-| merge sort | n log n | yes |
-| heap sort | n log n | no |
-
-For short lists **insertion sort** is hard to beat:
-
-```python
-def insertion_sort(items: list[int]) -> None:
-    for end in range(1, len(items)):
-        item = items.pop(end)
-        items.insert(bisect_right(items, item, hi=end), item)
-```
-"""
 WEATHER = "What should I wear in Oslo today?"
 TOOL = {
     "name": "weather",
@@ -36,75 +22,100 @@ TOOL = {
 RESULT = '{"temperature": 4, "wind": "strong", "rain": "from noon"}'
 ADVICE = """Layers: it is **4 °C**, windy, and it will rain from noon.
 
-1. a warm jacket that keeps the wind out
-2. gloves and a hat
-3. shoes that stay dry"""
+| hours | wear |
+|---|---|
+| before noon | a warm jacket, gloves |
+| after noon | a hat, shoes that stay dry |
+"""
+# What is painted, measured or said by a model differs from one drawing to the next.
+LABELS = """() => {
+  const varies = '.prose, .facts, .reasoning > summary, .unseen, .detail, .panel-state'
+  const shown = [...document.querySelectorAll('body *')].filter((e) => e.checkVisibility() && !e.closest(varies))
+  const own = (e) => [...e.childNodes].filter((node) => node.nodeType === Node.TEXT_NODE).map((node) => node.data)
+  const texts = shown.flatMap((e) => [e.ariaLabel ?? '', e.placeholder ?? '', ...own(e)])
+  return [...new Set(texts.map((text) => text.trim().replace(/\\d[\\d.,]*/g, '#')))].sort()
+}"""
 
-# Presses the button when at least four run: a click from here would come too late.
-PAUSE_WHEN_BUSY = """() => new Promise((done) => {
-  const queue = [...document.querySelectorAll('.figure')].find((figure) => figure.textContent.includes('running'))
-  const look = () => {
-    if (!/[4-9] [+]/.test(queue.textContent)) return
-    watching.disconnect()
-    document.querySelector('[aria-label="Pause"]').click()
-    requestAnimationFrame(() => requestAnimationFrame(done))
+# Presses the button when the last steps have all that the page can draw: a click from here would come too late.
+PAUSE_WHEN_VARIED = """async () => {
+  const { stepEvents } = await import('/page/api.js')
+  const ends = new AbortController()
+  let last = []
+  for await (const { steps } of stepEvents('demo', ends.signal)) {
+    last = [...last, ...steps].slice(-25)
+    const parts = last.flatMap((step) => step.segments)
+    const isFull = (step) => step.segments.reduce((sum, { rows }) => sum + rows, 0) === step.rows
+    const isVaried =
+      new Set(parts.map(({ sequence }) => sequence)).size > 3 &&
+      parts.some(({ kind, rows }) => kind === 'prefill' && rows > 8) &&
+      parts.some(({ accepted }) => accepted) &&
+      parts.some(({ guesses, accepted }) => guesses > accepted) &&
+      !last.every(isFull)
+    if (isVaried) break
   }
-  const watching = new MutationObserver(look)
-  watching.observe(queue, { childList: true, subtree: true, characterData: true })
-})"""
+  document.querySelector('[aria-label="Pause"]').click()
+  ends.abort()
+  await new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))
+}"""
 
 
-def told(it: Tab, answers: dict[str, str], tools: str = "") -> None:
-    """Say in the settings what the obedient model shall answer."""
-    it.button("Settings of this conversation").click()
-    it.page.get_by_label("System prompt").fill(f"answers: {json.dumps(answers)}")
-    it.page.get_by_label("Tools", exact=True).fill(tools)
-    it.button("Save").click()
+def draw(it: Tab, name: str) -> None:
+    """Write what is seen, and the words that stand there."""
+    it.page.mouse.move(620, 400)
+    png, words = it.page.screenshot(), json.dumps(it.page.evaluate(LABELS)).encode()
+    end = png.rindex(chunk(b"IEND", b""))
+    (FOLDER / name).write_bytes(png[:end] + chunk(b"tEXt", b"Labels\0" + words) + png[end:])
 
 
-def earlier(it: Tab) -> None:
-    """Conversations that are there already."""
-    for title in TITLES:
-        it.ask(title)
-        it.answered()
-        it.button("New chat").click()
-
-
-def chat(scheme: str) -> None:
-    """A conversation with reasoning, a table and code; in the dark one a tool is called."""
-    with tab("thinks", color_scheme=scheme, **FRAME) as it:
+def images() -> None:
+    """A conversation about an image, in the light theme."""
+    with tab("sees", has_key=False, **FRAME) as it:
+        it.ready()
         it.button("Close the steps").click()
-        earlier(it)
-        if scheme == "light":
-            told(it, {QUESTION: ANSWER})
-            it.ask(QUESTION)
-        else:
-            told(it, {WEATHER: ADVICE}, json.dumps([TOOL]))
-            it.ask(WEATHER)
+        it.page.locator("#picture-file").set_input_files(os.environ["SCENE"])
+        expect(it.page.get_by_role("list", name="Images of the next message").get_by_role("img")).to_have_count(1)
+        for count, question in enumerate(("What do you see?", "What color is the triangle?"), 1):
+            it.ask(question)
+            it.answered(count)
+        draw(it, "page-light.png")
+
+
+def tools() -> None:
+    """A conversation with reasoning, a called tool and a table, in the dark theme."""
+    with tab("thinks", color_scheme="dark", **FRAME | {"viewport": {"width": 1240, "height": 890}}) as it:
+        it.button("Close the steps").click()
+        for title in TITLES:
+            it.ask(title)
             it.answered()
-            it.page.get_by_label("Result of weather", exact=True).fill(RESULT)
-            it.button("Send result").click()
-            it.answered(2)
-        it.answered(1 if scheme == "light" else 2)
-        it.page.locator("#scroll").evaluate("(place) => { place.scrollTop = 0 }")
-        it.page.mouse.move(620, 400)
-        it.page.screenshot(path=FOLDER / f"page-{scheme}.png")
+            it.button("New chat").click()
+        it.button("Settings of this conversation").click()
+        it.page.get_by_label("System prompt").fill(f"answers: {json.dumps({WEATHER: ADVICE})}")
+        it.page.get_by_label("Tools", exact=True).fill(json.dumps([TOOL]))
+        it.button("Save").click()
+        it.ask(WEATHER)
+        it.answered()
+        it.page.get_by_label("Result of weather", exact=True).fill(RESULT)
+        it.button("Send result").click()
+        it.answered(2)
+        draw(it, "page-dark.png")
 
 
 def steps() -> None:
     """The picture while others are served too."""
     with tab("steps", has_key=False, **FRAME) as it:
         it.ready()
-        it.ask("Tell me a short story.")
-        it.answered(1)
-        it.ask("Tell me another story.")
-        it.answered(2)
-        it.page.evaluate(PAUSE_WHEN_BUSY)
-        it.page.screenshot(path=FOLDER / "page-steps.png")
+        it.button("Settings of this conversation").click()
+        it.page.get_by_label("Temperature").fill("0")
+        it.button("Save").click()
+        for count, question in enumerate(("Tell me a short story.", "What is the capital of France?"), 1):
+            it.ask(question)
+            it.answered(count)
+        it.page.evaluate(PAUSE_WHEN_VARIED)
+        draw(it, "page-steps.png")
 
 
 if __name__ == "__main__":
-    chat("light")
-    chat("dark")
+    images()
+    tools()
     steps()
     close_browser()
