@@ -31,11 +31,11 @@ class GivenImage:
                 "elsewhere (setting `media`).",
                 self.param,
             )
-        most = LIMITS.most_bytes
-        if len(self.url) - head.end() > most * 4 // 3 + 4:
-            raise InvalidRequest(f"'{self.param}' is larger than {most} bytes.", self.param)
+        encoded = self.url[head.end() :]
+        if len(encoded.rstrip("=")) * 3 // 4 > LIMITS.most_bytes:
+            raise InvalidRequest(f"'{self.param}' is larger than {LIMITS.most_bytes} bytes.", self.param)
         try:
-            content = base64.b64decode(self.url[head.end() :], validate=True)
+            content = base64.b64decode(encoded, validate=True)
         except (binascii.Error, ValueError):
             raise InvalidRequest(f"'{self.param}' is not base64.", self.param) from None
         return Picture(content, is_small=self.detail == "low")

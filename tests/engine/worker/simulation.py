@@ -18,6 +18,7 @@ from engine.core.sequence import Sequence as Progress
 from engine.core.speculation import Drafter, PromptLookup
 from engine.grammar.masks import GrammarFailed, GrammarMasks
 from engine.request import FinishReason, GuessCounts, Pooling, Request, SamplingParams, TokenLogprob
+from engine.worker.images import ImageQueue
 from engine.worker.step import EngineLoop
 from tests.engine.fake_runtime import FakeRuntime, expected_token
 from tests.engine.worker.fused_runtime import FusedFake
@@ -183,6 +184,7 @@ def simulate(
     block: int = BLOCK,
     drafter: Drafter | None = None,
     forecasts: ForecastShape | None = None,
+    images: ImageQueue | None = None,
     **rules: object,
 ) -> Simulation:
     """Build a simulation; `rules` are fields of `Rules`, instead of PLAIN_RULES. block: columns of one.
@@ -211,5 +213,5 @@ def simulate(
         runtime.window = window
     ticks = iter(range(10**9))
     masks = masks or GrammarMasks(no_tokenizer)
-    loop = EngineLoop(scheduler, runtime, lambda: float(next(ticks)), masks, drafter=drafter)
+    loop = EngineLoop(scheduler, runtime, lambda: float(next(ticks)), masks, drafter=drafter, images=images)
     return Simulation(loop, runtime)

@@ -8,13 +8,15 @@ import pytest
 from engine.errors import StepFailed
 from engine.request import PromptImage, Request, SamplingParams
 from engine.worker.images import ImageQueue
+from tests.engine.worker.simulation import by_hand, fixed, simulate
 
 ROWS = 64
+GUARD_S = 30.0
 
 
 def request(name: str, *digests: bytes) -> Request:
     images = tuple(PromptImage(index * 4, 4, digest, b"pixels") for index, digest in enumerate(digests))
-    return Request(name, (7,) * 16, SamplingParams(4), images=images)
+    return Request(name, (7,) * 16, SamplingParams(4, temperature=0.0), images=images)
 
 
 class Bench:
@@ -23,11 +25,13 @@ class Bench:
     def __init__(self, kept_bytes: int = 1 << 20) -> None:
         self.encoded: list[bytes] = []
         self.added: list[Request] = []
+        self.has_begun = threading.Event()
         self.may_go_on = threading.Event()
         self.queue = ImageQueue(self.encode, kept_bytes)
 
     def encode(self, image: PromptImage) -> bytes:
-        self.may_go_on.wait()
+        self.has_begun.set()
+        self.may_go_on.wait(GUARD_S)
         self.encoded.append(image.digest)
         if image.digest == b"bad":
             raise StepFailed("the vision graph failed")
@@ -93,3 +97,42 @@ def test_the_least_recently_used_rows_go_first(bench: Bench) -> None:
         bench.settle()
     assert bench.encoded == [b"x", b"y", b"z", b"y"]
     bench.queue.close()
+
+
+def test_decodes_go_on_while_an_image_is_encoded(bench: Bench) -> None:
+    """Every step gives a token of those that decode and a new prompt is read, however long the encoder takes."""
+    world = simulate(fixed((32, 480)), images=bench.queue)
+    world.submit("decoding", (1, 2, 3), 60)
+    world.step()
+    seeing = request("seeing", b"x")
+    world.loop.add(seeing, (), 1, now_s=0.0)
+    assert bench.has_begun.wait(GUARD_S)
+    world.submit("later", (4, 5, 6), 5)
+    for tokens in range(2, 42):
+        world.step()
+        assert len(world.outputs["decoding"]) == tokens
+    assert world.outputs["later"] == by_hand((4, 5, 6), 5)
+    assert bench.encoded == [] and "seeing" not in world.outputs
+    bench.may_go_on.set()
+    while world.loop.has_work:
+        world.step()
+    assert world.outputs["decoding"] == by_hand((1, 2, 3), 60)
+    assert world.outputs["seeing"] == by_hand(seeing.prompt_ids, seeing.params.max_tokens)
+    assert world.failures == {}
+
+
+def test_a_loop_waits_for_its_images_alone(bench: Bench) -> None:
+    """It has work but no step; who leaves meanwhile is heard of no more, and a failure is told of."""
+    world = simulate(fixed((32, 480)), images=bench.queue)
+    world.loop.add(request("seeing", b"x"), (), 1, now_s=0.0)
+    world.loop.add(request("bad", b"bad"), (), 1, now_s=0.0)
+    world.loop.add(request("gone", b"y"), (), 1, now_s=0.0)
+    assert bench.has_begun.wait(GUARD_S) and world.loop.has_work
+    world.step()
+    assert not world.runtime.steps and world.outputs == {}
+    world.loop.abort("gone")
+    bench.may_go_on.set()
+    while world.loop.has_work:
+        world.step()
+    assert list(world.outputs) == ["seeing"] and list(world.failures) == ["bad"]
+    assert bench.encoded == [b"x", b"bad"]

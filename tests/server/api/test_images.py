@@ -75,6 +75,24 @@ async def test_a_model_of_text_refuses_it_by_name(
     assert not engine.chats
 
 
+@pytest.mark.parametrize("detail", ["original", "LOW", 1])
+async def test_a_detail_that_is_not_honoured_is_refused_by_name(
+    client: httpx.AsyncClient, engine: ScriptedEngine, detail: object
+) -> None:
+    engine.see(IDEFICS)
+    image = {"type": "image_url", "image_url": {"url": URL, "detail": detail}}
+    bodies: list[tuple[str, dict[str, Any], str]] = [
+        ("/v1/chat/completions", {"messages": user(image)}, "messages[0].content[0].image_url.detail"),
+        ("/v1/responses", {"input": user(INPUT_IMAGE | {"detail": detail})}, "input[0].content[0].detail"),
+    ]
+    for path, body, param in bodies:
+        answer = await client.post(path, json={"model": NAME} | body)
+        assert answer.status_code == 400, path
+        assert answer.json()["error"]["param"] == param
+        assert "'auto', 'low' or 'high'" in answer.json()["error"]["message"]
+    assert not engine.chats
+
+
 async def test_images_by_url_are_fetched_before_the_engine_sees_them(
     client: httpx.AsyncClient, engine: ScriptedEngine, tmp_path: Path
 ) -> None:

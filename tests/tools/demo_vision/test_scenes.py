@@ -1,4 +1,4 @@
-"""Scenes and their questions: one answer each, the same for the same seed, none of the training's in the exam."""
+"""Scenes and their questions: one answer each, the same for the same seed, none of the training in the exam."""
 
 from random import Random
 
@@ -7,9 +7,9 @@ import pytest
 
 from engine.demo.location import demo_folder, vision_folder
 from tools.demo_vision.exam import KINDS, held_out
-from tools.demo_vision.model import TOKENS, tokenizer_with_images, with_images
-from tools.demo_vision.scenes import COLOURS, SHAPES, draw_scene, questions
-from tools.demo_vision.train import IGNORED, conversation, pixels, training_scenes
+from tools.demo_vision.model import SIDE, TOKENS, tokenizer_with_images, with_images
+from tools.demo_vision.scenes import COLOURS, SHAPES, Scene, draw_scene, questions
+from tools.demo_vision.train import IGNORED, SCENES, conversation, pixels, training_scenes
 
 
 def test_the_same_seed_draws_the_same_scene() -> None:
@@ -38,6 +38,22 @@ def test_answers_tell_what_is_drawn() -> None:
             assert item.colour in COLOURS and item.shape in SHAPES
         if scene.written:
             assert answers["What does it say?"] == f"It says {scene.written}."
+
+
+def test_no_scene_of_the_training_is_in_the_exam() -> None:
+    """Pixel by pixel, also at the model's size: the first 200 of the exam, and every 40th step of 1,000."""
+    steps = [training_scenes(1, step) for step in range(0, 1000, 40)]
+    trained = [scene for step in steps for scene, _ in step]
+    examined = [held_out(number)[0] for number in range(200)]
+    assert len(trained) == 25 * SCENES
+    assert values(trained).isdisjoint(values(examined))
+    assert len(values(examined)) == 2 * len(examined)
+
+
+def values(scenes: list[Scene]) -> set[bytes]:
+    """Of each scene its own pixels, and those that the model sees of it."""
+    images = [scene.image for scene in scenes]
+    return {each.tobytes() for each in (*images, *(image.resize((SIDE, SIDE)) for image in images))}
 
 
 @pytest.mark.parametrize("number", range(len(KINDS)))

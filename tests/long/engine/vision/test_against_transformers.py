@@ -20,10 +20,12 @@ from engine.compile.progress import SilentProgress
 from engine.config import BLOCK_SIZE, EngineConfig
 from engine.errors import InvalidRequest
 from engine.request import ImagePrompt, PromptImage, Request, SamplingParams
+from engine.runtime.interface import Logits, PackedBatch
 from engine.runtime.sessions import cpu_provider
 from engine.runtime.vision import VisionGraph
 from engine.vision.pictures import tiles_of
 from engine.vision.question import Picture
+from engine.worker.assembly import assemble
 from tests.engine.client.client_stage import KILL
 from tests.engine.vision.judges import (
     OF_TILES,
@@ -35,6 +37,7 @@ from tests.engine.vision.judges import (
     saved,
     smolvlm_processor,
 )
+from tests.genie.seeing import prompt_of
 from tests.vision_facts import SIDE
 from tests.vision_models import QWEN_FORMS, write_gemma3, write_idefics3, write_internvl, write_qwen_vl
 
@@ -135,6 +138,65 @@ async def test_greedy_tokens(made: tuple[Any, Path], engine: Engine) -> None:
         assert tokens == greedy(made[0], list(prompt.ids), [PICTURES[index] for index in shown], TOKENS)
 
 
+def test_images_of_several_requests_share_a_step(made: tuple[Any, Path]) -> None:
+    """Rows of at least two requests' images lie in one step, beside a row that decodes; the tokens are those of each
+    alone."""
+    model, folder = made
+    spec = load_manifest(folder).vision
+    assert spec is not None
+    pieces: dict[str, list[Any]] = {"a": [5, PICTURES[1], 17], "b": [7, PICTURES[0], 30], "text": [*range(10, 40)]}
+    requests = {name: asked(spec, name, each) for name, each in pieces.items()}
+    world = Watched(folder)
+    alone = {name: world.run([request])[name] for name, request in requests.items()}
+    world.shared.clear()
+    assert world.run([requests["text"], requests["a"], requests["b"]]) == alone
+    world.close()
+    assert {"a", "b"} in [seeing for seeing, _ in world.shared]
+    assert any(seeing and "text" in others for seeing, others in world.shared)
+    for name, each in pieces.items():
+        images = [piece for piece in each if not isinstance(piece, int)]
+        assert alone[name] == greedy(model, list(requests[name].prompt_ids), images, TOKENS)
+
+
+def asked(spec: VisionSpec, name: str, pieces: list[Any]) -> Request:
+    """Of tokens and pictures in order."""
+    ids, images = prompt_of(spec, pieces)
+    return Request(name, tuple(ids), SamplingParams(TOKENS, temperature=0.0), images=images)
+
+
+class Watched:
+    """The worker's engine, which forgets no rows of images and keeps no prefix.
+
+    shared: of each step, who had rows of images in it and who had others alone."""
+
+    def __init__(self, folder: Path) -> None:
+        self.shared: list[tuple[set[str], set[str]]] = []
+        self._made = assemble(EngineConfig(str(folder), threads=1, prefix_cache=False))
+        self._run, self._made.runtime.run = self._made.runtime.run, self._noted  # type: ignore[method-assign]
+
+    def _noted(self, batch: PackedBatch) -> Logits:
+        rows = batch.embedded.rows if batch.embedded is not None else ()
+        seeing = {part.owner for part in batch.segments if any(part.start <= row < part.end for row in rows)}
+        self.shared.append((seeing, {part.owner for part in batch.segments} - seeing))
+        return self._run(batch)
+
+    def run(self, requests: list[Request]) -> dict[str, list[int]]:
+        """Greedy tokens of requests that come at once."""
+        found: dict[str, list[int]] = {request.id: [] for request in requests}
+        for request in requests:
+            self._made.loop.add(request, (), 1, 0.0)
+        while self._made.loop.has_work:
+            report = self._made.loop.step()
+            assert not report.failures
+            for event in report.events:
+                found[event.id] += event.token_ids
+        return found
+
+    def close(self) -> None:
+        self._made.loop.close()
+        self._made.runtime.close()
+
+
 async def test_the_same_image_is_a_prefix_and_another_is_none(engine: Engine) -> None:
     prompt = await prompted(engine, chat(0))
     first, cached = await answered(engine, prompt, "a")
@@ -164,6 +226,20 @@ async def test_a_text_alone_and_a_worker_that_died(made: tuple[Any, Path], engin
     os.kill(pid, KILL)
     tokens = [token async for delta in stream for token in delta.token_ids]
     assert tokens == expected
+
+
+async def test_a_worker_that_dies_behind_the_first_token(made: tuple[Any, Path], engine: Engine) -> None:
+    """The stream goes on in the next worker, which encodes the images again."""
+    prompt = await prompted(engine, chat(0, 1))
+    request = Request("a", prompt.ids, SamplingParams(LONGER, temperature=0.0), images=prompt.images)
+    pid, tokens = engine.worker_pid(), list[int]()
+    assert pid is not None
+    async for delta in engine.submit(request):
+        if not tokens:
+            os.kill(pid, KILL)
+        tokens += delta.token_ids
+    assert engine.restarts == 1
+    assert tokens == greedy(made[0], list(prompt.ids), PICTURES[:2], LONGER)
 
 
 LONGER = 80  # more blocks than there are left
