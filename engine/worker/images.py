@@ -79,7 +79,8 @@ class ImageQueue:
         return [(_with_rows(waiting), waiting.add) for waiting in ready], failures
 
     def wait(self, seconds: float) -> bool:
-        if not self._running:
+        """Until an image is encoded, at most so long. False at once when no request waits for one."""
+        if not self._waiting:
             return False
         wait(self._running.values(), seconds, FIRST_COMPLETED)
         return True

@@ -84,6 +84,19 @@ def test_who_has_left_is_not_encoded_for(bench: Bench) -> None:
     assert [each.id for each in bench.added] == ["a"]
 
 
+def test_nobody_waits_for_the_image_of_one_who_has_left(bench: Bench) -> None:
+    """It is at the encoder, so it is encoded; that there are its rows keeps no idle loop busy."""
+    bench.add(request("a", b"x"))
+    assert bench.has_begun.wait(GUARD_S) and bench.queue.wait(0.0)
+    bench.queue.forget("a")
+    assert not bench.queue.wait(GUARD_S)
+    bench.may_go_on.set()
+    bench.add(request("b", b"x"))
+    bench.settle()
+    assert bench.encoded == [b"x"] and [each.id for each in bench.added] == ["b"]
+    assert not bench.queue.wait(GUARD_S)
+
+
 def test_a_failure_is_its_own_requests_alone(bench: Bench) -> None:
     bench.add(request("a", b"bad", b"x"), request("b", b"x"))
     assert bench.settle() == ["a"]
