@@ -10,8 +10,6 @@ from pathlib import Path
 from engine.bundle.specs import ModelTask
 from engine.files import GGUF_SUFFIX
 from engine.isolation.machine import usable_memory
-from engine.models.config_fields import generator_quant, quant_by_size
-from engine.models.stored_codes import float_bytes, stored_codes_of
 
 BLOCKS = (32, 128)
 DEFAULT_PART_MB = 2000
@@ -143,17 +141,13 @@ class CompileArguments:
 
 def default_quant(target: Target, source: Path) -> Quant:
     """The method when --quant is left out."""
-    from engine.compile.sources.speech.source import is_speech  # noqa: PLC0415 (loads numpy, as does the next)
+    from engine.compile.sources.speech.source import is_speech  # noqa: PLC0415 (loads numpy, as do the next two)
+    from engine.models.default_quant import checkpoint_quant  # noqa: PLC0415
     from engine.models.encoders import is_encoder_folder  # noqa: PLC0415
 
-    if is_encoder_folder(source):
-        return Quant(quant_by_size(float_bytes(source), Quant.INT8)) if target is Target.CPU else Quant.FP16
     if target is not Target.CPU:
-        return Quant.FP16 if is_speech(source) else Quant.W4
-    stored = stored_codes_of(source)
-    if source.suffix == GGUF_SUFFIX or (stored is not None and stored.is_carried):
-        return Quant.KEEP
-    return Quant(generator_quant(float_bytes(source), usable_memory()))
+        return Quant.FP16 if is_encoder_folder(source) or is_speech(source) else Quant.W4
+    return Quant.KEEP if source.suffix == GGUF_SUFFIX else Quant(checkpoint_quant(source, usable_memory()))
 
 
 class Backend(StrEnum):

@@ -2,10 +2,11 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from engine.bundle.model_spec import ModelSpec
 from engine.errors import CompileError, UnsupportedModel
-from engine.files import brief
+from engine.files import JSON_BYTES, brief, read_json
 from engine.models.config_fields import ConfigFields, architectures_of
 from engine.models.encoder_families import NO_ROTATION
 from engine.models.network import FamilyDetails, Network, WeightNames
@@ -36,6 +37,15 @@ class SpeechNetwork:
 def is_speech_config(values: Mapping[str, object]) -> bool:
     """Whether a config.json is a Whisper's."""
     return ARCHITECTURE in architectures_of(values)
+
+
+def is_speech_folder(folder: Path) -> bool:
+    """Whether the config.json of a folder is a Whisper's."""
+    try:
+        values = read_json(folder / "config.json", JSON_BYTES)
+    except (OSError, ValueError):
+        return False
+    return isinstance(values, dict) and is_speech_config(values)
 
 
 def read_speech(values: Mapping[str, object]) -> SpeechNetwork:

@@ -35,9 +35,9 @@ from engine.genie.convert import Toolbox, conversion_key, machine_tools, write_c
 from engine.genie.read import read_genie
 from engine.genie.speech import is_hub_speech, read_hub_speech
 from engine.isolation.machine import usable_memory
-from engine.models.config_fields import INT8_SHARE, generator_quant, quant_by_size
-from engine.models.encoders import is_encoder_folder
-from engine.models.stored_codes import float_bytes, stored_codes_of
+from engine.models.config_fields import INT8_SHARE
+from engine.models.default_quant import checkpoint_quant
+from engine.models.stored_codes import float_bytes
 from engine.processes import child_environment, install_command, module_command
 from engine.sources.fetched import NAMED, Located, expanded, locate
 from engine.sources.publish import draft_beside, publish, remove_stale
@@ -112,7 +112,7 @@ def _model_at(path: Path) -> Iterator[ListedModel]:
 
 
 DEMO_QUANT = "fp32"
-LARGE_ENCODER_QUANT, EIGHT_BITS, FOUR_BITS = "int8", "int8", "int4"
+EIGHT_BITS, FOUR_BITS = "int8", "int4"
 MOST_MEMORY = 0.8  # of the machine, for weights of 8 bits that serve until others are there
 GGUF_QUANT = "keep"
 WHISPER_SUFFIX = ".bin"  # of files of whisper.cpp
@@ -166,32 +166,19 @@ def _found(
 
 
 def _checkpoint_quant(folder: Path) -> str:
-    """The method for a folder when none is asked for: the nearest to its floats that its size allows."""
-    size = float_bytes(folder)
-    if is_encoder_folder(folder):
-        return quant_by_size(size, LARGE_ENCODER_QUANT)
-    if _is_carried(folder):
-        return GGUF_QUANT
+    """The method for a folder when none is asked for; 4 bits are told of."""
     machine = usable_memory()
-    found = generator_quant(size, machine)
+    found = checkpoint_quant(folder, machine)
     if found == FOUR_BITS:
         told = f"8 bits a weight would take more than half of the memory, {machine / 1e9:.1f} GB"
         print(f"{folder.name}: {told}; 4 bits are chosen, which takes long", file=sys.stderr, flush=True)
     return found
 
 
-def _is_carried(folder: Path) -> bool:
-    """Whether the weights come quantised in a way that bundles hold as it is."""
-    stored = stored_codes_of(folder)
-    return stored is not None and stored.is_carried
-
-
 def _wants_four_bits_later(folder: Path) -> bool:
     """Whether 4 bits are the default for a checkpoint that fits into memory with 8 bits all the same."""
-    if is_encoder_folder(folder) or _is_carried(folder):
-        return False
     size, machine = float_bytes(folder), usable_memory()
-    return generator_quant(size, machine) == FOUR_BITS and size * INT8_SHARE <= MOST_MEMORY * machine
+    return checkpoint_quant(folder, machine) == FOUR_BITS and size * INT8_SHARE <= MOST_MEMORY * machine
 
 
 def _first_with_eight(wanted: "Wanted", later: LaterCompilations) -> Path:

@@ -29,7 +29,7 @@ LEAST_S = 0.1  # nobody says a word in less
 
 @dataclass(frozen=True, slots=True)
 class SpeechOptions:
-    """What is asked for. language: "" = it is detected. temperature: None = as low as can be trusted.
+    """What is asked for. language: "" = it is detected, among these. temperature: None = as low as can be trusted.
 
     activity: where somebody speaks decides where windows begin, and all of them are written at once; None = each
     begins where the one before has ended, and knows its text. has_words: with the times of words.
@@ -41,6 +41,7 @@ class SpeechOptions:
     temperature: float | None
     activity: VoiceActivity | None
     has_words: bool = False
+    among: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +73,7 @@ class TranscriptionRun:
         self._spec: SpeechSpec = spec
         self._options = options
         self._temperatures = TEMPERATURES if options.temperature is None else (options.temperature,)
-        self._writer = WindowWriter(service.engine, envelope.id, options.language, options.translates)
+        self._writer = WindowWriter(service.engine, envelope.id, options.language, options.translates, options.among)
         self._failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         service.server.in_flight.check_open()
         service.server.in_flight.enter(self)

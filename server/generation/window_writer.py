@@ -6,7 +6,7 @@ that a window that is full can be cut at the quietest place behind it.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Coroutine, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -47,8 +47,10 @@ class Beginning:
 class WindowWriter:
     """Writes windows of one recording or one utterance. language: "" = the first window tells."""
 
-    def __init__(self, engine: Engine, name: str, language: str, translates: bool = False) -> None:
-        """name: of its requests to the engine."""
+    def __init__(
+        self, engine: Engine, name: str, language: str, translates: bool = False, among: Collection[str] = ()
+    ) -> None:
+        """name: of its requests to the engine. among: languages that the first window may tell, () = all."""
         spec = engine.info.manifest.speech
         assert spec is not None, "the route has asked"
         self.spec: SpeechSpec = spec
@@ -56,6 +58,7 @@ class WindowWriter:
         self.window_s = spec.frames * HOP / SAMPLE_RATE
         self._engine, self._name = engine, name
         self._translates = translates
+        self._among = among or self.spec.languages
         self._numbers: Iterator[int] = iter(range(1 << 62))
 
     @property
@@ -89,7 +92,7 @@ class WindowWriter:
         spec = self.spec
         shares = shares_of(await self.pooled((spec.start,), audio, Pooling()))
         if not self.language:
-            self.language = max(spec.languages, key=lambda code: shares[spec.languages[code]])
+            self.language = max(self._among, key=lambda code: shares[spec.languages[code]])
         return shares[spec.no_speech]
 
     async def pooled(self, prompt: tuple[int, ...], audio: bytes, pooling: Pooling) -> bytes:
@@ -166,13 +169,13 @@ def speech_spec(manifest: Manifest) -> SpeechSpec:
     return manifest.speech
 
 
-def check_language(spec: SpeechSpec, code: str) -> str:
+def check_language(spec: SpeechSpec, code: str, field: str = "language") -> str:
     """The code as the model knows it, "" for none; refused by name when it does not."""
     wanted = code.strip().lower()
     if not wanted or wanted in spec.languages or (not spec.languages and wanted == ENGLISH):
         return wanted
     known = ", ".join(sorted(spec.languages)) or ENGLISH
-    raise refuse(f"Invalid 'language': this model knows {known}.", "language", "invalid_value")
+    raise refuse(f"Invalid '{field}': this model knows {known}.", field, "invalid_value")
 
 
 LONGEST_S = 30.0  # of a window: less than a session keeps of sound

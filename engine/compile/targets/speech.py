@@ -39,6 +39,7 @@ from engine.sources.publish import staged_folder
 
 WEIGHTS = "weights.bin"
 NPU_CONTEXT = 200  # tokens of a text, in the graphs of Qualcomm AI Hub
+HEARD = ("encoder_attn.k_proj.weight", "encoder_attn.v_proj.weight")
 NOT_GENIE = "Genie writes no speech down"
 OWN = (
     *("source", "output", "quant", "name", "force", "task", "quality", "embedding_bits", "block", "target"),
@@ -84,8 +85,9 @@ def _written(arguments: CompileArguments, source: SpeechSource, folder: Path, pr
     sources.mkdir(exist_ok=True)
     progress.stage(f"weights ({arguments.quant})", checkpoint.total_bytes(), "B")
     weights = HalfWeightFile if arguments.is_npu else WeightFile
+    wide = frozenset(name for name in checkpoint.unused() if not _may_have_four_bits(name))
     with overflow_refused(arguments.quant), weights(sources, WEIGHTS) as file:
-        packer = WeightPacker(checkpoint, network.decoder, arguments, progress.advance)
+        packer = WeightPacker(checkpoint, network.decoder, arguments, progress.advance, wide)
         packed = SpeechPacker(network, packer, checkpoint, file).pack()
     if left := [name for name in checkpoint.unused() if name not in NEEDLESS]:
         raise UnsupportedModel(f"the checkpoint has tensor {left[0]}, which whisper does not use")
@@ -100,6 +102,11 @@ def _written(arguments: CompileArguments, source: SpeechSource, folder: Path, pr
     files |= {path.name: describe_file(path) for path in sorted(folder.iterdir()) if path.name != WEIGHTS}
     manifest = manifest_of(arguments, network.decoder, text, graphs, files)
     return msgspec.structs.replace(manifest, task=ModelTask.TRANSCRIBE, speech=spec)
+
+
+def _may_have_four_bits(name: str) -> bool:
+    """Whether a tensor is of what each step reads: not of the encoder, of what it gives the decoder, or of the head."""
+    return name.startswith("model.decoder.layers.") and not name.endswith(HEARD)
 
 
 def _for_npu(

@@ -82,7 +82,8 @@ async def _answer(request: Request, upload: Upload, form: TranscriptionForm, tra
     options = SpeechOptions(
         translates=translates,
         language=check_language(spec, form.language),
-        prompt=form.prompt,
+        among=[*filter(None, (check_language(spec, code, "languages") for code in form.languages))],
+        prompt=form.said_before,
         temperature=form.temperature or None,
         activity=form.activity,
         has_words="word" in form.timestamp_granularities,

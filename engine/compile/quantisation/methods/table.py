@@ -13,7 +13,7 @@ from engine.models.config_fields import keeps_floats
 METHODS: dict[Quant, Method] = {method.quant: method for method in (FP32, INT8, INT4, KEEP, FP16, W4, W8A16, W4A16)}
 # Of encoders, by whether they are for an NPU: the others want caches or calibration.
 FOR_ENCODERS = {False: (FP32.quant, INT8.quant, INT4.quant, KEEP.quant), True: (FP16.quant, W4.quant)}
-FOR_SPEECH = {False: (FP32.quant, INT8.quant), True: (FP16.quant,)}
+FOR_SPEECH = {False: (FP32.quant, INT8.quant, INT4.quant), True: (FP16.quant,)}
 CHOOSABLE = tuple(quant for quant, method in METHODS.items() if method.choice is not None)  # what --quality is for
 UNROUNDED = FP32  # for the few numbers that no precision may touch
 

@@ -30,9 +30,8 @@ from engine.compile.sources.speech.ctranslate2 import (
 )
 from engine.compile.sources.speech.ggml import read_ggml
 from engine.compile.sources.text_files import TOKENIZER_FILE, load_tokenizer
-from engine.files import JSON_BYTES, is_ggml_whisper
-from engine.files import read_json as read_json_file
-from engine.models.speech import SpeechNetwork, is_speech_config, read_speech
+from engine.files import is_ggml_whisper
+from engine.models.speech import SpeechNetwork, is_speech_config, is_speech_folder, read_speech
 from engine.speech.special_tokens import Window, WordList, never_first, never_spoken, speech_spec, tokenizer_of
 
 KEY_BIAS = "k_proj.bias"  # which no Whisper has
@@ -68,13 +67,7 @@ class SpeechSource:
 def is_speech(folder: Path) -> bool:
     """Whether a checkpoint of Whisper lies there, a folder or a file of whisper.cpp; what is wrong with one is told
     when it is read in earnest."""
-    try:
-        if folder.is_file():
-            return is_ggml_whisper(folder)
-        config = read_json_file(folder / "config.json", JSON_BYTES)
-    except (OSError, ValueError):
-        return False
-    return isinstance(config, dict) and (is_speech_config(config) or is_model_file(folder / MODEL_FILE))
+    return is_ggml_whisper(folder) or is_speech_folder(folder) or is_model_file(folder / MODEL_FILE)
 
 
 @contextmanager

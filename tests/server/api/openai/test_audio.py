@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from fastapi import FastAPI
 
-from engine.errors import EngineFailure
+from engine.errors import EngineFailure, HexserveError
 from engine.speech.live import Recording
 from engine.speech.log_mel import SAMPLE_RATE
 from server.middleware.auth import KeyRing
@@ -22,6 +22,14 @@ SAID = "[0] good day [1.5] [1.5] to you [3.2]"
 
 class HearingEngine(SpeakingEngine):
     """Hears five seconds in whatever is sent."""
+
+    def __init__(self, *texts: str | tuple[str, float] | HexserveError) -> None:
+        super().__init__(*texts)
+        self.tokenized: list[str] = []
+
+    async def tokenize(self, text: str, add_special: bool) -> tuple[int, ...]:
+        self.tokenized.append(text)
+        return await super().tokenize(text, add_special)
 
     async def hear(self, data: bytes, finds_speech: bool) -> Recording:
         assert data == b"sound" and not finds_speech
@@ -112,6 +120,24 @@ async def test_a_translation_is_english(client: httpx.AsyncClient, engine: Heari
 
 
 @pytest.mark.parametrize(
+    ("languages", "heard"), [(["de", "en"], "german"), (["EN"], "english"), ([" "], "german"), ([], "german")]
+)
+async def test_a_language_is_one_of_those_that_may_be(
+    languages: list[str], heard: str, client: httpx.AsyncClient
+) -> None:
+    """The engine hears German."""
+    answer = await post(client, response_format="verbose_json", **{"languages[]": languages})
+    assert answer.json()["language"] == heard
+
+
+async def test_keywords_come_before_the_prompt(client: httpx.AsyncClient, engine: HearingEngine) -> None:
+    await post(client, **{"keywords[]": ["Ada", "Bob Byte"], "prompt": "Good day."})
+    assert engine.tokenized == [" Ada, Bob Byte. Good day."]
+    await post(client, **{"keywords[]": "Ada"})
+    assert engine.tokenized[1:] == [" Ada."]
+
+
+@pytest.mark.parametrize(
     ("fields", "param"),
     [
         ({"language": "xx"}, "language"),
@@ -119,7 +145,13 @@ async def test_a_translation_is_english(client: httpx.AsyncClient, engine: Heari
         ({"response_format": "mp3"}, "response_format"),
         ({"response_format": "srt", "stream": "true"}, "stream"),
         ({"timestamp_granularities[]": "word"}, "timestamp_granularities"),
+        ({"response_format": "diarized_json"}, "response_format"),
         ({"known_speaker_names[]": "me"}, "known_speaker_names"),
+        ({"known_speaker_references[]": "data:audio/wav;base64,UklGRg=="}, "known_speaker_references"),
+        ({"languages[]": ["en", "xx"]}, "languages"),
+        ({"languages[]": "de", "language": "en"}, "languages"),
+        ({"languages": "de"}, "languages"),
+        ({"keywords[]": "a" * 257}, "keywords"),
     ],
 )
 async def test_what_is_refused_is_named(client: httpx.AsyncClient, fields: dict[str, Any], param: str) -> None:
