@@ -6,6 +6,7 @@ from statistics import median
 
 from transformers.models.whisper.english_normalizer import EnglishTextNormalizer
 
+MISSED = "missed"  # a bar
 WORST_POINTS, SLOWEST, LEAST_TOGETHER = 0.5, 1.0, 1.5
 
 
@@ -45,4 +46,4 @@ def table(own: Listener, other: Listener, words: int, seconds: float, seconds_to
          together >= LEAST_TOGETHER),
     ]  # fmt: skip
     head = "| | hexserve | faster-whisper | ratio | bar | |\n|---|---|---|---|---|---|\n"
-    return head + "".join(f"| {' | '.join(row)} | {'' if holds else 'missed'} |\n" for *row, holds in rows)
+    return head + "".join(f"| {' | '.join(row)} | {'' if holds else MISSED} |\n" for *row, holds in rows)

@@ -1,7 +1,10 @@
 """Sound in every container, and files that are none, through the real process that decodes."""
 
 import io
+import os
 import shutil
+import signal
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -11,6 +14,7 @@ import pytest
 
 from engine.errors import InvalidRequest
 from engine.isolation.helper_pool import HelperLimits
+from engine.speech import live
 from engine.speech.live import AudioPool
 from engine.speech.log_mel import SAMPLE_RATE
 
@@ -64,6 +68,53 @@ async def test_a_sine_is_heard_from_every_container(container: str, codec: str, 
     spectrum = np.abs(np.fft.rfft(heard * np.hanning(len(heard))))
     assert abs(np.argmax(spectrum) * SAMPLE_RATE / len(heard) - HERTZ) < 2
     assert 0.25 < np.abs(heard).max() < 0.5
+
+
+def silent_film() -> bytes:
+    """A picture, and no stream of sound."""
+    place = io.BytesIO()
+    with av.open(place, "w", format="matroska") as output:
+        stream = output.add_stream("mpeg4", rate=25, width=16, height=16, pix_fmt="yuv420p")
+        output.mux(stream.encode(av.VideoFrame.from_ndarray(np.zeros((16, 16, 3), np.uint8), format="rgb24")))
+        output.mux(stream.encode(None))
+    return place.getvalue()
+
+
+async def test_a_film_without_sound_is_told_of(pool: AudioPool) -> None:
+    with pytest.raises(InvalidRequest, match=r"^'file' cannot be used: it holds no sound\.$"):
+        await pool.hear(silent_film(), finds_speech=False)
+
+
+async def test_a_helper_that_dies_between_two_files_costs_nobody_anything(pool: AudioPool) -> None:
+    sound, lengths = written("wav", "pcm_s16le", 16_000), []
+    for _ in range(2):
+        lengths.append(len((await pool.hear(sound, finds_speech=False)).samples))
+        (helper,) = pool._helpers.pids
+        os.kill(helper, signal.SIGKILL)
+    assert lengths == [SAMPLE_RATE] * 2
+
+
+MORTAL = """
+import os, signal, sys
+from engine.isolation.framing import Opened, serve
+from engine.speech import audio_helper
+
+def opened(body):
+    kept = audio_helper.opened(body)
+    return Opened(kept.reply, kept.longest_s, lambda body: os.kill(os.getpid(), signal.SIGKILL))
+
+sys.exit(serve(audio_helper.MEMORY_BYTES, opened))
+"""
+
+
+async def test_a_file_that_kills_its_helpers_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live, "DECODER", (sys.executable, "-c", MORTAL))
+    pool = AudioPool()
+    try:
+        with pytest.raises(InvalidRequest, match="'file' cannot be decoded within the limits of this server"):
+            await pool.hear(b"sound", finds_speech=False)
+    finally:
+        await pool.close()
 
 
 LISTED = "listed.opus"

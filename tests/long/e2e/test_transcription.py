@@ -12,6 +12,7 @@ import openai
 import pytest
 
 from tests.clients.environments import python_environment
+from tests.engine.speech.test_audio_pool import silent_film
 from tests.live import LiveServer, serving
 from tests.tiny_whisper import write_ctranslate2, write_wav
 
@@ -120,7 +121,9 @@ def test_refused_by_name(server: LiveServer, fields: dict[str, str], param: str)
 
 
 @pytest.mark.parametrize(
-    "data", [b"", b"RIFF", b"x" * 5000, sound().getvalue()[:60]], ids=["empty", "head", "x", "cut"]
+    "data",
+    [b"", b"RIFF", b"x" * 5000, sound().getvalue()[:60], silent_film()],
+    ids=["empty", "head", "x", "cut", "film"],
 )
 def test_no_sound(server: LiveServer, data: bytes) -> None:
     answer = httpx.post(

@@ -11,6 +11,7 @@ from fastapi import FastAPI
 from engine.errors import EngineFailure, HexserveError
 from engine.speech.live import Recording
 from engine.speech.log_mel import SAMPLE_RATE
+from server.api.openai.audio_forms import LARGEST_FILE
 from server.middleware.auth import KeyRing
 from server.settings import Settings
 from tests.server.one_model import create_app
@@ -158,3 +159,11 @@ async def test_what_is_refused_is_named(client: httpx.AsyncClient, fields: dict[
     answer = await post(client, **fields)
     assert answer.status_code == 400
     assert param in json.dumps(answer.json()["error"]), answer.text
+
+
+async def test_a_file_over_the_limit_is_too_large(client: httpx.AsyncClient, engine: HearingEngine) -> None:
+    files = {"file": ("talk.wav", bytes(LARGEST_FILE + 1))}
+    answer = await client.post("/v1/audio/transcriptions", data={"model": NAME}, files=files)
+    assert (answer.status_code, answer.headers["connection"]) == (413, "close")
+    assert answer.json()["error"]["param"] == "file"
+    assert str(LARGEST_FILE) in answer.text and engine.asked == []
