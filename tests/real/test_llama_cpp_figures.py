@@ -5,11 +5,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tokenizers import Tokenizer
 
 from engine.compile.sources.source import open_source
 from engine.models.family import read_network
+from engine.text.tokenizer import Tokenizer
 from tools.llama_cpp.__main__ import MODELS, measure
+from tools.llama_cpp.fidelity import PUBLISHED_ALONE
 from tools.llama_cpp.figures import Fidelity, LlamaFigures
 from tools.real_models.fetch import RealModels
 
@@ -22,13 +23,14 @@ def test_they_were_taken_on_the_held_out_text(held_out: str, llama_cpp_figures: 
     assert llama_cpp_figures.windows * llama_cpp_figures.scored >= 8000
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", (*MODELS, *PUBLISHED_ALONE))
 def test_the_text_is_the_same_tokens_here(
     request: pytest.FixtureRequest, name: str, held_out: str, llama_cpp_figures: LlamaFigures, tmp_path: Path
 ) -> None:
     source = open_source(request.getfixturevalue(name.replace("-", "_")))
-    source.write_text(tmp_path, read_network(source.config).spec.vocab)
-    tokens = Tokenizer.from_file(str(tmp_path / "tokenizer.json")).encode(held_out).ids
+    text = source.write_text(tmp_path, read_network(source.config).spec.vocab)
+    tokenizer = Tokenizer.load(tmp_path, text)
+    tokens = tokenizer.with_bos(tokenizer.encode(held_out, allow_special=True))
     read = np.array(tokens[: llama_cpp_figures.windows * llama_cpp_figures.context], "<i4")
     assert sha256(read.tobytes()).hexdigest() == llama_cpp_figures.tokens[name]
 

@@ -15,14 +15,14 @@ from tests.real.conftest import FIGURES
 from tools.fidelity.__main__ import BAR, MADE, measured
 from tools.fidelity.served import read_as_served
 from tools.llama_cpp.__main__ import MODELS, TREE
-from tools.llama_cpp.fidelity import PUBLISHED
+from tools.llama_cpp.fidelity import PUBLISHED, PUBLISHED_ALONE
 from tools.llama_cpp.figures import LlamaFigures
 from tools.random_checkpoint import write_shards
 from tools.real_models.fetch import RealModels
 from tools.real_models.held_out import held_out_text
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", (*MODELS, *PUBLISHED_ALONE))
 def test_published_files_lose_no_more_than_the_bar(name: str, real_models: RealModels) -> None:
     """On 8,192 tokens, of which the second half of each window is scored."""
     (found,) = measured(real_models, [name], (PUBLISHED,), Console(quiet=True), is_half=True)
@@ -31,7 +31,7 @@ def test_published_files_lose_no_more_than_the_bar(name: str, real_models: RealM
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", (*MODELS, *PUBLISHED_ALONE))
 def test_the_bar_holds_on_all_windows(name: str, real_models: RealModels) -> None:
     (found,) = measured(real_models, [name], (PUBLISHED,), Console(quiet=True))
     assert found.ours.quality.tokens >= 8000

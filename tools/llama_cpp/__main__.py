@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 from rich.console import Console
 
-from tools.llama_cpp.fidelity import FidelityFailed, Measurement, measured
+from tools.llama_cpp.fidelity import PUBLISHED_ALONE, FidelityFailed, Measurement, measured
 from tools.llama_cpp.figures import LlamaFigures
 from tools.llama_cpp.programs import LlamaCpp
 from tools.real_models.fetch import FetchFailed, RealModels, default_folder
@@ -48,7 +48,8 @@ def measure(models: RealModels, say: Callable[[str], None]) -> LlamaFigures:
     text = scratch / "held-out.txt"
     text.write_text(held_out_text(tree), encoding="utf-8", newline="\n")
     programs = LlamaCpp(tree, models.folder / "llama.cpp-build", say)
-    measurements = [Measurement(name, models.fetch(name), programs, scratch / name, say) for name in MODELS]
+    names = (*MODELS, *PUBLISHED_ALONE)
+    measurements = [Measurement(name, models.fetch(name), programs, scratch / name, say) for name in names]
     package = models.pins[TREE].packages[0]
     return measured(measurements, text, f"{package.name} {package.version}")
 

@@ -25,6 +25,7 @@ QUANTIZE = "llama-quantize --allow-requantize {file} {made} {kind}"
 FLOATS = "-ctk f32 -ctv f32 -fa off -f {text}"
 SCORES = "-ctk f16 -ctv f16 --kl-divergence --kl-divergence-base {logits}"
 PUBLISHED, OWN = "published", "own"
+PUBLISHED_ALONE = ("gemma",)  # of these models no other files are made
 # Kind of file and whose floats: those that are made of the published file are held against both.
 PLACES = (
     *((PUBLISHED, OWN), ("Q4_0", PUBLISHED), ("Q4_K_M", PUBLISHED)),
@@ -98,7 +99,7 @@ class Measurement:
         """SHA-256 of the text's tokens, and every file of the model beside floats. FidelityFailed when a step fails."""
         self._folder.mkdir(parents=True, exist_ok=True)
         tokens, found = self._folder / "tokens", []
-        for kind, floats in PLACES:
+        for kind, floats in PLACES[:1] if self.name in PUBLISHED_ALONE else PLACES:
             stored = self._folder / f"{kind}-{floats}.json"
             if not stored.is_file():
                 logits = self._logits(PUBLISHED if floats == PUBLISHED else kind, text)
