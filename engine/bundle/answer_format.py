@@ -36,7 +36,8 @@ class TaggedArguments(msgspec.Struct, frozen=True, omit_defaults=True, tag="tagg
 
     before: in front of a key. assign: between key and value, by the value's JSON type. after: behind a value.
     wrap: around a string with signs of XML in it. item: the tag of a list's entries where objects and lists are
-    nested tags, "" where they are JSON. words: how true and false are written.
+    nested tags, "" where they are JSON. words: how true and false are written. is_python: objects and lists are
+    literals of Python.
     """
 
     before: Literal
@@ -45,6 +46,7 @@ class TaggedArguments(msgspec.Struct, frozen=True, omit_defaults=True, tag="tagg
     wrap: Markers | None = None
     item: Word = ""
     words: tuple[Word, Word] = ("true", "false")
+    is_python: bool = False
 
 
 class LiteralArguments(msgspec.Struct, frozen=True, omit_defaults=True, tag="literal"):

@@ -1,5 +1,6 @@
 """Tool calls as a grammar in Lark's notation, from how a model writes them. Syntax: llguidance's docs/syntax.md."""
 
+import contextlib
 import json
 from collections.abc import Mapping
 from typing import Any
@@ -48,8 +49,8 @@ class TaggedRules:
         for number in range(len(self._parameters.names)):
             self._next(number)
         options = [f"{self._grammar.literal(self._form.before)} {first}"]
-        if self._parameters.may_end(0):
-            options.append(self._grammar.literal(self._end))
+        if self._parameters.may_end(0):  # some leave the line of the arguments empty
+            options.append(f'"\\n"? {self._grammar.literal(self._end)}')
         return f"({' | '.join(options)})"
 
     def _next(self, start: int) -> None:
@@ -57,21 +58,26 @@ class TaggedRules:
         options = []
         for number in self._parameters.following(start):
             name = self._parameters.names[number]
-            schema = self._parameters.schemas[name]
-            types = types_of(schema, self._schema)
-            assign = self._assign(types)
-            options.append(
-                f"{json.dumps(name)} {self._grammar.literal(assign)} {self._value(name, schema, types, number + 1)}"
-            )
+            for assign, schema, types in self._assigned(self._parameters.schemas[name]):
+                value = self._value(name, schema, types, number + 1)
+                options.append(f"{json.dumps(name)} {self._grammar.literal(assign)} {value}")
         self._grammar.rule(f"{self._prefix}_{start}", " | ".join(options))
+
+    def _assigned(self, schema: Any) -> list[tuple[str, Any, Types | None]]:
+        """What assigns a value, with the schema and the types of the values that it assigns."""
+        types, assign = types_of(schema, self._schema), self._form.assign
+        text = assign.get("string", "")
+        by_literal: dict[str, set[str]] = {}
+        for kind in sorted(types or ()):
+            by_literal.setdefault(assign.get(kind, text), set()).add(kind)
+        if types is None or len(by_literal) < 2 or texts_of(resolved(schema, self._schema)) is not None:
+            return [(next(iter(by_literal), text), schema, types)]
+        known = resolved(schema, self._schema)
+        return [(literal, {**known, "type": sorted(kinds)}, frozenset(kinds)) for literal, kinds in by_literal.items()]
 
     def _unknown(self, name: str) -> None:
         key = f"{ANY_KEY} {self._grammar.literal(self._form.assign.get('string', ''))}"
         self._grammar.rule(name, f"{key} {self._text(KEY, name, may_end=True)}")
-
-    def _assign(self, types: Types | None) -> str:
-        own = next((kind for kind in self._form.assign if types is not None and kind in types), "string")
-        return self._form.assign.get("string" if types is None or "string" in types else own, "")
 
     def _value(self, name: str, schema: Any, types: Types | None, following: int) -> str:
         grammar, form = self._grammar, self._form
@@ -89,33 +95,50 @@ class TaggedRules:
         elif types == frozenset(("boolean",)) and form.words != ("true", "false"):
             value = f"({' | '.join(map(json.dumps, (*form.words, 'true', 'false')))})"
         else:
-            value = grammar.json_value(schema, self._schema, self._tool.is_lenient)
+            value = self._written(schema, types)
         is_nested = texts is None and bool(form.item) and bool(types and types & {"object", "array"})
         after = "" if is_nested else grammar.literal(form.after, name)
         options = [f"{grammar.literal(form.before)} {rest}"] if rest else []
         options += [grammar.literal(self._end)] if may_end else []
         return f"{value} {after} ({' | '.join(options)})"
 
+    def _written(self, schema: Any, types: Types) -> str:
+        """A value that is no text: JSON or, where the model writes Python, a literal."""
+        values = [self._grammar.json_value(schema, self._schema, self._tool.is_lenient)]
+        if "null" in types and self._form.words != ("true", "false"):
+            values.append('"None"')
+        if self._form.is_python and types & {"object", "array"}:
+            literals = LiteralRules(self._grammar, LiteralArguments("", "", "'"), self._tool, self._schema, "")
+            with contextlib.suppress(Unusable):  # strict, and no text of Python's can be held to it
+                values.append(literals.value(schema))
+        return f"({' | '.join(values)})"
+
     def _text(self, name: str, rest: str, may_end: bool) -> str:
         """A string and what follows: it ends where another argument or the end of the call follows its closing tag."""
         after = self._form.after.replace(KEY, name) if name != KEY else self._form.after
         more, last = after + self._form.before, after + self._end
-        one, other = (self._grammar.literals.split(text.lstrip())[0] for text in (more, last))
-        is_told = not one[0].startswith(other[0].rstrip()) and not other[0].startswith(one[0].rstrip())
-        if one[1] is not None or not is_told:
+        one, other = (self._grammar.literals.split(text.lstrip()) for text in (more, last))
+        first, second = one[0][0].rstrip(), other[0][0].rstrip()
+        is_one_prefix, is_other_prefix = second.startswith(first), first.startswith(second)
+        is_mixed = (len(one) == 1 and is_one_prefix) or (len(other) == 1 and is_other_prefix)
+        if one[0][1] is not None or is_mixed:
             return self._closed_text(after, rest, may_end)
         options = [f"{self._up_to(more, last)} {rest}"] if rest else []
         options += [self._up_to(last, more)] if may_end else []
         return f"({' | '.join(options)})"
 
     def _up_to(self, literal: str, other: str) -> str:
-        """Text that `literal` ends, without `other` in it."""
-        rule, split = self._grammar.new_name("text"), self._grammar.literals.split
-        own, others = (split(text.lstrip())[0][0].rstrip() for text in (literal, other))
+        """Text that `literal` ends, without `other` in it. A control token ends it where it stands first."""
+        own, others = (self._grammar.literals.split(text.lstrip()) for text in (literal, other))
+        rule = self._grammar.new_name("text" if len(own) == 1 else "TEXT")
+        begin = own[0][0].rstrip()
         spaces = literal[: len(literal) - len(literal.lstrip())]
-        rest = literal.lstrip()[len(own) :]
-        self._grammar.rule(f"{rule}[lazy]", f"/(?s:.*){loose(spaces + own)}/ & ~/(?s:.*){loose(others)}(?s:.*)/")
-        return f"{rule} {self._grammar.literal(rest)}"
+        rest = literal.lstrip()[len(begin) :]
+        pattern = f"/(?s:.*){loose(spaces + begin)}" + ("/" if len(own) == 1 else r"\s*/")
+        if len(others) == 1:
+            pattern += f" & ~/(?s:.*){loose(others[0][0].rstrip())}(?s:.*)/"
+        self._grammar.rule(f"{rule}[lazy]" if len(own) == 1 else rule, pattern)
+        return f"{rule} {self._grammar.literal(rest if len(own) == 1 else rest.lstrip())}"
 
     def _closed_text(self, after: str, rest: str, may_end: bool) -> str:
         """The same where control tokens follow: text ends at the first of them, or at the closing tag."""

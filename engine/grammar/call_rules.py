@@ -214,6 +214,10 @@ class LiteralRules:
 
         return grammar.pairs(self._prefix, self._parameters, between, pair_of)
 
+    def value(self, schema: Any) -> str:
+        """A literal that a schema accepts. Unusable where a strict schema demands more."""
+        return self._value(schema, 0)
+
     @property
     def _is_python(self) -> bool:
         return self._form.quote in ("'", '"')
@@ -242,22 +246,41 @@ class LiteralRules:
         if kind == "array":
             item = self._value(schema.get("items", {}), depth + 1)
             return f'"[" ({item} ("," /[ ]?/ {item})*)? "]"'
-        if kind == "object" and not self._is_python:
+        if kind == "object":
             return self._object(schema, depth)
         return self._grammar.json_value({**schema, "type": kind}, self._schema, self._tool.is_lenient)
 
     def _object(self, schema: Mapping[str, Any], depth: int) -> str:
+        """An object; where the model writes Python, JSON too."""
+        if not self._is_python:
+            return self._pairs(schema, depth)
+        whole = self._grammar.json_value({**schema, "type": "object"}, self._schema, self._tool.is_lenient)
+        try:
+            return f"({self._pairs(schema, depth)} | {whole})"
+        except Unusable:  # strict, and no text of Python's can be held to it
+            return whole
+
+    def _pairs(self, schema: Mapping[str, Any], depth: int) -> str:
         properties, required = schema.get("properties"), schema.get("required") or ()
+        between = f'"," {self._space}'
         if not isinstance(properties, Mapping) or not properties:
-            pair = f'{ANY_KEY} ":" {self._any(depth + 1)}'
-            return f'"{{" ({pair} ("," {pair})*)? "}}"'
+            key = self._string(is_raw=False) if self._is_python else ANY_KEY
+            more = schema.get("additionalProperties")
+            pair = f'{key} ":" {self._space} {self._value(more if isinstance(more, Mapping) else {}, depth + 1)}'
+            return '"{" "}"' if more is False else f'"{{" ({pair} ({between} {pair})*)? "}}"'
         parameters = Parameters({"properties": properties, "required": list(required)}, self._grammar.is_sorted)
 
         def pair_of(name: str) -> str:
-            return f"{json.dumps(name + ':')} {self._value(properties[name], depth + 1)}"
+            shown = [repr(name), json.dumps(name, ensure_ascii=False)] if self._is_python else [name]
+            key = f"({' | '.join(map(json.dumps, shown))})"
+            return f'{key} ":" {self._space} {self._value(properties[name], depth + 1)}'
 
-        pairs = self._grammar.pairs(self._grammar.new_name("object"), parameters, '","', pair_of)
+        pairs = self._grammar.pairs(self._grammar.new_name("object"), parameters, between, pair_of)
         return f'"{{" {pairs} "}}"'
+
+    @property
+    def _space(self) -> str:
+        return "/[ ]?/" if self._is_python else ""
 
     def _any(self, depth: int) -> str:
         """Any value; of containers, some levels."""

@@ -34,7 +34,7 @@ from engine.isolation.framing import Opened, serve
 
 # Syntax of Lark and of %json: llguidance's docs/syntax.md.
 # Bounded: with any amount allowed a model can write line breaks until max_tokens. Enough for deep indentation.
-WHITESPACE = r"[\x20\x0A\x0D\x09]{1,20}"
+WHITESPACE = r"[\x20\x0A\x0D\x09]{1,40}"
 
 
 def serialised(spec: GrammarSpec, literals: Literals) -> str:
@@ -94,7 +94,8 @@ def _json_schema(form: JsonSchema) -> str:
 def _options(is_lenient: bool, whitespace: str | None = None) -> dict[str, Any]:
     """Whatever the caller wrote under x-guidance is replaced."""
     flexible = {"whitespace_flexible": False} if whitespace == "" else {"whitespace_pattern": whitespace or WHITESPACE}
-    return {"x-guidance": flexible | {"lenient": is_lenient}}
+    # With escapes of control characters alone, a model that begins one of é has to end it as one of those.
+    return {"x-guidance": flexible | {"lenient": is_lenient, "json_allow_general_unicode_escapes": True}}
 
 
 def _cfg(text: str) -> str:

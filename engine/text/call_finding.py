@@ -198,6 +198,7 @@ def _tags(seen: Renderings, way: Way) -> Arguments | None:
     if not before.strip() or not after.strip():
         return None
     assign, words = {"string": pair.partition(KEYS[0])[2].partition(VALUES[0])[0]}, ["true", "false"]
+    is_python = False
     for kind, value in KINDS.items():
         rest = seen.text(kind, way).partition(KEYS[0])[2]
         written = _written(rest, value, after.replace(KEY, KEYS[0]))
@@ -208,8 +209,9 @@ def _tags(seen: Renderings, way: Way) -> Arguments | None:
         )
         if isinstance(value, bool):
             words[0 if value else 1] = written
+        is_python = is_python or written.startswith(("{'", "['"))
     wrap = _wrap(seen, way, assign["string"], after)
-    return TaggedArguments(before, assign, after, wrap, _item(seen, way), (words[0], words[1]))
+    return TaggedArguments(before, assign, after, wrap, _item(seen, way), (words[0], words[1]), is_python)
 
 
 def _keyed(text: str, number: int) -> str:

@@ -1,7 +1,8 @@
 """Every chat template with tools of llama.cpp: how it writes calls is found, read back at any cut, and forced."""
 
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 import tokenizers
 from llguidance import LLTokenizer
 
-from engine.bundle.answer_format import AnswerFormat, LiteralArguments, TaggedArguments
+from engine.bundle.answer_format import ID, KEY, NAME, NUMBER, AnswerFormat, LiteralArguments, TaggedArguments
 from engine.demo.location import demo_folder
 from engine.grammar.call_rules import Literals
 from engine.grammar.compiler import serialised, unforced
@@ -27,10 +28,10 @@ from tests.real.written_calls import TEMPLATES
 
 # Templates that show tools and render no calls: the way is told by a table.
 UNRENDERED = {"LFM2-8B-A1B", "LFM2.5-Instruct", "ibm-granite-granite-3.3-2B-Instruct"}
+RENDERS_LFM2 = "LFM2.5-8B-A1B"  # of the same family
 NAMES = pytest.mark.parametrize("name", TEMPLATES)
-RENDERED = pytest.mark.parametrize("name", [name for name in TEMPLATES if name not in UNRENDERED])
+PLACES = re.compile(f"{NAME}|{ID}|{NUMBER}|{KEY}")
 TOKENS = {"bos_token": "<s>", "eos_token": "</s>", "documents": None}
-ENDINGS = ("</tool_call>", "</function>")  # inside of a string
 PARAMETERS: dict[str, Any] = {
     "text": {"type": "string"},
     "count": {"type": "integer"},
@@ -38,34 +39,59 @@ PARAMETERS: dict[str, Any] = {
     "flag": {"type": "boolean"},
     "options": {"type": "object", "additionalProperties": {"type": "string"}},
     "items": {"type": "array", "items": {"type": "string"}},
+    "nested": {
+        "type": "array",
+        "items": {"type": "object", "properties": {"x": {"type": "integer"}, "y": {"type": "string"}}},
+    },
+    "nothing": {"anyOf": [{"type": "integer"}, {"type": "null"}]},
 }
 SCHEMA = {
     "type": "object",
     "properties": {key: value | {"description": "What it is."} for key, value in PARAMETERS.items()},
     "required": ["text"],
 }
-FUNCTIONS = {"get_weather": SCHEMA, "send-mail": SCHEMA}
+FUNCTIONS = {
+    "get_weather": SCHEMA,
+    "send-mail": SCHEMA | {"required": []},
+    "tell_time": {"type": "object", "properties": {}},
+}
 TOOLS = [
     {"type": "function", "function": {"name": name, "description": "A function.", "parameters": schema}}
     for name, schema in FUNCTIONS.items()
 ]
-AWKWARD = f"a \"q\" 's' {{[(]}})\n<b>é 日本 \\n {' '.join(ENDINGS)} ]"
+AWKWARD = "a \"q\" 's' {[(]})\n<b>é 日本 \\n ]"
+INSIDE, OUTSIDE = " inside ", " outside "
+LONG = 1000
 Called = tuple[str, dict[str, Any]]
-CALLS: list[Called] = [
-    (
-        "get_weather",
-        {
-            "text": AWKWARD,
-            "count": 17,
-            "ratio": 2.5,
-            "flag": True,
-            "options": {"x": "y z", "q": "\"'"},
-            "items": ["a", "b, c"],
-        },
-    ),
-    ("send-mail", {"text": "17", "flag": False}),
-    ("get_weather", {}),
-]
+
+
+def marks(answer: AnswerFormat) -> list[str]:
+    """What opens and closes in this model's answers, to stand inside of a string: whole and tag by tag."""
+    form = answer.calls
+    assert form is not None
+    quote = form.arguments.quote if isinstance(form.arguments, LiteralArguments) else ""
+    texts = [PLACES.sub("text", text).strip() for text in answer.literals if text != quote]
+    found = dict.fromkeys(text for whole in texts for text in (whole, *filter(is_tag, atoms(whole))))
+    return [text for text in found if text]
+
+
+def calls_of(answer: AnswerFormat, inside: Sequence[str]) -> list[Called]:
+    """Calls with arguments of every type, and with none. inside: what stands inside of strings."""
+    every = {
+        "text": AWKWARD + " x ".join([INSIDE, *inside, OUTSIDE]),
+        "count": 17,
+        "ratio": 2.5,
+        "flag": True,
+        "options": {"x": "y z", "q": "\"'"},
+        "items": ["é", "b, c"],
+        "nested": [{"x": 1, "y": "日本"}, {}],
+        "nothing": None,
+    }
+    if isinstance(form := answer.calls and answer.calls.arguments, TaggedArguments) and "null" not in form.assign:
+        del every["nothing"]  # the template leaves it out
+    calls: list[Called] = [("get_weather", every), ("send-mail", {"text": "17", "flag": False})]
+    calls += [("send-mail", {"text": mark}) for mark in inside]
+    return [*calls, ("send-mail", {}), ("tell_time", {})]
 
 
 class Template:
@@ -76,13 +102,12 @@ class Template:
         self._chat = ChatTemplate(source)
         rendered = [self._chat.answer(request) for request in probe_requests({"bos_token": "<s>", "eos_token": "</s>"})]
         self.answer: AnswerFormat = find_answer(Renderings.of(rendered), source)
-        self.is_rendered = path.stem not in UNRENDERED
 
     def turn(self, called: list[Called]) -> str:
         """What a template writes behind the user's message for an answer that is these calls."""
         calls = []
         for number, (name, given) in enumerate(called):
-            arguments: Any = json.dumps(given) if self.answer.has_text_arguments else given
+            arguments: Any = json.dumps(given, ensure_ascii=False) if self.answer.has_text_arguments else given
             identifier = f"call_{number:024}"[-self.answer.id_chars :]
             calls.append({"id": identifier, "type": "function", "function": {"name": name, "arguments": arguments}})
         return self._rendered([{"role": "assistant", "content": "", "tool_calls": calls}], prompts=False)
@@ -100,6 +125,14 @@ class Template:
         messages = [{"role": "user", "content": USER}, *more]
         variables = {**TOKENS, "add_generation_prompt": prompts}
         return self._chat.render(messages, TOOLS, variables, 1 << 20).rpartition(USER)[2]
+
+
+def written(folder: Path, name: str, called: list[Called]) -> str:
+    """The calls as the model writes them: as its template renders them or, where it renders none, as its card says."""
+    if name.startswith("ibm-granite-granite-3.3"):
+        listed = [{"name": function, "arguments": given} for function, given in called]
+        return f"<|tool_call|>{json.dumps(listed, ensure_ascii=False)}"
+    return loaded(folder, RENDERS_LFM2 if name in UNRENDERED else name).body(called)
 
 
 @lru_cache
@@ -147,32 +180,22 @@ def test_how_it_writes_is_found(llama_cpp_models: Path, name: str) -> None:
     assert (answer.reasoning.opening if answer.reasoning is not None else "") == expected.reasoning
 
 
-@RENDERED
+@NAMES
 def test_a_call_is_read_back(llama_cpp_models: Path, name: str) -> None:
-    """Rendered, read and rendered again: the same text; and the same calls wherever the text is cut."""
+    """Written, read and rendered again: the same text; and the same calls wherever the text is cut."""
     template = loaded(llama_cpp_models, name)
-    several = [CALLS] if TEMPLATES[name].several else []
-    for called in [[one] for one in CALLS] + several:
-        text = template.body(called)
+    calls = calls_of(template.answer, marks(template.answer))
+    several = [calls] if TEMPLATES[name].several else []
+    for called in [[one] for one in calls] + several:
+        text = written(llama_cpp_models, name, called)
         once = read(template.answer, [text])
         again = [(function, json.loads(given)) for function, given in once[1]]
         assert again == called
-        assert template.turn(again) == template.turn(called)
-        for cut in range(1, len(text)):
+        assert written(llama_cpp_models, name, again) == text
+        is_long = called != calls[:1] and len(text) > LONG
+        for cut in range(1, len(text), 17 if is_long else 1):
             assert read(template.answer, [text[:cut], text[cut:]]) == once
         assert read(template.answer, list(text)) == once
-
-
-@pytest.mark.parametrize("name", sorted(UNRENDERED))
-def test_a_call_that_no_template_renders_is_read(llama_cpp_models: Path, name: str) -> None:
-    answer = loaded(llama_cpp_models, name).answer
-    texts = {
-        "ibm-granite-granite-3.3-2B-Instruct": '<|tool_call|>[{"name": "get_weather", "arguments": {"text": "a"}}]',
-    }
-    text = texts.get(name, "<|tool_call_start|>[get_weather(text='a')]<|tool_call_end|>")
-    for pieces in [[text[:cut], text[cut:]] for cut in range(1, len(text))]:
-        said, calls = read(answer, pieces)
-        assert (said, [(each, json.loads(given)) for each, given in calls]) == ("", [("get_weather", {"text": "a"})])
 
 
 class Vocabulary:
@@ -187,10 +210,11 @@ class Vocabulary:
         self.controls: Mapping[str, int] = control_tokens(self.seen)
 
     def ids(self, text: str) -> list[int]:
-        """Tokens of a text; what looks like an ending inside of a string is spelled."""
-        before, inside, behind = text.partition(f" {' '.join(ENDINGS)} ]")
-        spelled = [token for character in inside for token in self._encode(character)]
-        return [*self._encode(before), *spelled, *self._encode(behind)]
+        """Tokens of a text; the marks inside of a string are spelled."""
+        before, _, rest = text.partition(INSIDE)
+        inside, found, behind = rest.partition(OUTSIDE)
+        signs = [token for character in f"{INSIDE}{inside}{OUTSIDE}" if found for token in self._encode(character)]
+        return [*self._encode(before), *signs, *self._encode(behind)]
 
     def _encode(self, text: str) -> list[int]:
         ids: list[int] = self._own.encode(text, add_special_tokens=False).ids
@@ -209,15 +233,10 @@ def accepts(vocabulary: Vocabulary, answer: AnswerFormat, text: str, is_forced: 
     return matcher.try_consume_tokens(ids) == len(ids) and matcher.is_accepting()
 
 
-def spoken(template: Template, called: list[Called]) -> str:
+def spoken(answer: AnswerFormat, body: str) -> str:
     """Calls without what ends a turn: the text that a grammar has to accept."""
-    answer = template.answer
     assert answer.calls is not None
-    if not template.is_rendered:
-        given = "text='a'" if "start" in answer.calls.opening else '{"text": "a"}'
-        named = f"{answer.calls.begin}get_weather{answer.calls.named}{given}{answer.calls.end}"
-        return f"{answer.calls.opening}{named}{answer.calls.closing}"
-    body = template.body(called).split("<|START_OF_TURN_TOKEN|>")[0]  # a turn that one template puts behind all
+    body = body.partition("<|START_OF_TURN_TOKEN|>")[0]  # a turn that one template puts behind all
     end = (answer.calls.closing or answer.calls.end).split("⟩")[-1].rstrip() or "}"
     stop = body.rindex(end) + len(end)
     spaces = answer.calls.end[len(answer.calls.end.rstrip()) :]
@@ -227,15 +246,14 @@ def spoken(template: Template, called: list[Called]) -> str:
 @pytest.mark.parametrize("has_controls", [False, True], ids=["text", "control tokens"])
 @NAMES
 def test_calls_are_forced_and_free(llama_cpp_models: Path, tmp_path: Path, name: str, has_controls: bool) -> None:
-    template = loaded(llama_cpp_models, name)
-    answer = template.answer
+    answer = loaded(llama_cpp_models, name).answer
     tags = sorted({atom for text in answer.literals for atom in atoms(text) if is_tag(atom)}) if has_controls else []
     tags = ["]<]minimax[>["] if has_controls and name == "MiniMax-M3" else tags
     vocabulary = Vocabulary(tmp_path, tags)
-    plain = {"text": AWKWARD.replace("é 日本", "x"), "count": 17, "ratio": 2.5, "flag": True}
-    called: list[Called] = [("get_weather", plain), ("send-mail", {"text": "17", "flag": False})]
-    called = called if TEMPLATES[name].several and template.is_rendered else called[:1]
-    text = spoken(template, called)
+    is_told = has_controls or name != "MiniMax-M3"  # what opens its tags is always a control token
+    calls = calls_of(answer, marks(answer) if is_told else [])
+    called = [calls[0], calls[1], *calls[-2:]] if TEMPLATES[name].several else calls[:1]
+    text = spoken(answer, written(llama_cpp_models, name, called))
     assert accepts(vocabulary, answer, text, is_forced=True)
     assert accepts(vocabulary, answer, text, is_forced=False)
     for wrong in (text.replace("get_weather", "get_climate"), text.replace("text", "test")):

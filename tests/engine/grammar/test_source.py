@@ -68,7 +68,8 @@ ROWS: list[tuple[Form, tuple[str, ...], tuple[str, ...]]] = [
     (JsonSchema(json.dumps(POINT)), ('{"x":1}', '{ "x" :\n1}'), ("{}", '{"x":"1"}', '{"x":1,"y":2}', '{"x":1} ')),
     (JsonSchema(json.dumps(POINT), whitespace=""), ('{"x":1}',), ('{"x": 1}',)),
     (JsonSchema(json.dumps(POINT), whitespace=" "), ('{"x":1}', '{ "x": 1 }'), ('{"x":  1}', '{"x":\n1}')),
-    (JsonSchema(json.dumps(POINT)), ('{"x":' + " " * 20 + "1}",), ('{"x":' + " " * 21 + "1}",)),
+    (JsonSchema(json.dumps(POINT)), ('{"x":' + " " * 40 + "1}",), ('{"x":' + " " * 41 + "1}",)),
+    (JsonSchema('{"type": "string"}'), (r'"\u00e9 \ud83d\ude00 \n é"',), (r'"\u00e"', r'"\x"')),
     (JsonSchema('{"not": {"type": "null"}, "type": "boolean"}', is_lenient=True), ("true",), ("null",)),
     (JsonSchema('{"type": "integer", "x-guidance": {"lenient": true}}'), ("1",), ("1.5",)),
 ]
