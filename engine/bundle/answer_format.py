@@ -87,8 +87,8 @@ class AnswerFormat(msgspec.Struct, frozen=True, omit_defaults=True):
     content: what is around the text of an answer; asides: what else opens text. restart: what begins a further part
     of a turn. prefill: what of an answer a prompt may have written. calls: None where the template shows the model no
     tools; also: how it may write calls besides. thoughts: the field of a message that holds its reasoning, "" where
-    the template reads none. has_text_arguments: the template takes arguments as JSON text only. id_chars: the length
-    that it demands of the ids of calls, 0 for any.
+    the template reads none. has_text_arguments: the template takes arguments as JSON text only. hides_calls: it shows
+    no calls of a message that has text. id_chars: the length that it demands of the ids of calls, 0 for any.
     """
 
     reasoning: Markers | None = None
@@ -100,6 +100,7 @@ class AnswerFormat(msgspec.Struct, frozen=True, omit_defaults=True):
     also: Annotated[tuple[CallFormat, ...], Meta(max_length=8)] = ()
     thoughts: Word = ""
     has_text_arguments: bool = False
+    hides_calls: bool = False
     id_chars: Annotated[int, Meta(ge=0, le=64)] = 0
 
     @property

@@ -50,6 +50,7 @@ def find_answer(seen: Renderings, source: str) -> AnswerFormat:
         ),
         prefill=prefill,
         has_text_arguments=way.has_text_arguments,
+        hides_calls=SAID in (both := seen.text("said call", way)) and NAMES[0] not in both,
         id_chars=0 if way.ids == WAYS[0].ids else len(way.ids[0]),
     )
     return known_answer(found, source)

@@ -67,6 +67,10 @@ END_OF_TURN = (
 # Reasoning that a template cuts out of an answer or only opens in the prompt.
 REASONING = (Markers("<think>", "</think>"), Markers("[THINK]", "[/THINK]"))
 
+# Apriel 1.5: the system message asks for these around the answer, and no turn renders them.
+FINAL = Markers("[BEGIN FINAL RESPONSE]", "[END FINAL RESPONSE]")
+STEPS = Markers("Here are my reasoning steps:", FINAL.opening)
+
 _JSON = JsonArguments()
 
 
@@ -113,6 +117,8 @@ def told_reasoning(source: str) -> Markers | None:
 
 def known_answer(found: AnswerFormat, source: str) -> AnswerFormat:
     """The answer format with what the table says of this template."""
+    if found.reasoning is None and FINAL.opening in source and FINAL.closing in source:
+        found = msgspec.structs.replace(found, reasoning=STEPS, content=FINAL)
     calls = found.calls or next((form for mark, form in UNRENDERED if mark in source), None)
     if calls is None:
         return found

@@ -142,11 +142,13 @@ class ChatPrompt:
 class MessageForm:
     """What a template reads in a message. thoughts: the field of reasoning, "" = none. has_parts: content is a list.
 
-    image_text: what stands for an image in the text, where the template knows text alone, "" = it says so itself.
+    hides_calls: text beside calls hides them, so it is left out. image_text: what stands for an image in the text,
+    where the template knows text alone, "" = it says so itself.
     """
 
     thoughts: str = ""
     has_text_arguments: bool = False
+    hides_calls: bool = False
     has_parts: bool = False
     image_text: str = ""
 
@@ -176,7 +178,10 @@ class PromptMaker:
         """
         template = read_template(folder / spec.chat_template) if spec.chat_template else None
         image_text = placeholder if placeholder not in (template or "") else ""
-        given = MessageForm(spec.writes.thoughts, spec.writes.has_text_arguments, bool(placeholder), image_text)
+        writes = spec.writes
+        given = MessageForm(
+            writes.thoughts, writes.has_text_arguments, writes.hides_calls, bool(placeholder), image_text
+        )
         names = {"bos_token": spec.bos_token or "", "eos_token": spec.eos_token or ""}
         return cls(Tokenizer.load(folder, spec), template, names, given)
 
@@ -278,7 +283,7 @@ def normalise_message(message: Mapping[str, Any], param: str, form: MessageForm 
     Text parts are joined by line breaks, a missing content is empty; arguments that are not a JSON object stay text.
     """
     spoken = dict(message)
-    content = message.get("content")
+    content = None if form.hides_calls and message.get("tool_calls") else message.get("content")
     spoken["content"] = _content_parts(content, param) if form.has_parts else _content_text(content, param)
     if message.get("tool_calls") and not form.has_text_arguments:
         spoken["tool_calls"] = [_normalise_call(call, param) for call in message["tool_calls"]]

@@ -1,156 +1,25 @@
 """Every chat template with tools of llama.cpp: how it writes calls is found, read back at any cut, and forced."""
 
 import json
-import re
-from collections.abc import Mapping, Sequence
-from functools import lru_cache
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
 import tokenizers
 from llguidance import LLTokenizer
 
-from engine.bundle.answer_format import ID, KEY, NAME, NUMBER, AnswerFormat, LiteralArguments, TaggedArguments
+from engine.bundle.answer_format import AnswerFormat, LiteralArguments, TaggedArguments
 from engine.demo.location import demo_folder
 from engine.grammar.call_rules import Literals
 from engine.grammar.compiler import serialised, unforced
 from engine.grammar.masks import control_tokens, load_tokenizer, new_matcher
 from engine.grammar.spec import CalledTool, GrammarSpec, ToolCalls
-from engine.text.answer_finding import find_answer
-from engine.text.format_probes import USER, Renderings, probe_requests
-from engine.text.format_table import atoms, common_start, is_tag
-from engine.text.renderer import ChatTemplate
-from server.generation.argument_reading import CallArguments
-from server.generation.call_reading import CallBegin
-from server.generation.parsing import AnswerParser
+from engine.text.format_table import atoms, is_tag
+from tests.real.chat_templates import FUNCTIONS, INSIDE, OUTSIDE, calls_of, loaded, marks, read, spoken, written
 from tests.real.written_calls import TEMPLATES
 
-# Templates that show tools and render no calls: the way is told by a table.
-UNRENDERED = {"LFM2-8B-A1B", "LFM2.5-Instruct", "ibm-granite-granite-3.3-2B-Instruct"}
-RENDERS_LFM2 = "LFM2.5-8B-A1B"  # of the same family
+LONG = 1000  # characters, of which not every cut is tried
 NAMES = pytest.mark.parametrize("name", TEMPLATES)
-PLACES = re.compile(f"{NAME}|{ID}|{NUMBER}|{KEY}")
-TOKENS = {"bos_token": "<s>", "eos_token": "</s>", "documents": None}
-PARAMETERS: dict[str, Any] = {
-    "text": {"type": "string"},
-    "count": {"type": "integer"},
-    "ratio": {"type": "number"},
-    "flag": {"type": "boolean"},
-    "options": {"type": "object", "additionalProperties": {"type": "string"}},
-    "items": {"type": "array", "items": {"type": "string"}},
-    "nested": {
-        "type": "array",
-        "items": {"type": "object", "properties": {"x": {"type": "integer"}, "y": {"type": "string"}}},
-    },
-    "nothing": {"anyOf": [{"type": "integer"}, {"type": "null"}]},
-}
-SCHEMA = {
-    "type": "object",
-    "properties": {key: value | {"description": "What it is."} for key, value in PARAMETERS.items()},
-    "required": ["text"],
-}
-FUNCTIONS = {
-    "get_weather": SCHEMA,
-    "send-mail": SCHEMA | {"required": []},
-    "tell_time": {"type": "object", "properties": {}},
-}
-TOOLS = [
-    {"type": "function", "function": {"name": name, "description": "A function.", "parameters": schema}}
-    for name, schema in FUNCTIONS.items()
-]
-AWKWARD = "a \"q\" 's' {[(]})\n<b>é 日本 \\n ]"
-INSIDE, OUTSIDE = " inside ", " outside "
-LONG = 1000
-Called = tuple[str, dict[str, Any]]
-
-
-def marks(answer: AnswerFormat) -> list[str]:
-    """What opens and closes in this model's answers, to stand inside of a string: whole and tag by tag."""
-    form = answer.calls
-    assert form is not None
-    quote = form.arguments.quote if isinstance(form.arguments, LiteralArguments) else ""
-    texts = [PLACES.sub("text", text).strip() for text in answer.literals if text != quote]
-    found = dict.fromkeys(text for whole in texts for text in (whole, *filter(is_tag, atoms(whole))))
-    return [text for text in found if text]
-
-
-def calls_of(answer: AnswerFormat, inside: Sequence[str]) -> list[Called]:
-    """Calls with arguments of every type, and with none. inside: what stands inside of strings."""
-    every = {
-        "text": AWKWARD + " x ".join([INSIDE, *inside, OUTSIDE]),
-        "count": 17,
-        "ratio": 2.5,
-        "flag": True,
-        "options": {"x": "y z", "q": "\"'"},
-        "items": ["é", "b, c"],
-        "nested": [{"x": 1, "y": "日本"}, {}],
-        "nothing": None,
-    }
-    if isinstance(form := answer.calls and answer.calls.arguments, TaggedArguments) and "null" not in form.assign:
-        del every["nothing"]  # the template leaves it out
-    calls: list[Called] = [("get_weather", every), ("send-mail", {"text": "17", "flag": False})]
-    calls += [("send-mail", {"text": mark}) for mark in inside]
-    return [*calls, ("send-mail", {}), ("tell_time", {})]
-
-
-class Template:
-    """A template and how it was found to write."""
-
-    def __init__(self, path: Path) -> None:
-        source = path.read_text(encoding="utf-8")
-        self._chat = ChatTemplate(source)
-        rendered = [self._chat.answer(request) for request in probe_requests({"bos_token": "<s>", "eos_token": "</s>"})]
-        self.answer: AnswerFormat = find_answer(Renderings.of(rendered), source)
-
-    def turn(self, called: list[Called]) -> str:
-        """What a template writes behind the user's message for an answer that is these calls."""
-        calls = []
-        for number, (name, given) in enumerate(called):
-            arguments: Any = json.dumps(given, ensure_ascii=False) if self.answer.has_text_arguments else given
-            identifier = f"call_{number:024}"[-self.answer.id_chars :]
-            calls.append({"id": identifier, "type": "function", "function": {"name": name, "arguments": arguments}})
-        return self._rendered([{"role": "assistant", "content": "", "tool_calls": calls}], prompts=False)
-
-    def body(self, called: list[Called]) -> str:
-        """What the model writes of it: without the turn's head, and reasoning that was left empty."""
-        text, prompt = self.turn(called), self._rendered([], prompts=True)
-        form = self.answer.calls
-        assert form is not None
-        first = (form.opening + form.begin).split("⟨")[0]
-        start = text.find(first) if first.strip() else -1
-        return text[len(common_start(text, prompt)) if start < 0 or self.answer.prefill else start :]
-
-    def _rendered(self, more: list[dict[str, Any]], prompts: bool) -> str:
-        messages = [{"role": "user", "content": USER}, *more]
-        variables = {**TOKENS, "add_generation_prompt": prompts}
-        return self._chat.render(messages, TOOLS, variables, 1 << 20).rpartition(USER)[2]
-
-
-def written(folder: Path, name: str, called: list[Called]) -> str:
-    """The calls as the model writes them: as its template renders them or, where it renders none, as its card says."""
-    if name.startswith("ibm-granite-granite-3.3"):
-        listed = [{"name": function, "arguments": given} for function, given in called]
-        return f"<|tool_call|>{json.dumps(listed, ensure_ascii=False)}"
-    return loaded(folder, RENDERS_LFM2 if name in UNRENDERED else name).body(called)
-
-
-@lru_cache
-def loaded(folder: Path, name: str) -> Template:
-    return Template(folder / "templates" / f"{name}.jinja")
-
-
-def read(answer: AnswerFormat, pieces: list[str]) -> tuple[str, list[tuple[str, str]]]:
-    splitter = AnswerParser(answer, schemas=FUNCTIONS, prefilled=answer.prefill)
-    parts = [part for piece in pieces for part in splitter.feed(piece)] + splitter.feed("", is_last=True)
-    calls: dict[int, list[str]] = {}
-    for part in parts:
-        if isinstance(part, CallBegin):
-            calls[part.index] = [part.name, ""]
-        elif isinstance(part, CallArguments):
-            calls[part.index][1] += part.text
-    said = "".join(part for part in parts if isinstance(part, str))
-    return said, [(name, arguments) for name, arguments in calls.values()]
 
 
 def styled(answer: AnswerFormat) -> str:
@@ -231,16 +100,6 @@ def accepts(vocabulary: Vocabulary, answer: AnswerFormat, text: str, is_forced: 
     matcher = new_matcher(vocabulary.seen, unforced(grammar, tuple(vocabulary.controls)))
     ids = vocabulary.ids(text)
     return matcher.try_consume_tokens(ids) == len(ids) and matcher.is_accepting()
-
-
-def spoken(answer: AnswerFormat, body: str) -> str:
-    """Calls without what ends a turn: the text that a grammar has to accept."""
-    assert answer.calls is not None
-    body = body.partition("<|START_OF_TURN_TOKEN|>")[0]  # a turn that one template puts behind all
-    end = (answer.calls.closing or answer.calls.end).split("⟩")[-1].rstrip() or "}"
-    stop = body.rindex(end) + len(end)
-    spaces = answer.calls.end[len(answer.calls.end.rstrip()) :]
-    return body[:stop] + ("" if answer.calls.closing else spaces)
 
 
 @pytest.mark.parametrize("has_controls", [False, True], ids=["text", "control tokens"])

@@ -164,7 +164,9 @@ TEMPLATES = {
         True,
         "<think:opensource>",
     ),
-    "unsloth-Apriel-1.5": Written("json", '\n<tool_calls>[{"name": "', "}]</tool_calls>", True, ""),
+    "unsloth-Apriel-1.5": Written(
+        "json", '\n<tool_calls>[{"name": "', "}]</tool_calls>", True, "Here are my reasoning steps:"
+    ),
     "unsloth-mistral-Devstral-Small-2507": Written("json", "[TOOL_CALLS]", "", True, ""),
     "upstage-Solar-Open-100B": Written(
         "json", "<|tool_calls|><|tool_call:begin|>⟨id⟩<|tool_call:name|>", "<|tool_call:end|>", True, "<|think|>"

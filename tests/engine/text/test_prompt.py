@@ -91,6 +91,14 @@ def test_what_transformers_templates_do_not_take_is_normalised() -> None:
     assert normalise_message({"role": "assistant", "tool_calls": [call]}, "m")["tool_calls"] == [call]
 
 
+def test_text_that_would_hide_calls_is_left_out() -> None:
+    call = {"type": "function", "function": {"name": "f", "arguments": "{}"}}
+    said, called = ({"role": "assistant", "content": "a", **more} for more in ({}, {"tool_calls": [call]}))
+    form = MessageForm(hides_calls=True)
+    assert [normalise_message(message, "m", form)["content"] for message in (said, called)] == ["a", ""]
+    assert normalise_message(called, "m")["content"] == "a"
+
+
 def test_images_stand_in_the_text_of_a_template_that_knows_none() -> None:
     """What a caller writes like it stays a text of the caller's."""
     maker = InProcess(PromptMaker(TOKENIZER, CHATML, {}, MessageForm(has_parts=True, image_text=SPECIALS[0])))
