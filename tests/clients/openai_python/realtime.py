@@ -1,29 +1,34 @@
 """Sound over a realtime session: SOUND, a file of signed 16 bit at 24 kHz, to the server at OPENAI_BASE_URL.
 
-TURNS: `server_vad`, or `none`: the client commits once. Prints the kinds of all events, and the items' texts with what
-their deltas said together; or the error of a session that cannot be.
+TURNS: `server_vad`, or `none`: the client commits once. PACED: each second of sound comes when the server has written
+the one before, sent as a file, so that it has time for the session as well. Prints the kinds of all events, and the
+items' texts with what their deltas said together; or the error of a session that cannot be.
 """
 
 import asyncio
 import base64
+import io
 import json
 import os
+import wave
 from pathlib import Path
 from typing import Any
 
 from openai import AsyncOpenAI
 from websockets.exceptions import InvalidStatus
 
-PIECE = 4_800  # 0.1 s
+RATE = 24_000
+SECOND = 2 * RATE
+PIECE = SECOND // 10
 
 
-async def transcribed(connection: Any, turns: str) -> dict[str, Any]:
+async def transcribed(client: AsyncOpenAI, connection: Any, turns: str) -> dict[str, Any]:
     detection = {"type": turns, "silence_duration_ms": 300} if turns != "none" else None
     model = {"model": os.environ["OPENAI_MODEL"], "language": "en"}
-    given = {"transcription": model, "turn_detection": detection, "format": {"type": "audio/pcm", "rate": 24_000}}
+    given = {"transcription": model, "turn_detection": detection, "format": {"type": "audio/pcm", "rate": RATE}}
     await connection.session.update(session={"type": "transcription", "audio": {"input": given}})
     data = Path(os.environ["SOUND"]).read_bytes()
-    sending = asyncio.create_task(sent(connection, data, turns))
+    sending = asyncio.create_task(sent(client, connection, data, turns))
     found: dict[str, Any] = {"kinds": [], "items": [], "transcripts": {}, "deltas": {}}
     done = False
     while not (done and set(found["items"]) == set(found["transcripts"])):
@@ -44,14 +49,25 @@ async def transcribed(connection: Any, turns: str) -> dict[str, Any]:
     return found
 
 
-async def sent(connection: Any, data: bytes, turns: str) -> None:
+async def sent(client: AsyncOpenAI, connection: Any, data: bytes, turns: str) -> None:
     """All of it, a second of silence behind it; what is then cleared tells that all was heard."""
-    for start in range(0, len(data) + 48_000, PIECE):
-        piece = (data + bytes(48_000))[start : start + PIECE]
+    for start in range(0, len(data) + SECOND, PIECE):
+        piece = (data + bytes(SECOND))[start : start + PIECE]
         await connection.input_audio_buffer.append(audio=base64.b64encode(piece).decode())
+        if "PACED" in os.environ and start and start % SECOND == 0:
+            file = ("second.wav", as_wav(data[start - SECOND : start]))
+            await client.audio.transcriptions.create(file=file, model=os.environ["OPENAI_MODEL"], language="en")
     if turns == "none":
         await connection.input_audio_buffer.commit()
     await connection.input_audio_buffer.clear()
+
+
+def as_wav(samples: bytes) -> bytes:
+    file = io.BytesIO()
+    with wave.open(file, "wb") as out:
+        out.setparams((1, 2, RATE, 0, "NONE", "none"))
+        out.writeframes(samples)
+    return file.getvalue()
 
 
 async def main() -> None:
@@ -59,7 +75,7 @@ async def main() -> None:
     query = json.loads(os.environ.get("QUERY", '{"intent": "transcription"}'))
     try:
         async with client.realtime.connect(extra_query=query) as connection:
-            print(json.dumps(await transcribed(connection, os.environ["TURNS"])))
+            print(json.dumps(await transcribed(client, connection, os.environ["TURNS"])))
     except InvalidStatus as denied:
         print(json.dumps({"status": denied.response.status_code, **json.loads(denied.response.body or b"{}")}))
 
