@@ -327,6 +327,14 @@ class Network:
         """Whether a layer has one, or experts."""
         return layer in self.expert_layers or self.ffn_of(layer) > 0
 
+    def ffn_names(self, layer: int) -> tuple[tuple[str, ...], str]:
+        """Modules of what every token goes through in a layer: up, with a gate before it where there is one, and down;
+        () and "" where there are only experts, or nothing."""
+        names, experts = self.details.names, self.details.experts
+        if experts is not None and layer in self.expert_layers:
+            return experts.names.shared_gate_up, experts.names.shared_down
+        return (names.gate_up, names.down) if self.has_feed_forward(layer) else ((), "")
+
     def gate_cutoff(self, layer: int) -> float | None:
         """Where a layer cuts its gate, in deviations above the mean, None = nowhere."""
         return self.details.gate_cutoffs[layer] if self.details.gate_cutoffs else None

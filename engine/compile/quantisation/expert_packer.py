@@ -1,7 +1,7 @@
 """From a checkpoint's experts to the tensors of the operators, one expert in memory at a time."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -10,8 +10,8 @@ import onnx
 from numpy.typing import NDArray
 
 from engine.compile.arguments import CompileArguments
-from engine.compile.quantisation.methods.blocks import BlockForm, Blocks, Float32
-from engine.compile.quantisation.methods.integer_blocks import as_int4_blocks, int8_blocks
+from engine.compile.quantisation.methods.blocks import KEPT_BLOCK, BlockForm, Blocks, Float32
+from engine.compile.quantisation.methods.integer_blocks import as_int4_blocks, int8_blocks, int8_stack
 from engine.compile.quantisation.methods.method import Pieces, StackForm, StoredMatrix, ahead
 from engine.compile.quantisation.methods.table import method_of
 from engine.compile.quantisation.packed import PackedStack
@@ -98,8 +98,9 @@ class ExpertPacker:
 
         first, last = tensors.kept_gate_up(0), (tensors.kept_down(0),)
         shape = len(first) * ffn, hidden
-        first_matrix = self._store(file, f"{at}_gate_up", shape, self._form(first, hidden), gate_up())
-        down_matrix = self._store(file, f"{at}_down", (hidden, ffn), self._form(last, ffn), down())
+        forms = self._forms((first, hidden), (last, ffn))
+        first_matrix = self._store(file, f"{at}_gate_up", shape, forms[0], gate_up())
+        down_matrix = self._store(file, f"{at}_down", (hidden, ffn), forms[1], down())
         biases = [tensors.biases(expert) for expert in numbers]
         both = np.stack([in_turns(each[0], each[1]) for each in biases if each is not None]) if biases[0] else None
         last_bias = np.stack([each[2] for each in biases if each is not None]) * factor[:, None] if biases[0] else None
@@ -108,18 +109,21 @@ class ExpertPacker:
             PackedStack(down_matrix, None if last_bias is None else small.add(f"{at}_down_bias", last_bias)),
         )
 
-    def _form(self, pieces: Pieces, inputs: int) -> StackForm:
-        """What a matrix is stored as. CompileError where its inputs are not whole blocks, or there is no such form."""
-        arguments = self._arguments
-        stack = method_of(arguments).stack
+    def _forms(self, *stacks: tuple[Pieces, int]) -> list[StackForm]:
+        """What matrices of so many inputs are stored as, which the operator wants in blocks of one size.
+
+        CompileError where inputs are not whole blocks, or there is no such form.
+        """
+        stack = method_of(self._arguments).stack
         if stack is None:
-            raise CompileError(f"--quant {arguments.quant} has no form for experts")
-        form = stack(pieces, arguments)
-        if form.block and inputs % form.block:
-            raise CompileError(
-                f"experts with {inputs} inputs cannot be stored in blocks of {form.block}; take --quant fp32"
-            )
-        return form
+            raise CompileError(f"--quant {self._arguments.quant} has no form for experts")
+        found = [stack(pieces, self._arguments) for pieces, _ in stacks]
+        block = min(form.block for form in found)
+        if block < KEPT_BLOCK and {form.bits for form in found} == {4, 8}:
+            found, block = [int8_stack(pieces, self._arguments) for pieces, _ in stacks], KEPT_BLOCK
+        for inputs in (inputs for _, inputs in stacks if block and inputs % block):
+            raise CompileError(f"experts with {inputs} inputs cannot be stored in blocks of {block}; take --quant fp32")
+        return [replace(form, block=block) for form in found]
 
     def _store(
         self, file: WeightFile, name: str, shape: tuple[int, int], form: StackForm, pieces: Iterator[Pieces]

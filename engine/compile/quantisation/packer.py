@@ -147,16 +147,12 @@ class WeightPacker(StreamPacker):
 
     def _feed_forward(self, layer: int) -> tuple[LinearSource, LinearSource] | None:
         """What every token goes through in a layer; None where there are only experts, or nothing."""
-        details, spec, names = self._network.details, self._network.spec, self._network.details.names
-        gate_up_names, down_name, ffn = names.gate_up, names.down, self._network.ffn_of(layer)
-        if not self._network.has_feed_forward(layer):
+        details, spec = self._network.details, self._network.spec
+        gate_up_names, down_name = self._network.ffn_names(layer)
+        if not down_name:
             return None
-        if layer in self._network.expert_layers:
-            assert details.experts is not None
-            if not details.experts.names.shared_down:
-                return None
-            gate_up_names, down_name = details.experts.names.shared_gate_up, details.experts.names.shared_down
-            ffn = details.experts.spec.shared
+        has_experts = details.experts is not None and layer in self._network.expert_layers
+        ffn = details.experts.spec.shared if details.experts and has_experts else self._network.ffn_of(layer)
         stacked = tuple(name.format(layer=layer) for name in gate_up_names)
         gate_up = LinearSource(stacked, (ffn,) * details.activation.matrices, spec.hidden, details.ffn_bias)
         down = (down_name.format(layer=layer),)

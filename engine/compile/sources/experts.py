@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from engine.compile.quantisation.methods.blocks import Blocks
+from engine.compile.quantisation.methods.blocks import KEPT_BLOCK, BlockForm, Blocks
 from engine.compile.sources.checkpoint import Checkpoint, Float32
 from engine.errors import CompileError
 from engine.models.experts import ExpertDetails, ExpertForm
@@ -38,6 +38,20 @@ class ExpertTensors:
     def kept_down(self, expert: int) -> Piece:
         """As `down`, as blocks of 32 where the file has such."""
         return self._matrix(self._form.down, expert, (self._hidden, self._ffn), keeps_blocks=True)
+
+    def keep_codes(self) -> list[bool]:
+        """Whether a bundle that keeps codes has those of each expert's gate and up, and of its down."""
+        stacks = [tuple(self._form.gate_up), (self._form.down,)]
+        forms = [
+            [{self._checkpoint.form(self._name(name, expert)) for name in names} for names in stacks]
+            for expert in range(self._details.spec.count)
+        ]
+        first = forms[0]  # what the operator's form follows from
+        return [
+            not self._form.is_turned and _is_held(found | like)
+            for each in forms
+            for found, like in zip(each, first, strict=True)
+        ]
 
     def biases(self, expert: int) -> tuple[Float32, Float32, Float32] | None:
         """Of gate, up and down; None where there are none."""
@@ -101,6 +115,14 @@ class ExpertTensors:
             return blocks
         values = self._checkpoint.rows(full, *span).reshape(stored)
         return values.T if self._form.is_turned else values
+
+
+def _is_held(forms: set[BlockForm | None]) -> bool:
+    """By the operator for experts: it has no order of inputs, and with 8 bits neither other blocks nor zero points."""
+    form = next(iter(forms))
+    if len(forms) > 1 or form is None or form.order:
+        return False
+    return form.bits == 4 or (form.block == KEPT_BLOCK and not form.has_zero_points)
 
 
 def _rows(piece: Piece, part: slice) -> Piece:

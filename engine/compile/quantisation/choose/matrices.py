@@ -12,6 +12,7 @@ from engine.compile.quantisation.methods.integer_blocks import kept_form
 from engine.compile.quantisation.methods.table import keeps_codes, method_of
 from engine.compile.quantisation.rounding.codes import BlockCodes
 from engine.compile.sources.checkpoint import Checkpoint, Float32
+from engine.compile.sources.experts import ExpertTensors
 from engine.models.network import Network
 
 HEAD = "head"
@@ -57,8 +58,9 @@ class MatrixGroup:
 
 def groups_of(network: Network, layer: int) -> tuple[MatrixGroup, MatrixGroup, MatrixGroup, MatrixGroup]:
     """In the order in which a layer multiplies with them."""
-    names = network.details.names
-    stacks = (network.mixer_names(layer), network.output_names(layer), names.gate_up, (names.down,))
+    gate_up_names, down_name = network.ffn_names(layer)
+    ffn = gate_up_names, (down_name,) if down_name else ()
+    stacks = (network.mixer_names(layer), network.output_names(layer), *ffn)
     kinds = (QKV, OUTPUT, GATE_UP, DOWN)
     qkv, output, gate_up, down = (
         MatrixGroup(kind, tuple(name.format(layer=layer) for name in stack))
@@ -92,11 +94,13 @@ def codes_told(name: str, checkpoint: Checkpoint, network: Network, arguments: C
     """What becomes of weights that come quantised, in a sentence. name: of their format."""
     if not keeps_codes(arguments):
         return f"weights come as {name}: they are read as the floats they mean and stored as {arguments.quant}"
-    groups = [group for layer in range(network.spec.layers) for group in groups_of(network, layer)]
+    groups = [group for layer in range(network.spec.layers) for group in groups_of(network, layer) if group.modules]
     forms = [{checkpoint.form(tensor) for tensor in group.tensors} for group in groups]
-    kept = sum(len(found) == 1 and None not in found for found in forms)
-    rest = "" if kept == len(groups) else "; the others are rounded to 8 bits from the floats they mean"
-    return f"weights come as {name}: {kept} of {len(groups)} matrices keep their codes{rest}"
+    kept = [len(found) == 1 and None not in found for found in forms]
+    for layer in network.expert_layers:
+        kept += ExpertTensors(checkpoint, network, layer).keep_codes()
+    rest = "" if all(kept) else "; the others are rounded to 8 bits from the floats they mean"
+    return f"weights come as {name}: {sum(kept)} of {len(kept)} matrices keep their codes{rest}"
 
 
 def head_tensor(network: Network) -> str:

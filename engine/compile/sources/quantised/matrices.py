@@ -86,9 +86,10 @@ class IntegerMatrix:
 
     @property
     def _block(self) -> int:
-        """The largest power of two that divides a group."""
-        largest = LARGEST_BLOCKS[self.bits]
-        return largest if self.group >= self.shape[-1] else min(largest, self.group & -self.group)
+        """The largest power of two that divides a group; of a whole row that none divides, as large as may be."""
+        largest, inputs = LARGEST_BLOCKS[self.bits], self.shape[-1]
+        divisor = min(self.group, inputs) & -min(self.group, inputs)
+        return min(largest, divisor) if self.group < inputs or divisor >= LEAST_BLOCK else largest
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +80,73 @@ def awq(name: str, codes: Codes) -> Tensors:
         f"{name}.qzeros": words(codes.zeros.T),
         f"{name}.scales": codes.scales.T.half().contiguous(),
     }
+
+
+def pack_quantized(name: str, codes: Codes, bits: int) -> Tensors:
+    """Zero points are packed along outputs."""
+    return {
+        f"{name}.weight_packed": in_words(codes.codes, bits).contiguous(),
+        f"{name}.weight_scale": codes.scales.half(),
+        f"{name}.weight_shape": torch.tensor(codes.codes.shape),
+        f"{name}.weight_zero_point": in_words(codes.zeros.T, bits).T.contiguous(),
+    }
+
+
+def int_quantized(name: str, codes: Codes) -> Tensors:
+    """Bytes with a sign."""
+    return {
+        f"{name}.weight": (codes.codes - 128).to(torch.int8),
+        f"{name}.weight_scale": codes.scales.half(),
+        f"{name}.weight_zero_point": (codes.zeros - 128).to(torch.int8),
+    }
+
+
+@dataclass(frozen=True)
+class Packing:
+    """How matrices are rounded and written, and what config.json says of it."""
+
+    config: Mapping[str, Any]
+    write: Callable[[str, Codes], Tensors]
+    bits: int
+    group: int
+    is_symmetric: bool
+    is_mixed: bool = False
+
+    def codes(self, weight: torch.Tensor) -> Codes:
+        return rounded(weight, self.bits, self.group, self.is_symmetric, self.is_mixed)
+
+    def store(self, name: str, weight: torch.Tensor) -> tuple[Tensors, torch.Tensor]:
+        """As `written` takes it."""
+        codes = self.codes(weight)
+        return self.write(name, codes), codes.floats()
+
+
+_GPTQ: Mapping[str, Any] = {"quant_method": "gptq"}
+_AWQ: Mapping[str, Any] = {"quant_method": "awq", "bits": 4, "version": "gemm"}
+_PACKED: Mapping[str, Any] = {"quant_method": "compressed-tensors", "format": "pack-quantized"}
+_INTEGERS: Mapping[str, Any] = {"quant_method": "compressed-tensors", "format": "int-quantized"}
+
+
+def packed_by_gptq(bits: int, group: int, is_symmetric: bool, is_mixed: bool = False, less: int = 1) -> Packing:
+    config = {**_GPTQ, "bits": bits, "desc_act": is_mixed, "checkpoint_format": "gptq" if less else "gptq_v2"}
+    return Packing(config, partial(gptq, bits=bits, less=less), bits, group, is_symmetric, is_mixed)
+
+
+PACKINGS = {
+    "gptq-sym": packed_by_gptq(4, 64, True),
+    "gptq-asym": packed_by_gptq(4, 64, False),
+    "gptq-v2": packed_by_gptq(4, 32, False, less=0),
+    "gptq-whole-rows": packed_by_gptq(4, -1, True),
+    "gptq-act-order": packed_by_gptq(4, 64, True, is_mixed=True),
+    "gptq-act-order-asym": packed_by_gptq(4, 32, False, is_mixed=True, less=0),
+    "gptq-8": packed_by_gptq(8, 64, True),
+    "gptq-8-asym": packed_by_gptq(8, 64, False),
+    "awq": Packing(_AWQ, awq, 4, 64, False),
+    "packed-4": Packing(_PACKED, partial(pack_quantized, bits=4), 4, 32, False),
+    "packed-8": Packing(_PACKED, partial(pack_quantized, bits=8), 8, 64, False),
+    "integers": Packing(_INTEGERS, int_quantized, 8, -1, True),
+    "integers-asym": Packing(_INTEGERS, int_quantized, 8, -1, False),
+}
 
 
 def written(

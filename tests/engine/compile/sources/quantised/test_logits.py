@@ -1,4 +1,7 @@
-"""Codes of a checkpoint in the bundle: the same codes and scales, and the logits of the floats that they mean."""
+"""Codes of a checkpoint in the bundle: the same codes and scales, and the logits of the floats that they mean.
+
+AWQ is compared with its description alone: transformers reads it by way of a library for GPUs.
+"""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -16,48 +19,23 @@ from engine.compile.sources.checkpoint import SafetensorsCheckpoint, read_json
 from engine.compile.sources.quantised.checkpoint import QuantisedCheckpoint
 from engine.models.family import read_network
 from engine.models.stored_codes import CodeFormat, StoredCodes
-from tests.engine.compile.sources.quantised.formats import Tensors, awq, gptq, rounded, written
+from tests.engine.compile.graphs.segments.stored_weights import stored
+from tests.engine.compile.sources.quantised.formats import PACKINGS, Tensors, packed_by_gptq, written
 
 Build = Callable[..., tuple[Path, Manifest]]
 Oracle = Callable[..., tuple[Any, Path]]
-Store = Callable[[str, torch.Tensor], tuple[Tensors, Any]]
-SIZES = {"hidden_size": 128, "intermediate_size": 192, "num_hidden_layers": 2, "head_dim": 32}
-
-
-def packed_by_gptq(bits: int, group: int, less: int, is_symmetric: bool, is_mixed: bool = False) -> Store:
-    def store(name: str, weight: torch.Tensor) -> tuple[Tensors, Any]:
-        codes = rounded(weight, bits, group, is_symmetric, is_mixed)
-        return gptq(name, codes, bits, less), codes.floats()
-
-    return store
-
-
-def packed_by_awq(group: int) -> Store:
-    def store(name: str, weight: torch.Tensor) -> tuple[Tensors, Any]:
-        codes = rounded(weight, 4, group, is_symmetric=False)
-        return awq(name, codes), codes.floats()
-
-    return store
-
-
-GPTQ = {"quant_method": "gptq", "bits": 4}
-V2 = GPTQ | {"checkpoint_format": "gptq_v2"}
-CASES: dict[str, tuple[dict[str, Any], Store]] = {
-    "gptq-sym": (GPTQ, packed_by_gptq(4, 64, 1, is_symmetric=True)),
-    "gptq-asym": (GPTQ, packed_by_gptq(4, 64, 1, is_symmetric=False)),
-    "gptq-v2": (V2, packed_by_gptq(4, 32, 0, is_symmetric=False)),
-    "gptq-whole-rows": (GPTQ, packed_by_gptq(4, -1, 1, is_symmetric=True)),
-    "gptq-act-order": (GPTQ | {"desc_act": True}, packed_by_gptq(4, 64, 1, is_symmetric=True, is_mixed=True)),
-    "gptq-act-order-asym": (V2 | {"desc_act": True}, packed_by_gptq(4, 32, 0, is_symmetric=False, is_mixed=True)),
-    "gptq-8": (GPTQ | {"bits": 8}, packed_by_gptq(8, 64, 1, is_symmetric=True)),
-    "gptq-8-asym": (GPTQ | {"bits": 8}, packed_by_gptq(8, 64, 1, is_symmetric=False)),
-    "awq": ({"quant_method": "awq", "bits": 4, "version": "gemm"}, packed_by_awq(64)),
+STACKS = {
+    "qkv": ("q_proj", "k_proj", "v_proj"),
+    "output": ("o_proj",),
+    "gate_up": ("gate_proj", "up_proj"),
+    "down": ("down_proj",),
 }
+SIZES = {"hidden_size": 128, "intermediate_size": 192, "num_hidden_layers": 2, "head_dim": 32}
 
 
 # Qwen2 has biases, which no format packs.
 @pytest.mark.parametrize(
-    ("family", "case"), [*(("Llama", case) for case in CASES), ("Qwen2", "gptq-asym"), ("Qwen2", "awq")]
+    ("family", "case"), [*(("Llama", case) for case in PACKINGS), ("Qwen2", "gptq-asym"), ("Qwen2", "awq")]
 )
 def test_logits_are_those_of_the_floats_that_codes_mean(
     case: str,
@@ -68,9 +46,8 @@ def test_logits_are_those_of_the_floats_that_codes_mean(
     prompt: list[int],
 ) -> None:
     """In float as near as floats are; kept, only activations are rounded."""
-    config, store = CASES[case]
     model, source = make_oracle(family, **SIZES)
-    meant = written(source, tmp_path / "codes", config, store)
+    meant = written(source, tmp_path / "codes", PACKINGS[case].config, PACKINGS[case].store)
     model.load_state_dict(meant, strict=False)
     with torch.no_grad():
         expected = model(torch.tensor([prompt]), use_cache=False).logits[0].numpy()
@@ -82,15 +59,62 @@ def test_logits_are_those_of_the_floats_that_codes_mean(
     assert default_quant(Target.CPU, tmp_path / "codes") is Quant.KEEP
 
 
+@pytest.mark.parametrize("case", PACKINGS)
+def test_codes_scales_and_zero_points_stay(case: str, make_oracle: Oracle, build: Build, tmp_path: Path) -> None:
+    """To the bit, in every matrix of a layer; queries carry the scale of attention in their scales."""
+    packing, found = PACKINGS[case], {}
+    _, source = make_oracle("Llama", **SIZES | {"num_hidden_layers": 1})
+
+    def store(name: str, weight: torch.Tensor) -> tuple[Tensors, Any]:
+        found[name.rpartition(".")[2]] = packing.codes(weight)
+        return packing.store(name, weight)
+
+    written(source, tmp_path / "codes", packing.config, store)
+    folder, _ = build(tmp_path / "codes", quant=Quant.KEEP, layout=Layout.SEGMENTS)
+    tensors = {}
+    for path in folder.glob("linear_*.onnx"):
+        tensors |= stored(path)
+    for name, modules in STACKS.items():
+        parts = [found[module] for module in modules]
+        scales = [part.scales[:, part.groups] for part in parts]
+        if name == "qkv":
+            scales[0] = scales[0] * np.float32(SIZES["head_dim"] ** -0.5)
+        wanted = (
+            torch.cat([part.codes for part in parts]),
+            torch.cat(scales),
+            torch.cat([part.zeros[:, part.groups] for part in parts]),
+        )
+        for ours, theirs in zip(in_own_order(tensors, f"layer_0_{name}", packing.bits), wanted, strict=True):
+            assert np.array_equal(ours, theirs.numpy()), name
+
+
+def in_own_order(tensors: dict[str, Any], name: str, bits: int) -> tuple[Any, Any, Any]:
+    """Codes, scales and zero points of each input [outputs, inputs], from the operator's definition."""
+    packed, scales = tensors[f"{name}_weight"], tensors[f"{name}_scales"]
+    outputs, blocks, width = packed.shape
+    inputs = SIZES["intermediate_size"] if name.endswith("down") else SIZES["hidden_size"]
+    points = tensors.get(f"{name}_zeros", np.full((outputs, blocks), 8 if bits == 4 else 128))
+    if bits == 4:
+        packed, width = np.stack((packed & 15, packed >> 4), axis=-1), 2 * width
+        if f"{name}_zeros" in tensors:
+            points = np.stack((points & 15, points >> 4), axis=-1).reshape(outputs, -1)[:, :blocks]
+    places = tensors.get(f"{name}_order", np.arange(inputs))
+    given = (packed.reshape(outputs, -1), np.repeat(scales, width, axis=1), np.repeat(points, width, axis=1))
+    found = tuple(np.empty((outputs, inputs), values.dtype) for values in given)
+    for own, values in zip(found, given, strict=True):
+        own[:, places] = values[:, :inputs]
+    return found
+
+
 def test_the_log_says_what_becomes_of_codes(make_oracle: Oracle, build: Build, tmp_path: Path) -> None:
     """Groups of 8 inputs are too small for the operator, and a stack of two forms has none."""
     _, source = make_oracle("Llama", **SIZES)
 
     def store(name: str, weight: torch.Tensor) -> tuple[Tensors, Any]:
         is_small = name.endswith(("0.mlp.down_proj", "1.self_attn.v_proj"))
-        return packed_by_gptq(4, 8 if is_small else 64, 1, is_symmetric=True)(name, weight)
+        return packed_by_gptq(4, 8 if is_small else 64, True).store(name, weight)
 
-    written(source, tmp_path / "codes", GPTQ, store)
+    written(source, tmp_path / "codes", PACKINGS["gptq-sym"].config, store)
     with SafetensorsCheckpoint(tmp_path / "codes") as file:
         checkpoint = QuantisedCheckpoint(file, StoredCodes(CodeFormat.GPTQ, 4, True))
         network = read_network(read_json(tmp_path / "codes" / "config.json"))

@@ -15,8 +15,9 @@ from transformers import GptOssForCausalLM
 from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
 from engine.bundle.manifest import Manifest
-from engine.compile.arguments import KvType, Layout, Quant, Target, default_quant
+from engine.compile.arguments import CompileArguments, KvType, Layout, Quant, Target, default_quant
 from engine.compile.check.parity import bundle_logits
+from engine.compile.quantisation.choose.matrices import codes_told
 from engine.compile.sources.experts import ExpertTensors
 from engine.compile.sources.source import open_source
 from engine.config import EngineConfig
@@ -144,6 +145,10 @@ def test_codes_are_carried_over(form: str, published: Oracle, build: Build, tmp_
             for piece, values in zip(pieces, wanted, strict=True):
                 assert not isinstance(piece, np.ndarray), "blocks are kept"
                 assert np.array_equal(piece.floats(), values)
+        arguments = CompileArguments(source, tmp_path / "bundle", quant=Quant.KEEP)
+        if form == "folder":  # 4 layers with two matrices of floats and 6 experts
+            told = codes_told("mxfp4", tensors, read_network(found.config), arguments)
+            assert told.startswith("weights come as mxfp4: 48 of 56 matrices keep their codes; the others")
     _, manifest = build(source, quant=Quant.KEEP, layout=Layout.SEGMENTS)
     assert manifest.parity["kl"] < 0.02
 
