@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from transformers import LlamaConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+from transformers.models.hunyuan_v1_dense.modeling_hunyuan_v1_dense import HunYuanDenseV1RotaryEmbedding
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 from engine.errors import CompileError, UnsupportedModel
@@ -54,6 +55,7 @@ SCALED: dict[str, dict[str, Any]] = {
         "original_max_position_embeddings": 512,
         "attention_factor": 1.25,
     },
+    "alpha": {"rope_type": "dynamic", "alpha": 1000.0, "factor": 1.0},
     "longrope-factor": {
         "rope_type": "longrope",
         "long_factor": LONG,
@@ -81,6 +83,8 @@ def theirs(parameters: dict[str, Any], theta: float, context: int) -> tuple[np.n
     )
     if parameters["rope_type"] == "default":
         frequencies, factor = LlamaRotaryEmbedding.compute_default_rope_parameters(config)
+    elif "alpha" in parameters:
+        frequencies, factor = HunYuanDenseV1RotaryEmbedding.compute_ntk_alpha_rope_parameters(config)
     else:
         frequencies, factor = ROPE_INIT_FUNCTIONS[parameters["rope_type"]](config, "cpu", seq_len=context)
     return frequencies.numpy(), float(factor)

@@ -58,8 +58,10 @@ FOREIGN = (
 WITH_EXPERTS = {"llama": "MixtralForCausalLM"}
 WITH_WINDOW = {"llama": "MistralForCausalLM", "olmo2": "Olmo3ForCausalLM"}
 GEMMA_LARGEST = {"gemma2": 46, "gemma3": 62, "gemma-embedding": 0}  # layers of the 27B models
-# The base of layers with a window, where the file does not say.
-TWO_ROTATIONS = dict.fromkeys(("gemma3", "gemma3n", "gemma4", "gemma-embedding", "modern-bert"), 10_000.0)
+# The base of layers with a window, where the file does not say, 0 = that of the others.
+TWO_ROTATIONS = dict.fromkeys(("gemma3", "gemma3n", "gemma4", "gemma-embedding", "modern-bert"), 10_000.0) | {
+    "olmo2": 0.0
+}
 WITHOUT_TRUNCATION = ("gpt-oss",)  # whose ramp of YaRN begins and ends between frequencies
 NO_POOLING, LAST_TOKEN = 0, 3  # of `pooling_type`; files of chat models have none
 POOLINGS = {NO_POOLING: "mean", 1: "mean", 2: "cls", LAST_TOKEN: "lasttoken"}  # of encoders
@@ -111,7 +113,7 @@ def network_config(
         "mamba_rms_norm": "model.layers.0.mamba.norm.weight" in tensors,
         **_gemma_scale(architecture, geometry, fields),
         "partial_rotary_factor": turned / geometry.head_dim,
-        "rope_parameters": _rope(fields, tensors, turned),
+        "rope_parameters": _rope(fields, tensors, turned, family),
         **_recurrent(geometry),
         **(latent_facts(fields, geometry, _full_rope(fields, tensors, turned)) if architecture.has_latents else {}),
         **(two_heads(fields, geometry, tensors) if fields.has(KEY_LENGTH_OF_WINDOWS) else {}),
@@ -234,10 +236,10 @@ def _recurrent(geometry: GgufGeometry) -> dict[str, object]:
     }
 
 
-def _rope(fields: ArchitectureFields, tensors: Checkpoint, turned: int) -> Mapping[str, object]:
-    """Of layers without a window, and of those with one where the file tells them apart."""
+def _rope(fields: ArchitectureFields, tensors: Checkpoint, turned: int, family: str) -> Mapping[str, object]:
+    """Of layers without a window, and of those with one where the family tells them apart."""
     full = _full_rope(fields, tensors, turned)
-    if fields.name not in TWO_ROTATIONS:
+    if fields.name not in TWO_ROTATIONS or family != WITH_WINDOW.get(fields.name, family):
         return full
     local = fields.number("rope.freq_base_swa", 1.0, 1e12, TWO_ROTATIONS[fields.name] or full["rope_theta"])
     return {FULL: full, SLIDING: {"rope_type": "default", "rope_theta": local}}

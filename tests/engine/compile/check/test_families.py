@@ -19,6 +19,29 @@ YARN = {
     "rope_theta": 10_000.0,
 }
 WINDOW = {"sliding_window": 16, "num_hidden_layers": 4, "head_dim": 16}
+LLAMA3 = {
+    "rope_type": "llama3",
+    "factor": 16.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 32,
+    "rope_theta": 10_000.0,
+}
+ALPHA = {"rope_type": "dynamic", "alpha": 1000.0, "factor": 1.0, "rope_theta": 10_000.0}
+HUNYUAN_ALPHA = {"head_dim": 16, "pad_token_id": 0, "rope_parameters": ALPHA}
+
+
+def unlike(full: dict[str, Any], theta: float) -> dict[str, Any]:
+    """Layers with a window turn without the scaling."""
+    windows = {"rope_type": "default", "rope_theta": theta}
+    return {"rope_parameters": {"full_attention": full, "sliding_attention": windows}}
+
+
+OLMO3 = {"num_hidden_layers": 4, "sliding_window": 16, "pad_token_id": 0}
+OLMO3_YARN = OLMO3 | unlike(YARN, 10_000.0)
+OLMO3_OWN_BASE = OLMO3 | unlike({"rope_type": "default", "rope_theta": 90_000.0}, 20_000.0)
+EXAONE4 = {"num_hidden_layers": 4, "sliding_window": 16, "sliding_window_pattern": 4}
+EXAONE4_LLAMA3 = EXAONE4 | {"rope_parameters": LLAMA3}
 GRANITE = {
     "embedding_multiplier": 12.0,
     "residual_multiplier": 0.22,
@@ -99,6 +122,7 @@ LFM2 = {
 }
 LFM2_MOE = LFM2 | {"num_dense_layers": 1, "num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
 GEMMA = {"head_dim": 16, "query_pre_attn_scalar": 24, "sliding_window": 16}
+GEMMA3_LINEAR = unlike({"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6}, 10_000.0) | {"num_hidden_layers": 7}
 
 GEMMA4 = {"head_dim": 16, "global_head_dim": 32, "sliding_window": 16, "num_hidden_layers": 8, "pad_token_id": 0}
 GEMMA4_SMALL = GEMMA4 | {
@@ -203,10 +227,14 @@ CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "lfm2-ends-with-attention": ("Lfm2", "lfm2", LFM2 | {"layer_types": LFM2["layer_types"][::-1]}),
     "lfm2-moe": ("Lfm2Moe", "lfm2_moe", LFM2_MOE),
     "hunyuan": ("HunYuanDenseV1", "hunyuan_v1_dense", {"head_dim": 16, "pad_token_id": 0}),
+    "hunyuan-alpha": ("HunYuanDenseV1", "hunyuan_v1_dense", HUNYUAN_ALPHA),
     "ernie": ("Ernie4_5", "ernie4_5", {"head_dim": 16, "pad_token_id": 0}),
     "olmo2": ("Olmo2", "olmo2", {"pad_token_id": 0}),
-    "olmo3": ("Olmo3", "olmo3", {"num_hidden_layers": 4, "sliding_window": 16, "pad_token_id": 0}),
-    "exaone4": ("Exaone4", "exaone4", {"num_hidden_layers": 4, "sliding_window": 16, "sliding_window_pattern": 4}),
+    "olmo3": ("Olmo3", "olmo3", OLMO3),
+    "olmo3-yarn": ("Olmo3", "olmo3", OLMO3_YARN),
+    "olmo3-own-base": ("Olmo3", "olmo3", OLMO3_OWN_BASE),
+    "exaone4": ("Exaone4", "exaone4", EXAONE4),
+    "exaone4-llama3": ("Exaone4", "exaone4", EXAONE4_LLAMA3),
     "exaone4-full": ("Exaone4", "exaone4", {"sliding_window": None, "layer_types": ["full_attention"] * 3}),
     "glm4": ("Glm4", "glm4", {"head_dim": 16, "pad_token_id": 0}),
     "gemma": ("Gemma", "gemma", {"head_dim": 16, "pad_token_id": 0}),
@@ -232,6 +260,7 @@ CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "deepseek-v2-groups": ("DeepseekV2", "deepseek_v2", LATENT | GROUPS | {"routed_scaling_factor": 2.5}),
     "glm4-flash": ("Glm4MoeLite", "glm4_moe_lite", LATENT | {"q_lora_rank": 24, "v_head_dim": 24}),
     "gemma3": ("Gemma3", "gemma3", GEMMA | {"num_hidden_layers": 7, "pad_token_id": 0}),
+    "gemma3-linear": ("Gemma3", "gemma3", GEMMA | GEMMA3_LINEAR | {"pad_token_id": 0}),
 }
 
 

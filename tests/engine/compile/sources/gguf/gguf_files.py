@@ -249,8 +249,17 @@ def add_facts(writer: gguf.GGUFWriter, config: dict[str, Any]) -> None:
     add_layer_facts(writer, config)
     add_expert_facts(writer, config)
     rope = config.get("rope_parameters") or {}
+    theta_of_windows = rope.get("sliding_attention", {}).get("rope_theta")
     rope = rope.get("full_attention") or rope
-    writer.add_rope_freq_base(rope.get("rope_theta") or config.get("rope_theta", 10_000.0))
+    theta = rope.get("rope_theta") or config.get("rope_theta", 10_000.0)
+    if rope.get("rope_type") == "dynamic":  # Hunyuan's alpha
+        theta *= rope["alpha"] ** (config["head_dim"] / (config["head_dim"] - 2))
+        writer.add_rope_scaling_type(gguf.RopeScalingType.NONE)
+        writer.add_rope_scaling_factor(1)
+        writer.add_rope_scaling_orig_ctx_len(256 * 1024)
+    writer.add_rope_freq_base(theta)
+    if config["model_type"] == "olmo3" and theta_of_windows != theta:
+        writer.add_rope_freq_base_swa(theta_of_windows)
     if rope.get("rope_type") == "linear":
         writer.add_rope_scaling_type(gguf.RopeScalingType.LINEAR)
         writer.add_rope_scaling_factor(rope["factor"])

@@ -7,6 +7,7 @@ from typing import Any
 import gguf
 import numpy as np
 import pytest
+import torch
 from gguf.constants import GGMLQuantizationType
 
 from engine.bundle.manifest import Manifest
@@ -14,13 +15,20 @@ from engine.compile.arguments import Layout, Quant
 from engine.compile.check.parity import bundle_logits
 from engine.compile.quantisation.methods.integer_blocks import floats_of
 from engine.compile.sources import source
+from engine.compile.sources.checkpoint import Checkpoint
 from engine.compile.sources.experts import ExpertTensors
-from engine.compile.sources.gguf.file import GgufSource
+from engine.compile.sources.gguf.architectures import architecture_of
+from engine.compile.sources.gguf.file import GgufSource, network_config
+from engine.compile.sources.gguf.geometry import read_geometry
+from engine.compile.sources.gguf.header import read_header
 from engine.errors import CompileError, UnsupportedModel
 from engine.models.family import read_network
 from tests.engine.compile.check.test_families import (
     DEEPSEEK,
+    EXAONE4,
+    EXAONE4_LLAMA3,
     FALCON_H1,
+    GEMMA3_LINEAR,
     GEMMA3N,
     GEMMA4_EXPERTS,
     GEMMA4_LARGE,
@@ -30,13 +38,18 @@ from tests.engine.compile.check.test_families import (
     GRANITE4,
     GRANITE_HYBRID,
     GRANITE_HYBRID_MOE,
+    HUNYUAN_ALPHA,
     LATENT,
     LFM2,
     LFM2_MOE,
     LOCAL,
     NEMOTRON_H,
     NEMOTRON_H_MOE,
+    OLMO3,
+    OLMO3_OWN_BASE,
+    OLMO3_YARN,
     YARN,
+    unlike,
 )
 from tests.engine.compile.check.test_transformers_parity import (
     LINEAR,
@@ -116,14 +129,20 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "granite-moe": ("GraniteMoe", GRANITE | LOCAL),
     "granite-moe-shared": ("GraniteMoeShared", GRANITE | LOCAL | {"shared_intermediate_size": 96}),
     "hunyuan": ("HunYuanDenseV1", {"head_dim": 16, "pad_token_id": 0}),
+    "hunyuan-alpha": ("HunYuanDenseV1", HUNYUAN_ALPHA),
     "ernie": ("Ernie4_5", {"head_dim": 16, "pad_token_id": 0}),
     "olmo2": ("Olmo2", {"pad_token_id": 0}),
-    "olmo3": ("Olmo3", {"num_hidden_layers": 4, "sliding_window": 16, "pad_token_id": 0}),
-    "exaone4": ("Exaone4", {"num_hidden_layers": 4, "sliding_window": 16, "sliding_window_pattern": 4}),
+    "olmo3": ("Olmo3", OLMO3),
+    "olmo3-another-base": ("Olmo3", OLMO3 | unlike({"rope_type": "default", "rope_theta": 20_000.0}, 20_000.0)),
+    "olmo3-own-base": ("Olmo3", OLMO3_OWN_BASE),
+    "olmo3-yarn": ("Olmo3", OLMO3_YARN),
+    "exaone4": ("Exaone4", EXAONE4),
+    "exaone4-llama3": ("Exaone4", EXAONE4_LLAMA3),
     "glm4": ("Glm4", {"head_dim": 16, "pad_token_id": 0}),
     "gemma": ("Gemma", {"head_dim": 16, "pad_token_id": 0}),
     "gemma2": ("Gemma2", GEMMA | {"attn_logit_softcapping": 5.0}),
     "gemma3": ("Gemma3", GEMMA | {"num_hidden_layers": 7}),
+    "gemma3-linear": ("Gemma3", GEMMA | GEMMA3_LINEAR),
     "deepseek-v2": ("DeepseekV2", DEEPSEEK),
     "glm4-flash": ("Glm4MoeLite", LATENT | {"q_lora_rank": 24}),
     "gemma3n": ("Gemma3n", GEMMA3N),
@@ -141,12 +160,14 @@ def test_families_of_layers(
     prompt: list[int],
     tmp_path: Path,
 ) -> None:
-    """As the segments of the checkpoint, which `test_families` compares with transformers token by token."""
+    """Of a greedy text of transformers, past windows and the original context."""
     family, changes = FAMILIES[case]
     model, checkpoint = make_oracle(family, **changes)
     path = write_gguf(checkpoint, tmp_path / "model.gguf")
     folder, manifest = build(path, quant=Quant.FP32, layout=Layout.SEGMENTS)
-    measured, expected = bundle_logits(folder, manifest, [prompt], rows=24), oracle_logits(model, prompt)
+    text = model.generate(torch.tensor([prompt]), max_new_tokens=8, do_sample=False, eos_token_id=None)[0].tolist()
+    measured, expected = bundle_logits(folder, manifest, [text], rows=24), oracle_logits(model, text)
+    assert measured.argmax(axis=1)[len(prompt) - 1 : -1].tolist() == text[len(prompt) :]
     assert np.abs(measured - expected).max() / np.abs(expected).max() < 1e-4
 
 
@@ -206,6 +227,37 @@ def facts(path: Path, architecture: str = "llama", **values: object) -> Path:
     writer.write_kv_data_to_file()
     writer.close()
     return path
+
+
+@pytest.mark.parametrize(
+    ("architecture", "layers", "hidden", "heads", "head_dim", "scalar"),
+    [
+        ("gemma2", 46, 4608, 32, 128, 144),  # 27B: width / heads
+        ("gemma2", 42, 3584, 16, 256, 256),
+        ("gemma3", 62, 5376, 32, 128, 168),
+        ("gemma3", 48, 3840, 16, 256, 256),
+    ],
+)
+def test_the_scale_of_gemmas_attention(
+    architecture: str, layers: int, hidden: int, heads: int, head_dim: int, scalar: int, tmp_path: Path
+) -> None:
+    """`query_pre_attn_scalar` of the published configs, which files do not say."""
+    sizes = {"block_count": layers, "embedding_length": hidden, "attention.head_count": heads}
+    lengths = {"attention.key_length": head_dim, "attention.value_length": head_dim}
+    header = read_header(facts(tmp_path / "m.gguf", architecture, **sizes, **lengths))
+    found = architecture_of(header)
+    config = network_config(header, found, read_geometry(header, found), Table())
+    assert read_network(config).attention_scale == pytest.approx(scalar**-0.5, rel=1e-12)
+
+
+class Table(Checkpoint):
+    """A checkpoint with nothing but an embedding."""
+
+    def __contains__(self, name: str) -> bool:
+        return name == "token_embd.weight"
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        return 256, 64
 
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
