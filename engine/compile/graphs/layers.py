@@ -220,16 +220,19 @@ class LayerWriter:
         if norm is not None and kind is QkNorm.ALL:
             x = self.norm(x, graph.parameter(norm))
         if norm is not None and kind is QkNorm.HEADS:
-            # Rank 3: the HTP's norm of a tensor of rank 4 is garbage for many shapes (QNN 2.51).
-            x = graph.reshape(x, 1, f"rows*{heads}", spec.head_dim)
-            x = self.norm(x, graph.parameter(norm))
+            x = self._normed_heads(x, heads, norm)
         x = graph.reshape(x, 1, "rows", heads, spec.head_dim)
         x = graph.op("Transpose", [x], perm=[0, 2, 1, 3])
         if (rope := spec.rope_of(index)) is not None:
             x = self.turned(x, rope)
         if norm is not None and kind is QkNorm.TURNED_HEADS:
-            x = graph.reshape(self.norm(x, graph.parameter(norm)), 1, heads, "rows", spec.head_dim)
+            x = graph.reshape(self._normed_heads(x, heads, norm), 1, heads, "rows", spec.head_dim)
         return x
+
+    def _normed_heads(self, x: str, heads: int, norm: StoredTensor) -> str:
+        """Each head by itself. Rank 3: the HTP's norm of a tensor of rank 4 is garbage for many shapes (QNN 2.51)."""
+        apart = self.graph.reshape(x, 1, f"rows*{heads}", self.network.spec.head_dim)
+        return self.norm(apart, self.graph.parameter(norm))
 
     def turned(self, x: str, rope: RopeSpec) -> str:
         """x [1, heads, N, d], rotated."""

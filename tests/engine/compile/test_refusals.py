@@ -4,16 +4,19 @@ import json
 import os
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
 from engine.bundle.manifest import Manifest
+from engine.bundle.model_spec import LayerAttention
 from engine.compile.arguments import CompileArguments, Layout, QualityLevel, Quant, Target
-from engine.compile.plan import check_recurrent
+from engine.compile.plan import check_layers, check_recurrent
 from engine.errors import CompileError
 from engine.models.family import read_network
 from tests.engine.models.test_falcon_h1 import SMALLEST
@@ -166,6 +169,7 @@ def test_weights_too_large_for_their_type(source: Path, build: Build) -> None:
         build(source)
 
 
+ON_NPU = {"quant": Quant.W4, "target": Target.X_ELITE, "rows": (1,), "context": (64,)}
 FUSED = {"layout": Layout.FUSED, "quant": Quant.W8A16, "rows": (32,), "context": (512,)}
 
 
@@ -184,8 +188,23 @@ FUSED = {"layout": Layout.FUSED, "quant": Quant.W8A16, "rows": (32,), "context":
         ),
         (
             EXPERTS,
-            {"quant": Quant.W4, "target": Target.X_ELITE, "rows": (1,), "context": (64,)},
+            ON_NPU,
             r"experts \(qwen3_moe\) needs --target cpu with --layout segments",
+        ),
+        (
+            {"architectures": ["Ernie4_5ForCausalLM"]},
+            ON_NPU,
+            r"a rotation of neighbours \(ernie4_5\) needs --target cpu with --layout segments",
+        ),
+        (
+            {"architectures": ["Glm4ForCausalLM"]},
+            ON_NPU,
+            r"a rotation of neighbours \(glm4\) needs --target cpu with --layout segments",
+        ),
+        (
+            EXPERTS | {"architectures": ["GptOssForCausalLM"], "sliding_window": 32},
+            ON_NPU,
+            r"sinks of heads \(gpt_oss\) needs --target cpu with --layout segments, or a context of at most 32",
         ),
         (EXPERTS, {"lora": True, "layout": Layout.SEGMENTS}, r"--lora is refused: adapters of layers with experts"),
         (EXPERTS, {"quality": QualityLevel.GOOD}, r"--quality good does not know layers with experts \(qwen3_moe\)"),
@@ -197,6 +216,18 @@ def test_layers_that_pools_lack_are_named(
     edit_config(**changes)(source)
     with pytest.raises(CompileError, match=message):
         build(source, **options)
+
+
+def test_windows_of_several_sizes_are_named(source: Path) -> None:
+    """No family has them yet; a pool has one number of columns for all."""
+    network = read_network(json.loads((source / "config.json").read_text()))
+    kinds = (LayerAttention(16), LayerAttention(32))
+    network = replace(network, spec=msgspec.structs.replace(network.spec, attention=kinds))
+    arguments = CompileArguments(source, source.parent / "bundle", Target.CPU, layout=Layout.POOL)
+    message = r"windows of several sizes \(qwen3\) needs --target cpu with --layout segments, or .* at most 16"
+    with pytest.raises(CompileError, match=message):
+        check_layers(arguments, network)
+    check_layers(replace(arguments, layout=Layout.SEGMENTS), network)
 
 
 @pytest.mark.parametrize(("config", "family"), [(SMALLEST, "falcon_h1"), (NANO, "nemotron_h")])

@@ -17,7 +17,7 @@ from engine.request import Request, SamplingParams
 from engine.worker.assembly import Assembled, assemble
 from tests.engine.compile.check.test_families import CASES
 
-FAMILIES = ("mistral-window", "ministral", "qwen2-window", "smollm3", "olmo3", "exaone4", "gemma3", "gemma2")
+FAMILIES = ("mistral-window", "ministral", "qwen2-window", "smollm3", "olmo3", "exaone4", "gemma3", "gemma2", "hunyuan")
 SHAPES: dict[str, dict[str, Any]] = {"free": {}, "fixed": {"rows": (24,), "context": (136,)}}
 
 

@@ -28,6 +28,9 @@ from tests.engine.compile.check.test_pools import largest_error
         ("smollm3", Quant.FP16, 0.01),
         ("exaone4", Quant.W8A16, 0.15),
         ("granite", Quant.W8A16, 0.05),
+        ("hunyuan-alpha", Quant.FP16, 0.01),
+        ("hunyuan-alpha", Quant.W8A16, 0.1),
+        ("olmo3-yarn", Quant.FP16, 0.01),
     ],
 )
 def test_logits_behind_a_window(
