@@ -169,8 +169,15 @@ def speech_spec(manifest: Manifest) -> SpeechSpec:
     return manifest.speech
 
 
-def check_language(spec: SpeechSpec, code: str, field: str = "language") -> str:
-    """The code as the model knows it, "" for none; refused by name when it does not."""
+def check_languages(spec: SpeechSpec, language: str, among: Sequence[str]) -> tuple[str, list[str]]:
+    """The codes as the model knows them, "" for none; refused by name when it does not, and where both are given."""
+    if language and among:
+        raise refuse("'languages' excludes 'language'.", "languages", "invalid_value")
+    listed = (_known(spec, code, "languages") for code in among)
+    return _known(spec, language, "language"), [code for code in listed if code]
+
+
+def _known(spec: SpeechSpec, code: str, field: str) -> str:
     wanted = code.strip().lower()
     if not wanted or wanted in spec.languages or (not spec.languages and wanted == ENGLISH):
         return wanted

@@ -20,6 +20,7 @@ from server.api.openai.audio_forms import (
     VerboseTranscription,
     check_form,
     logprobs_of,
+    said_before,
     srt,
     text_of,
     usage_of,
@@ -30,7 +31,7 @@ from server.api.openapi import SEGMENTS, answers
 from server.generation.framing import EventStream, frame
 from server.generation.launch import server_of, take_model, until_left, written
 from server.generation.transcription import SpeechOptions, Spoken, TranscriptionRun
-from server.generation.window_writer import check_language, speech_spec
+from server.generation.window_writer import check_languages, speech_spec
 from server.http.errors import from_engine, openai_body, refuse
 
 UNKNOWN = ("known_speaker_names", "known_speaker_references")  # refused by name
@@ -79,11 +80,12 @@ async def create_translation(request: Request) -> Response:
 async def _answer(request: Request, upload: Upload, form: TranscriptionForm, translates: bool) -> Response:
     service = await take_model(request, form.model, speech_spec)
     spec = speech_spec(service.engine.info.manifest)
+    language, among = check_languages(spec, form.language, form.languages)
     options = SpeechOptions(
         translates=translates,
-        language=check_language(spec, form.language),
-        among=[*filter(None, (check_language(spec, code, "languages") for code in form.languages))],
-        prompt=form.said_before,
+        language=language,
+        among=among,
+        prompt=said_before(form.keywords, form.prompt),
         temperature=form.temperature or None,
         activity=form.activity,
         has_words="word" in form.timestamp_granularities,

@@ -24,6 +24,8 @@ FORM = "multipart/form-data"
 ResponseFormat = Literal["json", "text", "srt", "verbose_json", "vtt"]
 Prompt = Annotated[str, StringConstraints(max_length=8192)]
 Code = Annotated[str, StringConstraints(max_length=16)]  # of a language
+Codes = Annotated[list[Code], Field(max_length=100)]
+Keywords = Annotated[list[Name], Field(max_length=100)]
 Milliseconds = Annotated[int, Field(ge=0, le=60_000)]
 
 
@@ -54,19 +56,14 @@ class TranscriptionForm(TranslationForm):
     """POST /v1/audio/transcriptions, but for its file."""
 
     language: Code = ""
-    languages: Annotated[list[Code], Field(max_length=100)] = Field([])
-    keywords: Annotated[list[Name], Field(max_length=100)] = Field([])
+    languages: Codes = Field([])
+    keywords: Keywords = Field([])
     timestamp_granularities: Annotated[list[Literal["segment", "word"]], Field(max_length=2)] = Field(["segment"])
     stream: bool = False
     include: Annotated[list[Literal["logprobs"]], Field(max_length=1)] = Field([])
     chunking_strategy: Literal["auto"] | ServerVad | None = None
     known_speaker_names: NotYet = None
     known_speaker_references: NotYet = None
-
-    @property
-    def said_before(self) -> str:
-        """What a Whisper reads before the first window: keywords guide it as the words of a prompt do."""
-        return " ".join([*([f"{', '.join(self.keywords)}."] if self.keywords else []), self.prompt])
 
     @property
     def activity(self) -> VoiceActivity | None:
@@ -78,8 +75,6 @@ class TranscriptionForm(TranslationForm):
 
 def check_form(form: TranscriptionForm) -> None:
     """Raise Refusal for fields that do not go together."""
-    if form.language and form.languages:
-        raise refuse("'languages' excludes 'language'.", "languages", "invalid_value")
     whole, plain = form.response_format == "verbose_json", form.response_format in ("json", "text")
     if form.timestamp_granularities != ["segment"] and not whole:
         message = "'timestamp_granularities' needs 'response_format' to be verbose_json."
@@ -225,6 +220,11 @@ class TranscriptDone(Answer, kw_only=True):
     text: str
     logprobs: list[SpeechLogprob] | UnsetType = UNSET
     usage: DurationUsage
+
+
+def said_before(keywords: Sequence[str], prompt: str) -> str:
+    """What a Whisper reads before the first window: keywords guide it as the words of a prompt do."""
+    return f"{', '.join(keywords)}. {prompt}" if keywords else prompt
 
 
 def text_of(segments: Sequence[Spoken]) -> str:

@@ -7,14 +7,15 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, StringConstraints, TypeAdapter, ValidationError
 
+from engine.bundle.specs import SpeechSpec
 from engine.speech.log_mel import SoundFormat
 from server.api.body import parse_object
-from server.api.openai.audio_forms import Prompt, ServerVad
+from server.api.openai.audio_forms import Code, Codes, Keywords, Prompt, ServerVad
+from server.generation.window_writer import check_languages
 from server.http.errors import Refusal, WireError, from_validation
 from server.http.fields import Body, Name, NotYet
 
 LONGEST_NAME = 256
-Language = Annotated[str, StringConstraints(max_length=16)]
 Include = Annotated[list[Literal["item.input_audio_transcription.logprobs"]], Field(max_length=1)]
 
 
@@ -31,11 +32,15 @@ class TranscriptionModel(Body):
     """What writes, and what it is told before. model: None = the one that is there."""
 
     model: Name | None = None
-    language: Language | None = None
+    language: Code | None = None
     prompt: Prompt | None = None
     delay: NotYet = None
-    keywords: NotYet = None
-    languages: NotYet = None
+    keywords: Keywords | None = None
+    languages: Codes | None = None
+
+    def check_languages(self, spec: SpeechSpec) -> tuple[str, list[str]]:
+        """As `window_writer.check_languages`."""
+        return check_languages(spec, self.language or "", self.languages or ())
 
 
 class Pcm(Body):
@@ -171,7 +176,7 @@ def read_event(text: str) -> SessionUpdate | OldSessionUpdate | Append | Commit 
 def described(name: str, session: TranscriptionSession, model: str, is_old: bool) -> dict[str, Any]:
     """The session as the client is told of it, in the form that it uses."""
     given = session.audio.input
-    told = {"model": model, "language": given.transcription.language, "prompt": given.transcription.prompt}
+    told = given.transcription.model_dump(exclude={"delay"}) | {"model": model}
     turns = given.turn_detection
     detection = turns and turns.model_dump(include={"type", "threshold", "prefix_padding_ms", "silence_duration_ms"})
     own: dict[str, Any] = {"id": name, "object": "realtime.transcription_session", "include": session.include}

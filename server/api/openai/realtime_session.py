@@ -14,7 +14,7 @@ from engine.errors import HexserveError
 from engine.speech.audio import CHUNK_SAMPLES, SpeechDetector
 from engine.speech.live import Float32, LiveEar, LiveSound, SpeechEdges, Utterance
 from engine.speech.log_mel import SAMPLE_RATE
-from server.api.openai.audio_forms import SpeechLogprob, logprob_of, usage_of
+from server.api.openai.audio_forms import SpeechLogprob, logprob_of, said_before, usage_of
 from server.api.openai.realtime_events import (
     Append,
     BadEvent,
@@ -27,7 +27,7 @@ from server.api.openai.realtime_events import (
     read_event,
 )
 from server.generation.launch import Server, loaded_engine, named_model
-from server.generation.window_writer import LiveTranscript, WindowWriter, check_language, speech_spec
+from server.generation.window_writer import LiveTranscript, WindowWriter, speech_spec
 from server.http.errors import Refusal, WireError, from_engine, refuse
 from server.models.models import ServedModel
 
@@ -129,7 +129,7 @@ class RealtimeSession:
             if now.transcription.model is not None:
                 model = named_model(self._server, now.transcription.model, speech_spec)
             if model.manifest is not None:
-                check_language(speech_spec(model.manifest), now.transcription.language or "")
+                now.transcription.check_languages(speech_spec(model.manifest))
         except Refusal as error:
             param = error.error.param
             raise refuse(error.error.message, f"{place}{below}{param}", error.error.code) from None
@@ -279,9 +279,9 @@ class RealtimeSession:
             with self._model.pinned():
                 engine = await loaded_engine(server, self._model)
                 engine.check_room(1)
-                language = check_language(speech_spec(engine.info.manifest), asked.language or "")
-                writer = WindowWriter(engine, utterance.name, language)
-                said = await writer.ids(asked.prompt or "")
+                language, among = asked.check_languages(speech_spec(engine.info.manifest))
+                writer = WindowWriter(engine, utterance.name, language, among=among)
+                said = await writer.ids(said_before(asked.keywords or (), asked.prompt or ""))
                 limit_s = server.settings.request_timeout_s
                 transcript = LiveTranscript(writer, self._sound, utterance, said, limit_s)
                 async with contextlib.aclosing(transcript.deltas()) as deltas:

@@ -7,7 +7,7 @@ import pytest
 
 from engine.request import Request, SpeechRules
 from engine.speech.live import Piece
-from server.generation.window_writer import Beginning, WindowWriter, check_language, speech_spec
+from server.generation.window_writer import Beginning, WindowWriter, check_languages, speech_spec
 from server.http.errors import Refusal
 from tests.server.scripted_engine import ScriptedEngine
 from tests.server.speaking_engine import (
@@ -159,15 +159,19 @@ async def test_what_was_said_before_has_no_special_tokens(monkeypatch: pytest.Mo
 
 def test_which_languages_a_model_knows() -> None:
     engine = SpeakingEngine("")
-    assert [check_language(SPEC, code) for code in ("", " ", "de", " EN ")] == ["", "", "de", "en"]
-    with pytest.raises(Refusal, match="'language': this model knows de, en") as refusal:
-        check_language(SPEC, "fr")
-    assert refusal.value.error.param == "language"
+    assert [check_languages(SPEC, code, ())[0] for code in ("", " ", "de", " EN ")] == ["", "", "de", "en"]
+    assert check_languages(SPEC, "", ["de", " ", "EN "]) == ("", ["de", "en"])
+    for given, param in ((("fr", ()), "language"), (("", ["de", "fr"]), "languages")):
+        with pytest.raises(Refusal, match=f"'{param}': this model knows de, en") as refusal:
+            check_languages(SPEC, *given)
+        assert refusal.value.error.param == param
+    with pytest.raises(Refusal, match="'languages' excludes 'language'"):
+        check_languages(SPEC, "de", ["de"])
     engine.describe(languages={})
     english = speech_spec(engine.info.manifest)
-    assert [check_language(english, code) for code in ("", "en")] == ["", "en"]
+    assert [check_languages(english, code, ())[0] for code in ("", "en")] == ["", "en"]
     with pytest.raises(Refusal, match="knows en"):
-        check_language(english, "de")
+        check_languages(english, "de", ())
 
 
 def test_a_model_of_text_is_refused() -> None:

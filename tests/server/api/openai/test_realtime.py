@@ -15,7 +15,7 @@ from server.api.openai import realtime_session
 from server.generation import window_writer
 from tests.server.scripted_engine import ScriptedEngine
 from tests.server.served import served
-from tests.server.speaking_engine import DE, EN, PREVIOUS, SpeakingEngine
+from tests.server.speaking_engine import DE, EN, PREVIOUS, START, SpeakingEngine
 from tests.server.websocket_client import PATH, PATIENCE_S, UPGRADE, Client
 
 ITEM = "conversation.item.input_audio_transcription."
@@ -117,7 +117,7 @@ def test_a_session_is_described() -> None:
         assert told["audio"]["input"] == {
             "format": {"type": "audio/pcm", "rate": 24000},
             "noise_reduction": None,
-            "transcription": {"model": "scripted", "language": None, "prompt": None},
+            "transcription": {"model": "scripted", **dict.fromkeys(("language", "prompt", "keywords", "languages"))},
             "turn_detection": {
                 "type": "server_vad",
                 "threshold": 0.5,
@@ -129,10 +129,11 @@ def test_a_session_is_described() -> None:
 
 def test_settings_that_are_not_given_stay() -> None:
     with session() as opened:
-        opened.update(transcription={"model": "scripted", "language": "de"})
+        opened.update(transcription={"model": "scripted", "languages": ["de"], "keywords": ["Ada"]})
         opened.update(turn_detection={"type": "server_vad", "silence_duration_ms": 900})
         told = opened.update(transcription={"prompt": "Namen"})["session"]["audio"]["input"]
-    assert told["transcription"] == {"model": "scripted", "language": "de", "prompt": "Namen"}
+    kept = {"languages": ["de"], "keywords": ["Ada"], "language": None}
+    assert told["transcription"] == {"model": "scripted", "prompt": "Namen", **kept}
     assert told["turn_detection"]["silence_duration_ms"] == 900
 
 
@@ -202,6 +203,17 @@ def test_the_client_commits_by_itself() -> None:
     prompt = engine.asked[-1].prompt_ids
     assert prompt[0] == PREVIOUS
     assert EN in prompt
+
+
+def test_keywords_and_languages_guide() -> None:
+    """The engine hears German."""
+    engine = SpeakingEngine("said")
+    with session(engine) as opened:
+        manual(opened).update(transcription={"keywords": ["Ada", "Bob"], "languages": ["en"]})
+        opened.append(1.0)
+        opened.say("input_audio_buffer.commit")
+        opened.until(f"{ITEM}completed")
+    assert engine.asked[-1].prompt_ids[:5] == (PREVIOUS, 5, 5, START, EN)
 
 
 def test_cleared_sound_is_not_written() -> None:
@@ -315,7 +327,9 @@ REFUSED_INPUTS = [
     ({"format": {"type": "audio/opus"}}, "format.type", "unsupported_value"),
     ({"transcription": {"model": "gpt-live-transcribe"}}, "transcription.model", "model_not_found"),
     ({"transcription": {"language": "xx"}}, "transcription.language", "invalid_value"),
-    ({"transcription": {"keywords": ["a"]}}, "transcription.keywords", "unsupported_parameter"),
+    ({"transcription": {"delay": "low"}}, "transcription.delay", "unsupported_parameter"),
+    ({"transcription": {"languages": ["en", "xx"]}}, "transcription.languages", "invalid_value"),
+    ({"transcription": {"languages": ["en"], "language": "en"}}, "transcription.languages", "invalid_value"),
     ({"transcription": {"prompt": "a" * 9000}}, "transcription.prompt", "string_above_max_length"),
 ]
 
