@@ -3,6 +3,7 @@
 import asyncio
 import os
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -158,20 +159,21 @@ def test_images_of_several_requests_share_a_step(made: tuple[Any, Path]) -> None
         assert alone[name] == greedy(model, list(requests[name].prompt_ids), images, TOKENS)
 
 
-def asked(spec: VisionSpec, name: str, pieces: list[Any]) -> Request:
+def asked(spec: VisionSpec, name: str, pieces: list[Any], count: int = TOKENS) -> Request:
     """Of tokens and pictures in order."""
     ids, images = prompt_of(spec, pieces)
-    return Request(name, tuple(ids), SamplingParams(TOKENS, temperature=0.0), images=images)
+    return Request(name, tuple(ids), SamplingParams(count, temperature=0.0), images=images)
 
 
 class Watched:
     """The worker's engine, which forgets no rows of images and keeps no prefix.
 
-    shared: of each step, who had rows of images in it and who had others alone."""
+    shared: of each step, who had rows of images in it and who had others alone. preemptions: for want of room."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, **settings: Any) -> None:
         self.shared: list[tuple[set[str], set[str]]] = []
-        self._made = assemble(EngineConfig(str(folder), threads=1, prefix_cache=False))
+        self.preemptions = 0
+        self._made = assemble(EngineConfig(str(folder), threads=1, prefix_cache=False, **settings))
         self._run, self._made.runtime.run = self._made.runtime.run, self._noted  # type: ignore[method-assign]
 
     def _noted(self, batch: PackedBatch) -> Logits:
@@ -190,6 +192,7 @@ class Watched:
             assert not report.failures
             for event in report.events:
                 found[event.id] += event.token_ids
+                self.preemptions += event.timings.preemptions if event.timings is not None else 0
         return found
 
     def close(self) -> None:
@@ -245,29 +248,21 @@ async def test_a_worker_that_dies_behind_the_first_token(made: tuple[Any, Path],
 LONGER = 80  # more blocks than there are left
 
 
-async def test_who_gives_its_room_to_another_sees_its_image_again(made: tuple[Any, Path], engine: Engine) -> None:
+def test_who_gives_its_room_to_another_sees_its_image_again(made: tuple[Any, Path]) -> None:
     """Room for both prompts and three blocks: answers that grow take it from each other."""
-    prompts = [await prompted(engine, chat(index)) for index in (0, 1)]
-    columns = BLOCK_SIZE * (sum(-(-len(prompt.ids) // BLOCK_SIZE) for prompt in prompts) + 3)
-    narrow = Engine(EngineConfig(str(made[1]), threads=1, kv_slots=columns, kv_offload_mb=0, reserve_tokens=0))
-    await narrow.start()
-    found: list[tuple[list[int], int]] = await asyncio.gather(
-        *(preempted(narrow, prompt, str(index)) for index, prompt in enumerate(prompts))
-    )
-    await narrow.close()
-    for index, (tokens, _) in enumerate(found):
-        assert tokens == greedy(made[0], list(prompts[index].ids), [PICTURES[index]], LONGER)
-    assert sum(times for _, times in found) > 0
-
-
-async def preempted(engine: Engine, prompt: ImagePrompt, name: str) -> tuple[list[int], int]:
-    """Greedy tokens, and how often they had to wait for room."""
-    tokens, times = list[int](), 0
-    request = Request(name, prompt.ids, SamplingParams(LONGER, temperature=0.0), images=prompt.images)
-    async for delta in engine.submit(request):
-        tokens += delta.token_ids
-        times = delta.timings.preemptions if delta.timings is not None else times
-    return tokens, times
+    model, folder = made
+    spec = load_manifest(folder).vision
+    assert spec is not None
+    requests = [asked(spec, str(index), [5, PICTURES[index], 17], LONGER) for index in (0, 1)]
+    columns = BLOCK_SIZE * (sum(-(-len(request.prompt_ids) // BLOCK_SIZE) for request in requests) + 3)
+    world = Watched(folder, kv_slots=columns, kv_offload_mb=0, reserve_tokens=0)
+    for request in requests:  # so that their images are known, and they begin together
+        world.run([replace(request, params=SamplingParams(1))])
+    found = world.run(requests)
+    world.close()
+    for index, request in enumerate(requests):
+        assert found[request.id] == greedy(model, list(request.prompt_ids), [PICTURES[index]], LONGER)
+    assert world.preemptions > 0
 
 
 UNREADABLE = {
