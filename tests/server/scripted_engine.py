@@ -135,7 +135,15 @@ class ScriptedEngine:
         self.script = script
         self.state = EngineState.READY
         self.stats = messages.Stats(
-            steps=7, rows_used=90, rows_run=120, variant_switches=5, kv_slots_used=32, kv_slots_total=64, running=3
+            steps=7,
+            rows_used=90,
+            rows_run=120,
+            variant_switches=5,
+            kv_slots_used=32,
+            kv_slots_total=64,
+            running=3,
+            experts_chosen=480,
+            experts_read=31,
         )
         self.restarts = 2
         self.max_queued = max_queued

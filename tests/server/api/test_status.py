@@ -29,13 +29,15 @@ e2e_request_latency_seconds request_queue_time_seconds request_prefill_time_seco
 request_prompt_tokens request_generation_tokens request_params_n request_params_max_tokens"""
 
 
-async def test_the_model_list(client: httpx.AsyncClient) -> None:
+async def test_the_model_list(client: httpx.AsyncClient, engine: ScriptedEngine) -> None:
+    engine.think()
     body = (await client.get("/v1/models")).json()
     assert body["object"] == "list"
     (model,) = body["data"]
     check_answer(Model, model)
     assert (model["id"], model["max_model_len"], model["context_length"]) == (NAME, 100, 100)
     assert model["meta"]["device"] == "CPU"
+    assert model["meta"]["capabilities"] == ["completion", "tools", "reasoning"]
     assert (await client.get(f"/v1/models/{NAME}")).json() == model
 
 
@@ -176,6 +178,8 @@ async def test_metric_names(client: httpx.AsyncClient) -> None:
     assert samples[f"hexserve:rows_used_total{{{model}}}"] == 90
     assert samples[f"hexserve:rows_run_total{{{model}}}"] == 120
     assert samples[f"hexserve:steps_total{{{model}}}"] == 7
+    assert samples[f"hexserve:experts_chosen_total{{{model}}}"] == 480
+    assert samples[f"hexserve:experts_read_total{{{model}}}"] == 31
     assert samples[f"hexserve:graph_switches_total{{{model}}}"] == 5
     assert samples[f"hexserve:worker_restarts_total{{{model}}}"] == 2
     assert samples[f"hexserve:batch_occupancy{{{model}}}"] == 0.75

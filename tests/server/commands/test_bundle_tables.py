@@ -1,18 +1,21 @@
 """`describe` draws what the manifest says."""
 
 import io
+import shutil
 from pathlib import Path
 
+import msgspec
 import pytest
 from rich.console import Console
 
-from engine.bundle.manifest import load_manifest
+from engine.bundle.manifest import load_manifest, save_manifest
 from engine.compile.arguments import CompileArguments, QualityLevel, Quant
 from engine.compile.pipeline import compile_bundle
 from engine.compile.progress import SilentProgress
 from engine.errors import BundleError
 from server.commands.bundle_tables import describe
 from tests.bundles import Bundles
+from tests.call_formats import HERMES, THINK, answers
 from tests.hybrid import Hybrid
 from tests.tiny_encoder import write_encoder, write_pooling
 
@@ -33,6 +36,16 @@ def test_free_bundle(free_bundle: Path) -> None:
         assert expected in text
     assert manifest.quality is None and "output errors" not in text
     assert manifest.kv_bytes_per_token == 512 and "524.3 kB" in text
+
+
+def test_capabilities_are_those_of_the_template(free_bundle: Path, tmp_path: Path) -> None:
+    """Tools and reasoning, where it renders such."""
+    assert "capabilities  completion  " in drawn(free_bundle)
+    bundle = shutil.copytree(free_bundle, tmp_path / "bundle")
+    manifest = load_manifest(bundle)
+    text = msgspec.structs.replace(manifest.text, answer=answers(HERMES, THINK))
+    save_manifest(bundle, msgspec.structs.replace(manifest, text=text))
+    assert "capabilities  completion, tools, reasoning  " in drawn(bundle)
 
 
 def test_fixed_bundle_and_tensors(fixed_bundle: Path) -> None:

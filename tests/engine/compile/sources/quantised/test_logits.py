@@ -1,7 +1,4 @@
-"""Codes of a checkpoint in the bundle: the same codes and scales, and the logits of the floats that they mean.
-
-AWQ is compared with its description alone: transformers reads it by way of a library for GPUs.
-"""
+"""Codes of a checkpoint in the bundle: the same codes and scales, and the logits of the floats that they mean."""
 
 from collections.abc import Callable
 from pathlib import Path

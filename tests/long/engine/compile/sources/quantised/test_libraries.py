@@ -42,6 +42,7 @@ CASES: dict[str, dict[str, Any]] = {
     "gptq-4-mixed": GPTQ | {"desc_act": True},
     "gptq-8": GPTQ | {"bits": 8},
     "gptq-8-mixed": GPTQ | {"bits": 8, "desc_act": True},
+    "awq": {"quant_method": "awq", "bits": 4, "version": "gemm"},
     "tiles-8": {"quant_method": "fp8", "weight_block_size": [64, 64]},
     "nf4": FOUR_BITS,
     "nf4-nested": FOUR_BITS,

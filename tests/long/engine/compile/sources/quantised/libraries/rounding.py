@@ -3,6 +3,7 @@
 Runs in a process of its own: the libraries need torch and lie in a folder that PYTHONPATH names.
 """
 
+import importlib.machinery
 import importlib.util
 import json
 import sys
@@ -103,6 +104,42 @@ def _gptq_module() -> ModuleType:
     return module
 
 
+def packed_by_auto_awq(case: str, weight: torch.Tensor) -> tuple[Tensors, torch.Tensor]:
+    """Packed by the library's layer, and what its definition without kernels makes of it."""
+    for name in ("awq", "awq.utils", "awq.modules", "awq.modules.linear"):
+        _without_contents(name)
+    beside = ModuleType("awq.utils.utils")  # which imports what is not installed
+    vars(beside)["get_best_device"] = lambda: "cpu"
+    sys.modules[beside.__name__] = beside
+    gemm, packing = (importlib.import_module(f"awq.{name}") for name in ("modules.linear.gemm", "utils.packing_utils"))
+    outputs, inputs = weight.shape
+    parts = weight.unflatten(1, (-1, 32))
+    low, high = parts.amin(2).clamp(max=0), parts.amax(2).clamp(min=0)
+    scales = ((high - low) / 15).half().float()
+    zeros = (-low / scales).round().clamp(0, 15)
+    codes = (parts / scales[..., None] + zeros[..., None]).round().clamp(0, 15)
+    linear = torch.nn.Linear(inputs, outputs, bias=False)
+    linear.weight.data = ((codes - zeros[..., None]) * scales[..., None]).flatten(1)
+    layer = gemm.WQLinear_GEMM.from_linear(linear, 4, 32, scales=scales.T, zeros=zeros.T)
+    stored = {name: getattr(layer, name).contiguous() for name in ("qweight", "qzeros", "scales")}
+    return stored, packing.dequantize_gemm(layer.qweight, layer.qzeros, layer.scales.float(), 4, 32).T
+
+
+def _without_contents(name: str) -> None:
+    """A package whose modules can be imported without its own beginning, which imports what is not installed."""
+    if name not in sys.modules:
+        found = importlib.machinery.PathFinder.find_spec(name, _places(name))
+        assert found is not None and found.submodule_search_locations is not None
+        package = ModuleType(name)
+        package.__path__ = list(found.submodule_search_locations)
+        sys.modules[name] = package
+
+
+def _places(name: str) -> list[str]:
+    parent = name.rpartition(".")[0]
+    return list(sys.modules[parent].__path__) if parent else sys.path
+
+
 def table4(case: str, weight: torch.Tensor) -> tuple[Tensors, torch.Tensor]:
     """bitsandbytes: codes of a table, with scales that are codes themselves or not."""
     from bitsandbytes.functional import dequantize_4bit, quantize_4bit
@@ -133,7 +170,14 @@ def tiles(case: str, weight: torch.Tensor) -> tuple[Tensors, torch.Tensor]:
     return stored, Fp8Dequantize(None).convert(dict(stored))["weight"]
 
 
-MAKERS = {"tiles": tiles, "gptq": packed_by_auto_gptq, "nf4": table4, "fp4": table4, "int8": rows8}
+MAKERS = {
+    "tiles": tiles,
+    "gptq": packed_by_auto_gptq,
+    "awq": packed_by_auto_awq,
+    "nf4": table4,
+    "fp4": table4,
+    "int8": rows8,
+}
 
 
 def main(case: str, source: str, target: str, meant_file: str) -> None:
