@@ -448,7 +448,12 @@ def kv_text(figures: Mapping[str, float]) -> str:
 
 
 def _loss_text(figures: Mapping[str, float], prefix: str) -> str:
-    """'top-1 99.1 %, KL 1.20e-02 (1.05e-02 to 1.37e-02)': bundles of earlier versions have no interval."""
-    top1, kl, low, high = (figures.get(f"{prefix}{name}") for name in ("top1", "kl", "kl_low", "kl_high"))
-    interval = "" if low is None or high is None else f" ({low:.2e} to {high:.2e})"
-    return f"top-1 {100 * (top1 or 0.0):.1f} %, KL {kl or 0.0:.2e}{interval}"
+    """'top-1 99.1 % (98.2 to 99.8), KL 1.20e-02 (1.05e-02 to 1.37e-02)': earlier bundles have no intervals."""
+    top1, kl = (figures.get(f"{prefix}{name}", 0.0) for name in ("top1", "kl"))
+    same, lost = _interval_text(figures, f"{prefix}top1", 100, ".1f"), _interval_text(figures, f"{prefix}kl", 1, ".2e")
+    return f"top-1 {100 * top1:.1f} %{same}, KL {kl:.2e}{lost}"
+
+
+def _interval_text(figures: Mapping[str, float], name: str, factor: int, form: str) -> str:
+    low, high = (figures.get(f"{name}_{end}") for end in ("low", "high"))
+    return "" if low is None or high is None else f" ({factor * low:{form}} to {factor * high:{form}})"

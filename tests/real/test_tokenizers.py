@@ -1,5 +1,6 @@
 """Vocabularies of published models as GGUF files: the ids that llama.cpp keeps beside them, and the text back."""
 
+import re
 import unicodedata
 from dataclasses import dataclass
 from itertools import zip_longest
@@ -11,6 +12,7 @@ from tokenizers import Tokenizer
 from engine.bundle.manifest import TextSpec
 from engine.compile.sources.gguf.header import read_header
 from engine.compile.sources.gguf.tokenizers import write_gguf_text
+from engine.compile.sources.gguf.vocabulary import PRE_TOKENIZERS, pre_tokenizer
 from engine.errors import UnsupportedModel
 from engine.text import tokenizer as served
 from tests.engine.compile.sources.gguf.vocabulary_files import TEXTS, read
@@ -23,6 +25,7 @@ BYTE_LEVEL = (
 SENTENCEPIECE = ("gemma-4", "llama-spm", "phi-3")
 WITH_IDS = (*BYTE_LEVEL, *SENTENCEPIECE, "bert-bge")
 COMPOSED = ("command-r", "mpt", "qwen2")
+UNREAD = {"whitespace"}  # refused
 # Tokens that the files themselves, or the families where they are silent, put around a text.
 AROUND = {
     "command-r": ("<BOS_TOKEN>", None),
@@ -118,3 +121,15 @@ def test_xlm_roberta_reads_as_sentencepiece_does(published: Published) -> None:
 def test_a_file_that_does_not_say_where_it_cuts_is_refused(name: str, llama_cpp_models: Path, tmp_path: Path) -> None:
     with pytest.raises(UnsupportedModel, match="names no pre-tokenizer"):
         write_gguf_text(read_header(vocabulary(llama_cpp_models, name)), tmp_path, 1 << 20)
+
+
+def test_pre_tokenizers_that_llama_cpp_names_are_read_or_refused_by_name(llama_cpp_models: Path) -> None:
+    """Every name that its reader of files compares with."""
+    source = (llama_cpp_models.parent / "src" / "llama-vocab.cpp").read_text(encoding="utf-8")
+    named = set(re.findall(r'tokenizer_pre == "([^"]+)"', source))
+    assert len(named) > 80
+    for name in named - PRE_TOKENIZERS.keys():
+        with pytest.raises(UnsupportedModel, match=re.escape(f"pre-tokenizer '{name}' is not supported")):
+            pre_tokenizer("m.gguf", name)
+    assert named - PRE_TOKENIZERS.keys() == UNREAD
+    assert PRE_TOKENIZERS.keys() <= named

@@ -149,12 +149,12 @@ def plain_cpu() -> Provider:
 class Parity:
     """How near the graphs are to the reference over `tokens` positions.
 
-    top1: share of positions with the same likeliest token. kl: mean KL(reference || graph) in nats, with its interval.
+    top1: share of positions with the same likeliest token. kl: mean KL(reference || graph) in nats.
     relative_error: largest difference over the largest reference logit. cosine: the least of a position.
     """
 
     tokens: int
-    top1: float
+    top1: Interval
     kl: Interval
     relative_error: float
     cosine: float
@@ -176,7 +176,7 @@ def _compared(reference: Float32, measured: Float32) -> Parity:
     largest = max(float(np.abs(expected).max()) for expected, _ in pairs)
     return Parity(
         tokens=count,
-        top1=float(np.mean(reference.argmax(axis=1) == measured.argmax(axis=1))),
+        top1=mean_interval((reference.argmax(axis=1) == measured.argmax(axis=1)).astype(np.float64)),
         kl=mean_interval(all_divergences(reference, measured)),
         relative_error=max(float(np.abs(found - expected).max()) for expected, found in pairs) / (largest or 1.0),
         cosine=min(float(_cosines(*pair).min()) for pair in pairs),
@@ -200,7 +200,7 @@ def _cosines(reference: Float32, measured: Float32) -> NDArray[np.float64]:
 
 def _checked(parity: Parity) -> Parity:
     # A limit is never passed by what is no number.
-    if not all(map(math.isfinite, (parity.top1, parity.kl.value, parity.relative_error, parity.cosine))):
+    if not all(map(math.isfinite, (parity.top1.value, parity.kl.value, parity.relative_error, parity.cosine))):
         raise CompileError(f"the comparison with the checkpoint gave no finite figures: {parity}")
     return parity
 

@@ -15,7 +15,7 @@ from engine.bundle.tensors import Array
 from engine.bundle.variant import StepShape
 from engine.bundle.weight_files import FLOAT_BYTES, KV_SCALES, LEAST, scales_shape, write_floats
 from engine.compile.arguments import KvType, QualityLevel
-from engine.compile.check.parity import bundle_logits, compare_logits, plain_cpu
+from engine.compile.check.parity import Interval, bundle_logits, compare_logits, plain_cpu
 from engine.compile.compilation import Compilation, describe, packing
 from engine.compile.graphs.attention import attention_graphs, masked_attention_graphs
 from engine.compile.graphs.graph_builder import GraphBuilder
@@ -56,11 +56,12 @@ def settled_kv(weights_loss: float, memory: CacheMemory) -> str:
     return f"keys and values stay float32: int8 ones would lose more than the weights, whose KL is {weights_loss:.1e}"
 
 
-def choose_kv(weights_loss: float, caches_loss: float, memory: CacheMemory) -> tuple[KvType, str]:
+def choose_kv(weights_loss: float, caches_loss: Interval, memory: CacheMemory) -> tuple[KvType, str]:
     """The type, and the reason with its figures. Losses are mean KL [nats]: of the graphs over float32 caches against
     the float model, and of the same graphs over int8 caches against float32 ones."""
-    share = caches_loss / weights_loss if weights_loss else float("inf")
-    told = f"int8 ones lose KL {caches_loss:.1e}, {100 * share:.0f} % of what the weights lose"
+    share = caches_loss.value / weights_loss if weights_loss else float("inf")
+    interval = f"{caches_loss.low:.1e} to {caches_loss.high:.1e}"
+    told = f"int8 ones lose KL {caches_loss.value:.1e} ({interval}), {100 * share:.0f} % of what the weights lose"
     if share <= NEXT_TO_NOTHING:
         return KvType.INT8, f"keys and values are int8: {told}"
     if memory.is_short:
@@ -153,7 +154,7 @@ def segment_losses_stage(work: Compilation) -> None:
         work.files[KV_SCALES] = describe_file(work.folder / KV_SCALES)
         rounded = bundle_logits(work.folder, _with_caches(work, KvType.INT8), texts)
         lost = compare_logits(floats, rounded)
-        kv, reason = choose_kv(over_floats.kl.value, lost.kl.value, memory)
+        kv, reason = choose_kv(over_floats.kl.value, lost.kl, memory)
         if asked is None:
             work.progress.note(reason)
         if (asked or kv) is KvType.INT8:

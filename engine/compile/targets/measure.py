@@ -130,8 +130,11 @@ def float_logits(work: Compilation, texts: list[list[int]]) -> Float32:
 
 def parity_figures(work: Compilation, parity: Parity) -> dict[str, float]:
     """A comparison as the manifest keeps it: what counts of logits, or of vectors."""
-    kl = {"kl": parity.kl.value, "kl_low": parity.kl.low, "kl_high": parity.kl.high}
-    logits = {"top1": round(parity.top1, 6), **{name: round(value, 9) for name, value in kl.items()}}
+    logits = {
+        f"{name}{end}": round(value, digits)
+        for name, each, digits in (("top1", parity.top1, 6), ("kl", parity.kl, 9))
+        for end, value in (("", each.value), ("_low", each.low), ("_high", each.high))
+    }
     return {
         "tokens": float(parity.tokens),
         **({"cosine": round(parity.cosine, 9)} if work.arguments.task is ModelTask.EMBED else logits),
@@ -160,8 +163,9 @@ def baseline_warning(parity: dict[str, float], quality: QualitySpec | None) -> s
     if baseline is None or kl <= baseline:
         return ""
     is_chosen = quality is not None and quality.level != QualityLevel.FAST
+    interval = f" ({parity['kl_low']:.3f} to {parity['kl_high']:.3f})" if "kl_low" in parity else ""
     advice = "8 bits lose less, and so may text like yours (--calibration)" if is_chosen else "try --quality good"
     return (
-        f"warning: this bundle loses more than llama.cpp's Q4_0 of the same weights would: KL {kl:.3f} against "
-        f"{baseline:.3f} on the same text; {advice}"
+        f"warning: this bundle loses more than llama.cpp's Q4_0 of the same weights would: KL {kl:.3f}{interval} "
+        f"against {baseline:.3f} on the same text; {advice}"
     )

@@ -51,7 +51,7 @@ def test_a_start_is_logged_stage_by_stage(bundles: Bundles, tmp_path: Path, capl
     memory = [message for message in begun if message.startswith("memory: ")]
     assert len(memory) == 1 and begun.index(memory[0]) == 3  # before anything is loaded
     begun.remove(memory[0])
-    assert begun.pop(1).startswith("weights: fp32; against their floats: top-1 100.0 %, KL 0.00e+00")
+    assert begun.pop(1).startswith("weights: fp32; against their floats: top-1 100.0 % (100.0 to 100.0), KL 0.00")
     assert begun == [f"start: {stage}" for stage in stages]
     times = re.fullmatch(r"started in \d+\.\d\d s: (.*)", last)
     assert times is not None

@@ -73,6 +73,19 @@ def test_a_bundle_alone_and_overlapping(bundles: Bundles, text: Path, tmp_path: 
     assert "KL" not in done.stdout
 
 
+def test_what_is_served_has_a_row_of_its_own(bundles: Bundles, text: Path, tmp_path: Path) -> None:
+    figures = tmp_path / "figures.json"
+    options = ("--served", "--context", 32, "--tokens", 100, "--json", figures)
+    done = run(tmp_path, bundles("segments int4"), "--against", bundles("free"), "--text", text, *options)
+    assert done.exit_code == 0, done.output
+    bundle, served = json.loads(figures.read_text(encoding="utf-8"))["models"]
+    assert (bundle["form"], served["form"]) == ("int4", "int4, served")
+    assert served["name"] == bundle["name"]
+    for figure in ("perplexity", "kl", "top1"):
+        assert served["quality"][figure]["value"] == pytest.approx(bundle["quality"][figure]["value"], rel=0.05)
+    assert "int4, served" in done.stdout
+
+
 def test_against_a_float_bundle(bundles: Bundles, text: Path, tmp_path: Path) -> None:
     done = run(tmp_path, bundles("segments int4"), "--against", bundles("free"), "--text", text, "--tokens", 50)
     assert done.exit_code == 0, done.output

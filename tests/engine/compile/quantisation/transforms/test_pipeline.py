@@ -52,7 +52,7 @@ def test_parity_is_against_the_float_checkpoint(
         expected = np.concatenate([reference_logits(checkpoint, network, np.array(text)) for text in texts])
     found = compare_logits(expected, bundle_logits(bundle, manifest, texts))
     assert manifest.parity["tokens"] == found.tokens
-    assert manifest.parity["top1"] == pytest.approx(found.top1, abs=1e-6)
+    assert manifest.parity["top1"] == pytest.approx(found.top1.value, abs=1e-6)
     assert manifest.parity["kl"] == pytest.approx(found.kl.value, rel=1e-3, abs=1e-7)
     if quant is Quant.FP32:
         assert found.relative_error < 1e-5

@@ -3,6 +3,7 @@
 import pytest
 
 from engine.compile.arguments import KvType
+from engine.compile.check.parity import Interval
 from engine.compile.targets.cpu import CacheMemory, choose_kv, settled_kv
 
 ROOM, SHORT, UNKNOWN = CacheMemory(10, 10, 1000), CacheMemory(400, 200, 1000), CacheMemory(400, 200, 0)
@@ -11,8 +12,18 @@ ROOM, SHORT, UNKNOWN = CacheMemory(10, 10, 1000), CacheMemory(400, 200, 1000), C
 @pytest.mark.parametrize(
     ("loss", "memory", "kv", "told"),
     [
-        ((1e-3, 4e-3), ROOM, KvType.FLOAT32, "int8 ones lose KL 4.0e-03, 400 % of what the weights lose"),
-        ((1e-1, 5e-3), ROOM, KvType.INT8, "keys and values are int8: int8 ones lose KL 5.0e-03, 5 %"),
+        (
+            (1e-3, 4e-3),
+            ROOM,
+            KvType.FLOAT32,
+            "int8 ones lose KL 4.0e-03 (2.0e-03 to 8.0e-03), 400 % of what the weights lose",
+        ),
+        (
+            (1e-1, 5e-3),
+            ROOM,
+            KvType.INT8,
+            "keys and values are int8: int8 ones lose KL 5.0e-03 (2.5e-03 to 1.0e-02), 5 %",
+        ),
         ((1e-1, 5.1e-3), ROOM, KvType.FLOAT32, "--kv int8 takes a quarter of the memory"),
         ((1e-3, 4e-3), SHORT, KvType.INT8, "although int8 ones lose KL 4.0e-03"),
         ((1e-3, 4e-3), UNKNOWN, KvType.FLOAT32, "stay float32"),
@@ -20,7 +31,7 @@ ROOM, SHORT, UNKNOWN = CacheMemory(10, 10, 1000), CacheMemory(400, 200, 1000), C
     ],
 )
 def test_choice(loss: tuple[float, float], memory: CacheMemory, kv: KvType, told: str) -> None:
-    found, reason = choose_kv(*loss, memory)
+    found, reason = choose_kv(loss[0], Interval(loss[1], loss[1] / 2, loss[1] * 2), memory)
     assert found is kv and told in reason
 
 
