@@ -68,9 +68,7 @@ def test_codes_scales_and_zero_points_stay(case: str, make_oracle: Oracle, build
 
     written(source, tmp_path / "codes", packing.config, store)
     folder, _ = build(tmp_path / "codes", quant=Quant.KEEP, layout=Layout.SEGMENTS)
-    tensors = {}
-    for path in folder.glob("linear_*.onnx"):
-        tensors |= stored(path)
+    tensors = stored_tensors(folder)
     for name, modules in STACKS.items():
         parts = [found[module] for module in modules]
         scales = [part.scales[:, part.groups] for part in parts]
@@ -83,6 +81,14 @@ def test_codes_scales_and_zero_points_stay(case: str, make_oracle: Oracle, build
         )
         for ours, theirs in zip(in_own_order(tensors, f"layer_0_{name}", packing.bits), wanted, strict=True):
             assert np.array_equal(ours, theirs.numpy()), name
+
+
+def stored_tensors(folder: Path) -> dict[str, Any]:
+    """Of all layers of a bundle."""
+    found: dict[str, Any] = {}
+    for path in folder.glob("linear_*.onnx"):
+        found |= stored(path)
+    return found
 
 
 def in_own_order(tensors: dict[str, Any], name: str, bits: int) -> tuple[Any, Any, Any]:

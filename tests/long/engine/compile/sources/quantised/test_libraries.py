@@ -17,6 +17,7 @@ from engine.bundle.manifest import Manifest
 from engine.compile.arguments import Layout, Quant
 from engine.compile.check.parity import bundle_logits
 from tests.engine.compile.sources.quantised.formats import LINEAR, written
+from tests.engine.compile.sources.quantised.test_logits import in_own_order, stored_tensors
 
 HERE = Path(__file__).parent / "libraries"
 PLACE = Path(__file__).parents[6] / ".venv" / "libraries"
@@ -49,6 +50,8 @@ CASES: dict[str, dict[str, Any]] = {
     "fp4": FOUR_BITS,
     "int8": {"quant_method": "bitsandbytes", "load_in_4bit": False, "load_in_8bit": True},
 }
+READ_AS_FLOATS = ("float-8", "tiles", "nf4", "fp4")  # which no operator holds
+FOUR_BIT_INTEGERS = ("packed-4", "gptq-4", "awq")
 HALF_PRECISION = ("float-4-nv",)  # the library gives its floats in bfloat16
 
 
@@ -92,5 +95,14 @@ def test_logits_are_those_of_the_floats_that_the_library_makes(
     measured = bundle_logits(folder, manifest, [prompt], rows=24)
     bound = 0.02 if case in HALF_PRECISION else 1e-4
     assert np.abs(measured - expected).max() / np.abs(expected).max() < bound
-    _, kept = build(tmp_path / "codes", quant=Quant.KEEP, layout=Layout.SEGMENTS)
+    folder, kept = build(tmp_path / "codes", quant=Quant.KEEP, layout=Layout.SEGMENTS)
     assert kept.parity["kl"] < 0.02
+    if case.startswith(READ_AS_FLOATS):
+        return
+    tensors = stored_tensors(folder)
+    for name, module in (("output", "self_attn.o_proj"), ("down", "mlp.down_proj")):
+        bits = 4 if case.startswith(FOUR_BIT_INTEGERS) else 8
+        codes_of, scales, zeros = in_own_order(tensors, f"layer_0_{name}", bits)
+        theirs = floats[f"model.layers.0.{module}.weight"].numpy()
+        ours = (codes_of.astype(np.float32) - zeros) * scales
+        assert np.allclose(ours, theirs, rtol=0.01 if case in HALF_PRECISION else 1e-6, atol=1e-7), name
