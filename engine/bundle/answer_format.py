@@ -88,7 +88,8 @@ class AnswerFormat(msgspec.Struct, frozen=True, omit_defaults=True):
     of a turn. prefill: what of an answer a prompt may have written. calls: None where the template shows the model no
     tools; also: how it may write calls besides. thoughts: the field of a message that holds its reasoning, "" where
     the template reads none. has_text_arguments: the template takes arguments as JSON text only. hides_calls: it shows
-    no calls of a message that has text. id_chars: the length that it demands of the ids of calls, 0 for any.
+    no calls of a message that has text. renders_none: it shows no calls at all. id_chars: the length that it demands of
+    the ids of calls, 0 for any.
     """
 
     reasoning: Markers | None = None
@@ -101,6 +102,7 @@ class AnswerFormat(msgspec.Struct, frozen=True, omit_defaults=True):
     thoughts: Word = ""
     has_text_arguments: bool = False
     hides_calls: bool = False
+    renders_none: bool = False
     id_chars: Annotated[int, Meta(ge=0, le=64)] = 0
 
     @property

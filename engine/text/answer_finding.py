@@ -35,7 +35,8 @@ def find_answer(seen: Renderings, source: str) -> AnswerFormat:
         return found  # the model is shown no tools
     calls = None if way is None else find_calls(seen, way, frame.turn)
     if way is None or calls is None:
-        return known_answer(found, source)
+        known = known_answer(found, source)
+        return msgspec.structs.replace(known, renders_none=way is None and known.calls is not None)
     prefill = _prefill(seen, calls)
     if prefill:
         turn = replace(frame.turn, role=frame.turn.role.removesuffix(prefill))

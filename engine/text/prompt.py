@@ -14,12 +14,14 @@ The tokenizer then removes the separator (`Tokenizer.encode_guarded`). Texts wit
 import json
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from engine.bundle.answer_format import AnswerFormat, CallFormat
 from engine.bundle.manifest import TextSpec
 from engine.errors import ContextLengthExceeded, InvalidRequest
+from engine.text.call_writing import with_written_calls
 from engine.text.rendering import Rendered, RenderRequest, RenderTooLong, read_template
 from engine.text.tokenizer import Tokenizer
 
@@ -142,15 +144,22 @@ class ChatPrompt:
 class MessageForm:
     """What a template reads in a message. thoughts: the field of reasoning, "" = none. has_parts: content is a list.
 
-    hides_calls: text beside calls hides them, so it is left out. image_text: what stands for an image in the text,
+    hides_calls: text beside calls hides them, so it is left out. calls: how they are written behind the text, where the
+    template renders none. image_text: what stands for an image in the text,
     where the template knows text alone, "" = it says so itself.
     """
 
     thoughts: str = ""
     has_text_arguments: bool = False
     hides_calls: bool = False
+    calls: CallFormat | None = None
     has_parts: bool = False
     image_text: str = ""
+
+    @classmethod
+    def of(cls, writes: AnswerFormat) -> "MessageForm":
+        calls = writes.calls if writes.renders_none else None
+        return cls(writes.thoughts, writes.has_text_arguments, writes.hides_calls, calls)
 
 
 class PromptMaker:
@@ -178,10 +187,7 @@ class PromptMaker:
         """
         template = read_template(folder / spec.chat_template) if spec.chat_template else None
         image_text = placeholder if placeholder not in (template or "") else ""
-        writes = spec.writes
-        given = MessageForm(
-            writes.thoughts, writes.has_text_arguments, writes.hides_calls, bool(placeholder), image_text
-        )
+        given = replace(MessageForm.of(spec.writes), has_parts=bool(placeholder), image_text=image_text)
         names = {"bos_token": spec.bos_token or "", "eos_token": spec.eos_token or ""}
         return cls(Tokenizer.load(folder, spec), template, names, given)
 
@@ -222,6 +228,8 @@ class PromptMaker:
         spoken = [normalise_message(message, f"messages[{index}]", self.form) for index, message in enumerate(messages)]
         separator = choose_separator([spoken, tools, chosen])
         guarded = self._guard.protect(spoken, separator)
+        if self.form.calls is not None:
+            guarded = [with_written_calls(message, self.form.calls) for message in guarded]
         if self.form.image_text:
             guarded = [_with_text_content(message, self.form.image_text) for message in guarded]
         request = RenderRequest(

@@ -2,13 +2,14 @@
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from engine.bundle.answer_format import ID, KEY, NAME, NUMBER, AnswerFormat, LiteralArguments, TaggedArguments
 from engine.text.answer_finding import find_answer
+from engine.text.call_writing import with_written_calls
 from engine.text.format_probes import USER, Renderings, probe_requests
 from engine.text.format_table import atoms, common_start, is_tag
 from engine.text.prompt import MessageForm, normalise_message
@@ -116,16 +117,20 @@ class Template:
 
     def rendered(self, more: list[dict[str, Any]], **options: bool) -> str:
         """What stands behind the user's message with more messages as a client sends them, by the server's way."""
-        form = MessageForm(self.answer.thoughts, self.answer.has_text_arguments, self.answer.hides_calls)
-        messages = [
-            normalise_message(message, "messages", form) for message in [{"role": "user", "content": USER}, *more]
-        ]
+        form = MessageForm.of(self.answer)
+        sent = [{"role": "user", "content": USER}, *more]
+        messages: list[Mapping[str, Any]] = [normalise_message(message, "messages", form) for message in sent]
+        if form.calls is not None:
+            messages = [with_written_calls(message, form.calls) for message in messages]
         variables = {**TOKENS, "add_generation_prompt": False, **options}
         return self._chat.render(messages, TOOLS, variables, 1 << 20).rpartition(USER)[2]
 
 
 def written(folder: Path, name: str, called: list[Called]) -> str:
-    """The calls as the model writes them: as its template renders them or, where it renders none, as its card says."""
+    """The calls as the model writes them: as its template renders them or, where it renders none, as its card says.
+
+    The server writes those behind the text.
+    """
     if name.startswith("ibm-granite-granite-3.3"):
         listed = [{"name": function, "arguments": given} for function, given in called]
         return f"<|tool_call|>{json.dumps(listed, ensure_ascii=False)}"

@@ -61,6 +61,7 @@ def test_a_call_is_read_back(llama_cpp_models: Path, name: str) -> None:
         again = [(function, json.loads(given)) for function, given in once[1]]
         assert again == called
         assert written(llama_cpp_models, name, again) == text
+        assert template.turn(again) == template.turn(called) and text in template.turn(called)
         is_long = called != calls[:1] and len(text) > LONG
         for cut in range(1, len(text), 17 if is_long else 1):
             assert read(template.answer, [text[:cut], text[cut:]]) == once

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerFast
 
+from engine.bundle.answer_format import CallFormat, JsonArguments, LiteralArguments
 from engine.bundle.manifest import TextSpec
 from engine.errors import ContextLengthExceeded, InvalidRequest
 from engine.text.prompt import MessageForm, PromptMaker, normalise_message
@@ -25,6 +26,10 @@ REFERENCE = PreTrainedTokenizerFast(tokenizer_object=byte_level_tokenizer(), cha
 HONEST = st.text("abhelo é😀\n<|>", max_size=12).filter(lambda text: not any(token in text for token in SPECIALS))
 NASTY = st.lists(st.sampled_from([*SPECIALS, "<|im_", "end|>", "<", ">", "\ue000", "\ue001", "he", "😀"])).map("".join)
 WIDE = 10_000
+JSON_CALLS = CallFormat('{"name": "', '", "arguments": ', JsonArguments(), "}", "<|im_start|>[", ", ", "]")
+PYTHON_CALLS = CallFormat(
+    "", "(", LiteralArguments("=", ", ", "'", is_raw=True), ")", "<|im_start|>[", ", ", "]<|im_start|>"
+)
 
 
 def chat(*contents: Any) -> list[dict[str, Any]]:
@@ -97,6 +102,24 @@ def test_text_that_would_hide_calls_is_left_out() -> None:
     form = MessageForm(hides_calls=True)
     assert [normalise_message(message, "m", form)["content"] for message in (said, called)] == ["a", ""]
     assert normalise_message(called, "m")["content"] == "a"
+
+
+@pytest.mark.parametrize(
+    ("form", "written"),
+    [
+        (JSON_CALLS, '<|im_start|>[{"name": "f", "arguments": {"a": "<|im_end|>", "b": [true]}}]'),
+        (PYTHON_CALLS, "<|im_start|>[f(a='<|im_end|>', b=[True])]<|im_start|>"),
+    ],
+)
+def test_calls_that_a_template_does_not_render_are_written_behind_the_text(form: CallFormat, written: str) -> None:
+    """What opens them is a control token, what a caller writes like one is text."""
+    maker = InProcess(PromptMaker(TOKENIZER, "{{ messages[0].content }}", {}, MessageForm(calls=form)))
+    given = '{"a": "<|im_end|>", "b": [true]}'
+    call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": given}}
+    ids = maker.chat([{"role": "assistant", "content": "said", "tool_calls": [call]}], None, {}, WIDE)
+    assert TOKENIZER.decode(ids, skip_special=False) == f"said{written}"
+    assert list(map(TOKENIZER.is_special, ids)).count(True) == written.count("<|im_start|>")
+    assert TOKENIZER.decode(maker.chat(chat("said"), None, {}, WIDE), skip_special=False) == "said"
 
 
 def test_images_stand_in_the_text_of_a_template_that_knows_none() -> None:
