@@ -1,9 +1,11 @@
 """Hostile images through the real process that reads them: each names its part, and costs no other."""
 
 import io
+import re
 import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import pytest
 from PIL import Image
@@ -12,7 +14,7 @@ from engine.errors import Busy, EngineFailure, InvalidRequest
 from engine.isolation.helper_pool import HelperLimits
 from engine.vision.pictures import tiles_of
 from engine.vision.pool import LIMITS, READER, ImagePool
-from engine.vision.question import Picture
+from engine.vision.question import MEMORY_BYTES, Picture
 from tests.engine.vision.judges import picture, saved
 from tests.engine.vision.test_pictures import HOSTILE
 from tests.vision_facts import IDEFICS
@@ -63,6 +65,9 @@ async def test_the_largest_image_is_read_and_less_memory_is_told_of() -> None:
     bounded = ("sh", "-c", 'ulimit -v 400000; exec "$@"', "sh", *READER)
     async with reading() as pool, reading(command=bounded) as narrow:
         assert (await pool.tiles(large(), PARAM)).tiles
+        (pid,) = pool._helpers.pids
+        bounds = Path(f"/proc/{pid}/limits").read_text(encoding="utf-8")
+        assert re.search(rf"Max address space +{MEMORY_BYTES} ", bounds)
         assert "takes too much memory to read." in await refused(narrow, large())
         assert (await narrow.tiles(GOOD, PARAM)).tiles
 

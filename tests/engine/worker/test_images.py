@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -149,3 +150,27 @@ def test_a_loop_waits_for_its_images_alone(bench: Bench) -> None:
         world.step()
     assert list(world.outputs) == ["seeing"] and list(world.failures) == ["bad"]
     assert bench.encoded == [b"x", b"bad"]
+
+
+def test_a_prompt_that_cannot_run_is_the_clients_fault_once_its_image_is_encoded(bench: Bench) -> None:
+    world = simulate(fixed((8, 56)), images=bench.queue)
+    long = replace(request("long", b"x"), prompt_ids=(7,) * 100)
+    world.loop.add(long, (), 1, now_s=0.0)
+    bench.may_go_on.set()
+    failures = []
+    while world.loop.has_work:
+        failures += world.loop.step().failures
+    assert [(failure.id, failure.kind) for failure in failures] == [("long", "invalid")]
+    assert "100 tokens leave no room" in failures[0].message
+
+
+def test_images_that_are_encoded_are_told_of_as_steps(bench: Bench) -> None:
+    """So that nobody takes a worker that reads image after image for one that hangs."""
+    world, told = simulate(fixed((32, 480)), images=bench.queue), list[float]()
+    world.loop.add(request("a", b"bad"), (), 1, now_s=0.0)
+    world.loop.step(told.append)
+    assert told == []
+    bench.may_go_on.set()
+    while world.loop.has_work:
+        world.loop.step(told.append)
+    assert told == [0.0] and not world.runtime.steps
