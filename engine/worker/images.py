@@ -33,10 +33,12 @@ class _Waiting:
 class ImageQueue:
     """Belongs to the loop's thread. encode: the rows of an image, called in a thread of its own; StepFailed.
 
-    kept_bytes: of rows that are remembered, the least recently used of which go first.
+    kept_bytes: of rows that are remembered, the least recently used of which go first. encoded: images so far, also
+    those that could not be.
     """
 
     def __init__(self, encode: Callable[[PromptImage], bytes], kept_bytes: int = KEPT_BYTES) -> None:
+        self.encoded = 0
         self._encode = encode
         self._kept_bytes = kept_bytes
         self._kept: OrderedDict[Digest, bytes] = OrderedDict()
@@ -90,6 +92,7 @@ class ImageQueue:
         self._thread.shutdown(cancel_futures=True)
 
     def _take(self, digest: Digest, future: "Future[bytes]") -> list[Failed]:
+        self.encoded += 1
         concerned = [waiting for waiting in self._waiting.values() if digest in waiting.missing]
         try:
             rows = future.result()

@@ -63,6 +63,7 @@ class EngineLoop:
         self._salts = salts
         self._drafter = drafter or Drafter()
         self._images = images
+        self._encoded = -1  # images, when it was last told that nothing else is done; -1 = since a step
         self._book = StepBook(clock, runtime.device)
 
     @property
@@ -105,18 +106,19 @@ class EngineLoop:
     ) -> StepReport:
         """Run one step; an empty report when there is nothing to run, or nothing but sequences without a mask.
 
-        `begin` is told the milliseconds that the step should take, 0 = not known. `started` is called when the host has
-        nothing left to decide: right before the graphs run, or before it waits for masks because none can run.
+        `begin` is told the milliseconds that the step should take, 0 = not known, as of an image that is waited for
+        alone. `started` is called when the host has nothing left to decide: right before the graphs run, or before
+        it waits because none can run.
         """
         began = self._clock()
         self.stages.begin()
-        unread = self._admit_images(begin)
+        unread = self._admit_images()
         plan = self.scheduler.plan(self._masks.late(), self._proposals())
         if plan is None:
             started()
-            if self._images is None or not self._images.wait(IDLE_WAIT_S):
-                self._masks.wait(IDLE_WAIT_S)
+            self._rest(begin)
             return StepReport((), unread)
+        self._encoded = -1
         costs = self.scheduler.costs
         begin(costs.milliseconds(plan.shape) if costs.is_measured else self._book.longest_ms)
         self.stages.mark("plan")
@@ -135,13 +137,20 @@ class EngineLoop:
 
     # -- the parts of a step ------------------------------------------------------------------------------------
 
-    def _admit_images(self, begin: Callable[[float], None]) -> tuple[Failed, ...]:
+    def _rest(self, begin: Callable[[float], None]) -> None:
+        """Wait a moment for an image or a mask. Each image may take as long as a step of which nobody knows."""
+        images = self._images
+        if images is not None and images.has_waiting and images.encoded != self._encoded:
+            self._encoded = images.encoded
+            begin(0.0)
+        if images is None or not images.wait(IDLE_WAIT_S):
+            self._masks.wait(IDLE_WAIT_S)
+
+    def _admit_images(self) -> tuple[Failed, ...]:
         """Queue the requests whose images are encoded by now; those that cannot run are told of."""
         if self._images is None or not self._images.has_waiting:
             return ()
         ready, failures = self._images.take_ready()
-        if ready or failures:
-            begin(0.0)  # it is no hanging worker that only encodes
         for request, add in ready:
             try:
                 add(request)

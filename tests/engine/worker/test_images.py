@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from engine.bundle.variant import StepShape
 from engine.errors import StepFailed
 from engine.request import PromptImage, Request, SamplingParams
 from engine.worker.images import ImageQueue
@@ -164,13 +165,22 @@ def test_a_prompt_that_cannot_run_is_the_clients_fault_once_its_image_is_encoded
     assert "100 tokens leave no room" in failures[0].message
 
 
-def test_images_that_are_encoded_are_told_of_as_steps(bench: Bench) -> None:
-    """So that nobody takes a worker that reads image after image for one that hangs."""
-    world, told = simulate(fixed((32, 480)), images=bench.queue), list[float]()
-    world.loop.add(request("a", b"bad"), (), 1, now_s=0.0)
+def test_each_image_that_alone_is_read_is_told_of_as_a_step_of_unknown_length() -> None:
+    """So that nobody takes a worker that reads image after image for one that hangs in the step before."""
+    turns = threading.Semaphore(0)
+    images = ImageQueue(lambda _: b"." * ROWS * turns.acquire(timeout=GUARD_S))
+    world, told = simulate(fixed((32, 480)), images=images, costs={StepShape(32, 480): 40.0}), list[float]()
+    world.submit("text", (1, 2, 3), 1)
     world.loop.step(told.append)
-    assert told == []
-    bench.may_go_on.set()
+    world.loop.add(request("a", b"x", b"y", b"z"), (), 1, now_s=0.0)
+    for encoded in range(3):
+        while images.encoded < encoded:
+            world.loop.step(told.append)
+        for _ in range(3):
+            world.loop.step(told.append)
+        assert told == [40.0, *[0.0] * (encoded + 1)]
+        turns.release()
     while world.loop.has_work:
         world.loop.step(told.append)
-    assert told == [0.0] and not world.runtime.steps
+    assert len(told) == 8 and all(told[4:])  # the steps of its tokens, as long as steps were seen to be
+    images.close()
