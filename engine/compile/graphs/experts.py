@@ -103,13 +103,11 @@ def _quantised(
         inputs += [graph.stored(matrix.weight), graph.parameter(matrix.scales)]
         inputs.append(graph.parameter(stack.bias) if stack.bias else "")
         zeros.append(graph.stored(matrix.zero_points) if matrix.zero_points else "")
-    bits = [stack.matrix.bits for stack in (packed.gate_up, packed.down)]
     return graph.op(
         "QMoE",
         [*inputs, "", "", "", *zeros, "", router[1]],
         domain=CONTRIB,
-        expert_weight_bits=bits[0],
-        fc2_expert_weight_bits=bits[1],
+        expert_weight_bits=packed.gate_up.matrix.bits,
         block_size=packed.gate_up.matrix.block,
         accuracy_level=INT8_PRODUCTS,
         weights_prepacked=0,

@@ -10,7 +10,7 @@ import onnx
 from numpy.typing import NDArray
 
 from engine.compile.arguments import CompileArguments
-from engine.compile.quantisation.methods.blocks import KEPT_BLOCK, BlockForm, Blocks, Float32
+from engine.compile.quantisation.methods.blocks import BlockForm, Blocks, Float32
 from engine.compile.quantisation.methods.integer_blocks import as_int4_blocks, int8_blocks, int8_stack
 from engine.compile.quantisation.methods.method import Pieces, StackForm, StoredMatrix, ahead
 from engine.compile.quantisation.methods.table import method_of
@@ -110,7 +110,7 @@ class ExpertPacker:
         )
 
     def _forms(self, *stacks: tuple[Pieces, int]) -> list[StackForm]:
-        """What matrices of so many inputs are stored as, which the operator wants in blocks of one size.
+        """What matrices of so many inputs are stored as: the operator knows one number of bits and one size of blocks.
 
         CompileError where inputs are not whole blocks, or there is no such form.
         """
@@ -118,9 +118,9 @@ class ExpertPacker:
         if stack is None:
             raise CompileError(f"--quant {self._arguments.quant} has no form for experts")
         found = [stack(pieces, self._arguments) for pieces, _ in stacks]
+        if len({form.bits for form in found}) > 1:
+            found = [int8_stack(pieces, self._arguments) for pieces, _ in stacks]
         block = min(form.block for form in found)
-        if block < KEPT_BLOCK and {form.bits for form in found} == {4, 8}:
-            found, block = [int8_stack(pieces, self._arguments) for pieces, _ in stacks], KEPT_BLOCK
         for inputs in (inputs for _, inputs in stacks if block and inputs % block):
             raise CompileError(f"experts with {inputs} inputs cannot be stored in blocks of {block}; take --quant fp32")
         return [replace(form, block=block) for form in found]

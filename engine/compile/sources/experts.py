@@ -46,9 +46,10 @@ class ExpertTensors:
             [{self._checkpoint.form(self._name(name, expert)) for name in names} for names in stacks]
             for expert in range(self._details.spec.count)
         ]
-        first = forms[0]  # what the operator's form follows from
+        first = [_alone(found) for found in forms[0]]  # what the operator's forms follow from
+        has_bytes = any(form is None or form.bits == 8 for form in first)
         return [
-            not self._form.is_turned and _is_held(found | like)
+            like is not None and _alone(found) == like and _is_held(like, has_bytes)
             for each in forms
             for found, like in zip(each, first, strict=True)
         ]
@@ -117,12 +118,17 @@ class ExpertTensors:
         return values.T if self._form.is_turned else values
 
 
-def _is_held(forms: set[BlockForm | None]) -> bool:
-    """By the operator for experts: it has no order of inputs, and with 8 bits neither other blocks nor zero points."""
-    form = next(iter(forms))
-    if len(forms) > 1 or form is None or form.order:
-        return False
-    return form.bits == 4 or (form.block == KEPT_BLOCK and not form.has_zero_points)
+def _alone(forms: set[BlockForm | None]) -> BlockForm | None:
+    """The one form of matrices that lie side by side; the operator for experts has no order of inputs."""
+    form = next(iter(forms)) if len(forms) == 1 else None
+    return None if form is None or form.order else form
+
+
+def _is_held(form: BlockForm, has_bytes: bool) -> bool:
+    """Bytes have neither smaller blocks nor zero points of 8 bits. has_bytes: all codes become such."""
+    if form.bits == 4:
+        return not has_bytes or form.block % KEPT_BLOCK == 0
+    return form.block == KEPT_BLOCK and not form.has_zero_points
 
 
 def _rows(piece: Piece, part: slice) -> Piece:

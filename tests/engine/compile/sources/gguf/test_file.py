@@ -187,6 +187,21 @@ def test_codes_of_experts_are_those_of_the_file(
                 assert np.array_equal(floats_of(blocks, values.shape[1]), values)
 
 
+def test_experts_whose_matrices_are_of_two_widths(
+    make_oracle: Callable[..., tuple[Any, Path]], build: Callable[..., Made], tmp_path: Path
+) -> None:
+    """The operator knows one: codes of 4 bits become 8 of the same value."""
+    _, checkpoint = make_oracle("Qwen3Moe", **MOE)
+    kinds = {"down_exps": GGMLQuantizationType.Q8_0, "exps": GGMLQuantizationType.Q4_0}
+    path = write_gguf(
+        checkpoint,
+        tmp_path / "m.gguf",
+        lambda name: next((kind for part, kind in kinds.items() if part in name), F32),
+    )
+    _, manifest = build(path, quant=Quant.KEEP, layout=Layout.SEGMENTS)
+    assert manifest.parity["kl"] < 0.02
+
+
 @pytest.mark.parametrize("kind", [GGMLQuantizationType.F32, GGMLQuantizationType.BF16])
 @pytest.mark.parametrize("quant", [Quant.FP32, Quant.INT4])
 def test_weights_are_those_of_the_safetensors_folder_to_the_byte(

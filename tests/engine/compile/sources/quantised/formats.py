@@ -92,6 +92,11 @@ def pack_quantized(name: str, codes: Codes, bits: int) -> Tensors:
     }
 
 
+def pack_symmetric(name: str, codes: Codes) -> Tensors:
+    """Bytes around the middle, without zero points."""
+    return {key: value for key, value in pack_quantized(name, codes, 8).items() if not key.endswith("zero_point")}
+
+
 def int_quantized(name: str, codes: Codes) -> Tensors:
     """Bytes with a sign."""
     return {
@@ -143,6 +148,7 @@ PACKINGS = {
     "gptq-8-asym": packed_by_gptq(8, 64, False),
     "awq": Packing(_AWQ, awq, 4, 64, False),
     "packed-4": Packing(_PACKED, partial(pack_quantized, bits=4), 4, 32, False),
+    "packed-8-sym": Packing(_PACKED, pack_symmetric, 8, 64, True),
     "packed-8": Packing(_PACKED, partial(pack_quantized, bits=8), 8, 64, False),
     "integers": Packing(_INTEGERS, int_quantized, 8, -1, True),
     "integers-asym": Packing(_INTEGERS, int_quantized, 8, -1, False),

@@ -1,6 +1,7 @@
 """Experts that come as codes: Qwen3-MoE as AWQ, GPTQ and FP8."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +80,28 @@ def test_codes_of_experts(case: str, make_oracle: Oracle, build: Build, tmp_path
                 kept = piece if isinstance(piece, np.ndarray) else piece.floats()
                 assert isinstance(piece, np.ndarray) == packing.is_mixed
                 assert np.array_equal(kept, values)
+    _, manifest = build(source, quant=Quant.KEEP, layout=Layout.SEGMENTS)
+    assert manifest.parity["kl"] < 0.02
+
+
+@pytest.mark.parametrize(("group", "kept"), [(64, 14), (16, 10)])
+def test_downs_of_more_bits(
+    group: int, kept: int, make_oracle: Oracle, build: Build, tmp_path: Path, prompt: list[int]
+) -> None:
+    """The operator knows one width: codes of 4 bits become 8 of the same value, or are rounded in small blocks."""
+    four, eight, source = replace(PACKINGS["packed-4"], group=group), PACKINGS["packed-8-sym"], tmp_path / "codes"
+
+    def store(name: str, weight: torch.Tensor) -> tuple[Tensors, Any]:
+        return (eight if "experts" in name and name.endswith("down_proj") else four).store(name, weight)
+
+    expected = logits(oracle(make_oracle, source, four.config, store), prompt)
+    measured = bundle_logits(*build(source, quant=Quant.FP32, layout=Layout.SEGMENTS), [prompt], rows=24)
+    assert np.abs(measured - expected).max() / np.abs(expected).max() < 1e-4
+    found = open_source(source)
+    with found.tensors() as tensors:
+        arguments = CompileArguments(source, tmp_path / "bundle", quant=Quant.KEEP)
+        told = codes_told("compressed-tensors", tensors, read_network(found.config), arguments)
+    assert told.startswith(f"weights come as compressed-tensors: {kept} of 14 matrices keep their codes")
     _, manifest = build(source, quant=Quant.KEEP, layout=Layout.SEGMENTS)
     assert manifest.parity["kl"] < 0.02
 
