@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from llguidance import LLTokenizer, TokenizerWrapper
 
+from engine.bundle.answer_format import CallFormat, TaggedArguments
 from engine.demo.location import demo_folder
 from engine.grammar.call_rules import Literals
 from engine.grammar.compiler import compiled, serialised, unforced
@@ -106,6 +107,42 @@ def test_a_call_names_the_parameters_of_its_function_and_no_others(
     call = HERMES.begin + "f" + HERMES.named + "%s" + HERMES.end
     assert [text for text in right if not accepts(byte_tokenizer(), form, call % text)] == []
     assert [text for text in wrong if accepts(byte_tokenizer(), form, call % text)] == []
+
+
+KINDS = {"string": '" string>', "integer": '" number>', "null": '" null>', "object": '" object>', "boolean": '" bool>'}
+TAGGED = CallFormat(
+    "<tool_call>",
+    "\n",
+    TaggedArguments('<arg name="', KINDS, "</arg>\n", words=("True", "False"), is_python=True),
+    "</tool_call>",
+)
+TAGGED_CALLS: list[tuple[dict[str, Any], tuple[str, ...], tuple[str, ...]]] = [
+    ({"type": "string"}, ('x" string>a</arg> b </tool_ </arg>\n',), ('x" number>1</arg>\n',)),
+    (
+        {"anyOf": [{"type": "integer"}, {"type": "null"}]},
+        ('x" number>1</arg>\n', 'x" null>None</arg>\n'),
+        ('x" null>1</arg>\n',),
+    ),
+    ({"type": ["string", "null"]}, ('x" string>1</arg>\n', 'x" null>null</arg>\n'), ('x" null>a</arg>\n',)),
+    (
+        {"type": "object", "properties": {"a b": {"type": "string"}}, "required": ["a b"]},
+        ("""x" object>{'a b': 'é'}</arg>\n""", """x" object>{"a b": "é"}</arg>\n"""),
+        ("""x" object>{'c': 'é'}</arg>\n""", 'x" object>{}</arg>\n'),
+    ),
+]
+
+
+@pytest.mark.parametrize("row", TAGGED_CALLS, ids=lambda row: str(row[0])[:50])
+def test_a_tagged_value_is_written_as_its_type_is(row: tuple[dict[str, Any], tuple[str, ...], tuple[str, ...]]) -> None:
+    """What closes it is a part of a string unless the end of the call follows, which is a control token here."""
+    schema, right, wrong = row
+    tool = CalledTool("f", json.dumps({"type": "object", "properties": {"x": schema}}))
+    form = ToolCalls(TAGGED, (tool,), is_forced=True)
+    call = '<tool_call>f\n<arg name="%s</tool_call>'
+    assert [text for text in right if not accepts(demo_tokenizer(), form, call % text)] == []
+    assert [text for text in wrong if accepts(demo_tokenizer(), form, call % text)] == []
+    for empty in ("<tool_call>f\n</tool_call>", "<tool_call>f\n\n</tool_call>"):
+        assert accepts(demo_tokenizer(), form, empty)
 
 
 REFUSED: list[tuple[Form, str]] = [
