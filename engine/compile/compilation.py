@@ -12,6 +12,7 @@ import msgspec
 import numpy as np
 
 from engine.bundle.check import check_contract
+from engine.bundle.loss_text import kv_text, parity_text
 from engine.bundle.manifest import (
     FORMAT_VERSION,
     FileEntry,
@@ -20,8 +21,6 @@ from engine.bundle.manifest import (
     NpuSpec,
     TextSpec,
     describe_file,
-    kv_text,
-    parity_text,
     save_manifest,
 )
 from engine.bundle.specs import ModelTask, PoolingSpec, QualitySpec, RerankSpec, SampleSpec, TableSpec

@@ -15,7 +15,8 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.bundle.manifest import MANIFEST_FILE, GraphKind, Manifest, TextSpec, form_text, load_manifest
+from engine.bundle.loss_text import form_text
+from engine.bundle.manifest import MANIFEST_FILE, GraphKind, Manifest, TextSpec, load_manifest
 from engine.bundle.specs import ModelTask
 from engine.bundle.variant import ShapeTable, StepShape, shape_of
 from engine.compile.plan import longest_sequence

@@ -17,8 +17,7 @@ NPU, CPU, AUTO = "npu", "cpu", "auto"
 BOTH = (f"{NPU},{CPU}", f"{CPU},{NPU}")
 # The blocks of a GGUF file are kept where the NPU can hold them, which integer graphs cannot.
 NPU_QUANT, NPU_QUANT_OF_GGUF = "w4a16", "w4"
-# No quality is good where there is something to choose.
-NPU_OPTIONS = (("target", "x-elite"), ("rows", (1, 32, 128)), ("context", (1024, 4096)), ("quality", None))
+NPU_OPTIONS = (("target", "x-elite"), ("rows", (1, 32, 128)), ("context", (1024, 4096)))
 
 
 def devices_of(setting: str, name: str, names: Collection[str] = ()) -> str:

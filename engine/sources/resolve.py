@@ -192,11 +192,19 @@ def _first_with_eight(wanted: "Wanted", later: LaterCompilations) -> Path:
 
 
 def compile_behind(wanted: "Wanted", later: LaterCompilations, told: str) -> None:
-    """Compile while another bundle serves, unless another process does; told: why, for people."""
-    wanted.cache.mkdir(parents=True, exist_ok=True)
+    """Compile while another bundle serves, unless another process does. told: why, for people. BundleError."""
     log = wanted.target.with_name(f"{wanted.target.name}.log")
-    if later.start(wanted.command(), lock_of(wanted.target), log):
+    try:
+        wanted.cache.mkdir(parents=True, exist_ok=True)
+        is_first = later.start(wanted.command(), lock_of(wanted.target), log)
+    except OSError as error:
+        raise _unusable(wanted.cache, error) from error
+    if is_first:
         print(f"{wanted.name}: {told} (see {log}), and the next start serves it", file=sys.stderr, flush=True)
+
+
+def _unusable(cache: Path, error: OSError) -> BundleError:
+    return BundleError(f"the bundle cache {cache} cannot be used: {error.strerror or error}; cache_dir names another")
 
 
 def cache_folder(setting: str) -> Path:
@@ -271,9 +279,10 @@ class Wanted:
         """Runs the compiler. BundleError where it is not installed."""
         if importlib.util.find_spec("onnx") is None:
             raise BundleError(f"{self.folder} has to be compiled first, which needs: {install_command('compile')}")
-        options = {"quant": self.quant, "name": self.name, **({"lora": True} if self.lora else {}), **dict(self.more)}
-        if self.quant == FOUR_BITS:
-            options["quality"] = None  # codes are chosen, except those that a file has
+        # No quality: codes are chosen where there is something to choose.
+        options = {"quant": self.quant, "name": self.name, "quality": None, **dict(self.more)}
+        if self.lora:
+            options["lora"] = True
         # The fields of `CompileArguments`, which stays unknown here: the compiler imports this folder.
         arguments = json.dumps({"source": str(self.folder), "output": str(self.target), **options})
         return module_command("engine.compile", END_WITH_INPUT, arguments)
@@ -299,8 +308,7 @@ def compiled(wanted: Wanted) -> Path:
         with suppress(OSError):  # such as another process that tidies up as well
             remove_unused(cache)
     except OSError as error:
-        reason = error.strerror or error
-        raise BundleError(f"the bundle cache {cache} cannot be used: {reason}; cache_dir names another") from error
+        raise _unusable(cache, error) from error
     return target
 
 

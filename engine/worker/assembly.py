@@ -10,7 +10,8 @@ from pathlib import Path
 
 from engine.adapters.adapter import read_adapters
 from engine.adapters.named import named_adapters, read_salts
-from engine.bundle.manifest import Manifest, form_text, load_manifest, parity_text
+from engine.bundle.loss_text import form_text, parity_text
+from engine.bundle.manifest import Manifest, load_manifest
 from engine.bundle.tensors import pool_window_columns
 from engine.bundle.variant import ShapeTable, pin, shape_table
 from engine.bundle.weight_files import FLOAT_BYTES

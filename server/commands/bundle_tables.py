@@ -10,7 +10,8 @@ from rich.text import Text
 
 from engine.bundle.answer_format import NAME, AnswerFormat
 from engine.bundle.encoder import POSITIONS, encoder_rows
-from engine.bundle.manifest import GraphKind, GraphSpec, Manifest, kv_text, load_manifest, parity_text
+from engine.bundle.loss_text import kv_text, parity_text
+from engine.bundle.manifest import GraphKind, GraphSpec, Manifest, load_manifest
 from engine.bundle.segments import LINEAR_DATA, SHARED_DATA
 from engine.bundle.specs import EncoderSpec, FusedSpec, ModelTask, PoolingKind, PoolingSpec, QualitySpec, RerankSpec
 from engine.bundle.stored_times import StoredTimes, all_times

@@ -4,6 +4,7 @@ import os
 import shutil
 import tarfile
 import tempfile
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -33,7 +34,11 @@ def take_tree(archives: Sequence[Path], folder: str, draft: Path) -> None:
     """Make `draft` of the folder below each archive's one folder. A form of `engine.sources.packaged`."""
     for path in archives:
         with tempfile.TemporaryDirectory(dir=draft.parent) as whole, tarfile.open(path) as archive:
-            archive.extractall(whole, filter=_ageless)
+            for member in archive.getmembers():
+                member.mtime = int(time.time())  # a file from the future would be built again and again
+            # Python before 3.11.4 has no filters; the archives are pinned by their hashes.
+            archive.extraction_filter = getattr(tarfile, "data_filter", None)
+            archive.extractall(whole)
             found = list(Path(whole).glob(f"*/{folder}"))
             if len(found) != 1:
                 raise UnpackFailed(f"{path.name} has {len(found)} folders that fit {folder}, not one")
@@ -46,9 +51,3 @@ def take_file(archives: Sequence[Path], member: str, draft: Path) -> None:
     """Keep the one archive. A form of `engine.sources.packaged`."""
     (path,) = archives
     shutil.copyfile(path, draft)
-
-
-def _ageless(member: tarfile.TarInfo, path: str) -> tarfile.TarInfo | None:
-    """What `data` lets through, without its time: a file from the future would be built again and again."""
-    safe = tarfile.data_filter(member, path)
-    return safe.replace(mtime=None, deep=False)  # type: ignore[arg-type]  # None is documented, typeshed lacks it

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from engine.bundle.manifest import DiffusionSpec, kv_text, load_manifest, parity_text, save_manifest
+from engine.bundle.manifest import DiffusionSpec, load_manifest, save_manifest
 from engine.bundle.specs import QualitySpec
 from engine.errors import BundleError
 from tests.engine.tiny_bundle import write_bundle
@@ -92,17 +92,6 @@ def test_fields_of_another_version_are_passed_over(tmp_path: Path) -> None:
     document["quality"] = quality | {"learned": {"KL": {"chosen": 0.2, "learned": 0.1}}}
     (tmp_path / "manifest.json").write_text(json.dumps(document))
     assert load_manifest(tmp_path).quality == QualitySpec("best", ("GPTQ",), 4096, 1.5)
-
-
-def test_losses_are_told_with_their_intervals() -> None:
-    """Bundles of earlier versions have none."""
-    figures = {"top1": 0.991, "kl": 0.012, "relative_error": 0.1}
-    bounds = {"top1_low": 0.982, "top1_high": 0.9981, "kl_low": 0.0105, "kl_high": 0.0137}
-    assert parity_text(figures) == "top-1 99.1 %, KL 1.20e-02, error 1.0e-01"
-    told = "top-1 99.1 % (98.2 to 99.8), KL 1.20e-02 (1.05e-02 to 1.37e-02)"
-    assert parity_text(figures | bounds) == f"{told}, error 1.0e-01"
-    assert kv_text({f"kv_{name}": value for name, value in (figures | bounds).items()}) == told
-    assert parity_text({}) == kv_text(figures) == ""
 
 
 def test_deep_nesting(tmp_path: Path) -> None:

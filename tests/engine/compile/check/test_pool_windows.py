@@ -14,16 +14,15 @@ from engine.bundle.manifest import Manifest
 from engine.bundle.specs import ForecastSpec
 from engine.bundle.tensors import pool_window_columns
 from engine.bundle.variant import shape_table
-from engine.compile.arguments import Layout, Quant
 from engine.config import EngineConfig
 from engine.errors import BundleError
 from engine.worker.assembly import assemble
 from engine.worker.settings import plan_memory
-from tests.engine.compile.check.test_families import CASES
-from tests.engine.compile.check.test_pools import largest_error, run
+from tests.engine.compile.check.test_pools import largest_error, pool_of, run
 
 FAMILIES = ("ministral", "olmo3", "exaone4", "gemma3", "gemma2")
-ROWS, CONTEXTS, COLUMNS = (8, 24), (64, 264), 128
+SHAPES: dict[str, Any] = {"rows": (8, 24), "context": (64, 264)}
+COLUMNS = 128
 
 
 @pytest.mark.parametrize("case", FAMILIES)
@@ -34,9 +33,7 @@ def test_logits_in_steps(
     prompt: list[int],
 ) -> None:
     """Of texts longer than those columns, one after the other; windows are of 16."""
-    family, _, changes = CASES[case]
-    model, source = make_oracle(family, **changes)
-    folder, manifest = build(source, quant=Quant.FP32, layout=Layout.POOL, rows=ROWS, context=CONTEXTS)
+    model, folder, manifest = pool_of(case, make_oracle, build, **SHAPES)
     assert pool_window_columns(manifest) == COLUMNS
     assert largest_error(model, folder, (prompt * 100)[:240], (prompt * 100)[3:243]) < 1e-4
 
@@ -52,9 +49,7 @@ def test_sequences_share_fewer_columns(
     prompt: list[int],
 ) -> None:
     """Answers side by side, in pools that are laid narrower and wider; other turns go on from what is left of them."""
-    family, _, changes = CASES["gemma3"]
-    model, source = make_oracle(family, **changes)
-    folder, _ = build(source, quant=Quant.FP32, layout=Layout.POOL, rows=ROWS, context=CONTEXTS)
+    model, folder, _ = pool_of("gemma3", make_oracle, build, **SHAPES)
     prompts = [(prompt * 20)[start : start + 20 + 5 * start] for start in range(6)]
     answers = []
     for tokens in prompts:
@@ -74,8 +69,7 @@ def test_the_memory_plan_knows_and_such_a_model_does_not_guess_for_others(
     make_oracle: Callable[..., tuple[Any, Path]], build: Callable[..., tuple[Path, Manifest]]
 ) -> None:
     """Six of its seven layers have a window."""
-    family, _, changes = CASES["gemma3"]
-    folder, manifest = build(make_oracle(family, **changes)[1], layout=Layout.POOL, rows=ROWS, context=CONTEXTS)
+    _, folder, manifest = pool_of("gemma3", make_oracle, build, **SHAPES)
     each, config = manifest.kv_bytes_per_token // 7, EngineConfig(str(folder))
     plan = plan_memory(manifest, shape_table(manifest, 24), config)
     assert (plan.columns, plan.window_columns, plan.caches) == (

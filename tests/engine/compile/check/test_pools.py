@@ -31,11 +31,18 @@ def test_logits_in_steps(
     prompt: list[int],
 ) -> None:
     """Of a text far longer than the windows of 16, in steps of which most are longer than a window."""
-    family, _, changes = CASES[case]
-    model, source = make_oracle(family, **changes)
-    folder, _ = build(source, quant=Quant.FP32, layout=Layout.POOL, **SHAPES[shapes])
+    model, folder, _ = pool_of(case, make_oracle, build, **SHAPES[shapes])
     text = (prompt * 100)[:100]
     assert largest_error(model, folder, text) < 1e-4
+
+
+def pool_of(
+    case: str, make_oracle: Callable[..., tuple[Any, Path]], build: Callable[..., tuple[Path, Manifest]], **shapes: Any
+) -> tuple[Any, Path, Manifest]:
+    """transformers' model of a case of `test_families.py`, and its bundle with a pool of such shapes."""
+    family, _, changes = CASES[case]
+    model, source = make_oracle(family, **changes)
+    return model, *build(source, quant=Quant.FP32, layout=Layout.POOL, **shapes)
 
 
 def largest_error(model: Any, folder: Path, *texts: list[int]) -> float:
@@ -65,9 +72,7 @@ def test_sequences_outlive_their_pool(
     Some give their columns back and go on later; a worker takes over what another one began; another turn goes on from
     the last window of the turn before.
     """
-    family, _, changes = CASES["mistral-window"]
-    model, source = make_oracle(family, **changes)
-    folder, manifest = build(source, quant=Quant.FP32, layout=Layout.POOL, **SHAPES["fixed"])
+    model, folder, manifest = pool_of("mistral-window", make_oracle, build, **SHAPES["fixed"])
     assert manifest.max_context == 256
     prompts = [prompt[start : start + SHORT] for start in range(4)]
     expected = model.generate(torch.tensor(prompts), max_new_tokens=COUNT, do_sample=False, eos_token_id=None)

@@ -2,7 +2,7 @@
 
 import io
 import wave
-from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 
 import pytest
 
@@ -22,14 +22,10 @@ def silence(seconds: int) -> bytes:
     return place.getvalue()
 
 
-@pytest.fixture
-async def pool() -> AsyncIterator[AudioPool]:
-    made = AudioPool()
-    yield made
-    await made.close()
-
-
-async def test_two_hours_are_heard_and_no_more(pool: AudioPool) -> None:
-    assert (await pool.hear(silence(HOURS_2), finds_speech=False)).seconds == HOURS_2
-    with pytest.raises(InvalidRequest, match=r"^'file' cannot be used: it is longer than 7200 s\.$"):
-        await pool.hear(silence(HOURS_2 + 1), finds_speech=False)
+async def test_two_hours_are_heard_and_no_more() -> None:
+    pool = AudioPool()
+    async with AsyncExitStack() as stack:
+        stack.push_async_callback(pool.close)
+        assert (await pool.hear(silence(HOURS_2), finds_speech=False)).seconds == HOURS_2
+        with pytest.raises(InvalidRequest, match=r"^'file' cannot be used: it is longer than 7200 s\.$"):
+            await pool.hear(silence(HOURS_2 + 1), finds_speech=False)
