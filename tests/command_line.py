@@ -18,7 +18,7 @@ def compile_arguments(words: Sequence[str]) -> CompileArguments:
     app.command()(command.compile_command)
     with (
         mock.patch.object(command, "compile_here", return_value=0) as compiler,
-        mock.patch("engine.compile.sources.named.locate", lambda text, _: Located(Path(text), "")),
+        mock.patch("engine.sources.resolve.locate", lambda text, _: Located(Path(text), "")),
     ):
         result = CliRunner().invoke(app, list(words))
     assert result.exit_code == 0, result.output

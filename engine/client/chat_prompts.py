@@ -22,8 +22,7 @@ from engine.request import ImagePrompt, PromptEmbeds, Request
 from engine.text.prompt import ChatPrompt, PromptMaker
 from engine.text.rendering import Rendered, decode, encode_request
 from engine.text.template_pool import TemplatePool
-from engine.vision.given import images_of, without_pixels
-from engine.vision.placing import placed_prompt, placed_text
+from engine.vision.given import images_of, placed_prompt, placed_text, without_pixels
 from engine.vision.pool import ImagePool
 from engine.vision.question import ImageTiles
 

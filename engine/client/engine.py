@@ -29,7 +29,7 @@ from engine.config import EngineConfig
 from engine.errors import Busy, ContextLengthExceeded, EngineFailure, HexserveError, InvalidRequest
 from engine.grammar.compiler_pool import GrammarCompilerPool, compiler_command
 from engine.grammar.spec import GrammarSpec
-from engine.isolation.resident import give_back_freed
+from engine.isolation.machine import give_back_freed
 from engine.logs.handler import server_log
 from engine.request import (
     Delivered,

@@ -142,8 +142,8 @@ class CompileArguments:
 def default_quant(target: Target, source: Path) -> Quant:
     """The method when --quant is left out."""
     from engine.compile.sources.speech.source import is_speech  # noqa: PLC0415 (loads numpy, as do the next two)
-    from engine.models.default_quant import checkpoint_quant  # noqa: PLC0415
     from engine.models.encoders import is_encoder_folder  # noqa: PLC0415
+    from engine.models.stored_codes import checkpoint_quant  # noqa: PLC0415
 
     if target is not Target.CPU:
         return Quant.FP16 if is_encoder_folder(source) or is_speech(source) else Quant.W4

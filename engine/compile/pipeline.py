@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from engine.bundle.manifest import Manifest
 from engine.bundle.variant import StepShape
-from engine.compile.arguments import DEFAULT_SPLIT, CompileArguments, Layout
+from engine.compile.arguments import DEFAULT_SPLIT, CompileArguments, Layout, Split
 from engine.compile.check.parity import enough_tokens
 from engine.compile.compilation import (
     Compilation,
@@ -21,10 +21,9 @@ from engine.compile.compilation import (
 from engine.compile.graphs.fused import fused_graph
 from engine.compile.graphs.integer_graphs import calibration_stage, integer_graph
 from engine.compile.graphs.lowering import FUSED, NPU
-from engine.compile.graphs.pool import PartPlan, plan_parts
+from engine.compile.graphs.pool import DEEP_ROWS, PartPlan, plan_parts
 from engine.compile.graphs.recurrence import conv_weights_stage
 from engine.compile.graphs.vision import vision_stage
-from engine.compile.image_plan import check_images, open_for, resolve_split
 from engine.compile.plan import (
     check_arguments,
     check_layers,
@@ -58,6 +57,7 @@ from engine.compile.targets.encoder import compile_encoder
 from engine.compile.targets.measure import baseline_warning, measure_logits, parity_stage, quality_stage
 from engine.compile.targets.npu import SOURCES, binaries_stage, genie_stage, image_binary_stage, plan_binaries
 from engine.compile.targets.speech import compile_speech
+from engine.errors import CompileError
 from engine.isolation.machine import usable_memory
 from engine.models.encoders import architecture_of, is_encoder_folder
 from engine.models.family import read_network
@@ -207,3 +207,32 @@ def requested_context(arguments: CompileArguments, shapes: tuple[StepShape, ...]
     elif shapes:
         bounds.append(longest_sequence(shapes))
     return min(bounds, default=0)
+
+
+def open_for(arguments: CompileArguments) -> Source:
+    """The source with its encoder where graphs can have one."""
+    layout = layout_of(arguments)
+    reads = layout is Layout.SEGMENTS or (arguments.is_npu and layout is Layout.POOL)
+    return open_source(arguments.source, with_images=reads)
+
+
+def resolve_split(arguments: CompileArguments, network: Network) -> CompileArguments:
+    """The arguments with the split that images need, unless another was asked for."""
+    if arguments.split is None and arguments.is_npu and network.reads_images:
+        return replace(arguments, split=Split.HOST_LMHEAD)
+    return arguments
+
+
+def check_images(arguments: CompileArguments, network: Network) -> None:
+    """CompileError unless the graphs are segments, or an NPU's that take embeddings."""
+    if not network.reads_images or layout_of(arguments) is Layout.SEGMENTS:
+        return
+    reads = f"a model that reads images ({network.spec.family})"
+    if not arguments.is_npu or layout_of(arguments) is not Layout.POOL:
+        raise CompileError(f"{reads} needs --target cpu with --layout segments")
+    if network.deepstack and method_of(arguments).activations is not Activations.FLOAT16:
+        raise CompileError(f"{reads} takes --quant w4 or fp16 on an NPU")
+    if arguments.split is not Split.HOST_LMHEAD:
+        raise CompileError(f"{reads} takes --split {Split.HOST_LMHEAD} on an NPU")
+    if network.deepstack and max(arguments.rows) > DEEP_ROWS:
+        raise CompileError(f"{reads} takes at most {DEEP_ROWS} --rows, not {max(arguments.rows)}")

@@ -23,11 +23,16 @@ from engine.models.experts import (
     stacked_form,
     usual_forms,
 )
-from engine.models.latent import LatentAttention, read_latent
-from engine.models.layer_kinds import layer_count, sliding_layers, switched_window, windows
-from engine.models.lfm2 import LFM2
+from engine.models.layer_kinds import (
+    LatentAttention,
+    layer_count,
+    read_latent,
+    sliding_layers,
+    switched_window,
+    windows,
+)
 from engine.models.network import Family, FamilyDetails, Multipliers, QkNorm, WeightNames
-from engine.models.qwen3_5 import QWEN3_5, QWEN3_5_NESTED
+from engine.models.recurrent_families import LFM2, QWEN3_5, QWEN3_5_NESTED
 
 # Qwen3-MoE: Qwen3 with experts.
 

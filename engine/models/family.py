@@ -15,11 +15,10 @@ from engine.models.dense_families import DENSE
 from engine.models.expert_families import GPT_OSS, WITH_EXPERTS, WITH_LATENTS
 from engine.models.gemma4 import GEMMA3N, GEMMA3N_NESTED, GEMMA4, GEMMA4_NESTED
 from engine.models.layer_kinds import sliding_layers
-from engine.models.lfm2 import LFM2
 from engine.models.mamba2 import FALCON_H1, GRANITE4, NEMOTRON_H
 from engine.models.network import TEXT_ROOT, Activation, Family, FamilyDetails, Network, QkNorm
 from engine.models.post_norm_families import POST_NORM, TEXT_MODELS
-from engine.models.qwen3_5 import QWEN3_5, QWEN3_5_NESTED
+from engine.models.recurrent_families import LFM2, QWEN3_5, QWEN3_5_NESTED
 from engine.models.rotary import FULL, MAX_POSITIONS, SLIDING, RopeReading, read_rope
 from engine.models.vision import VISION, deepstack_layers, reads_images
 

@@ -11,11 +11,10 @@ from engine.bundle.model_spec import LayerAttention, RotationKind
 from engine.errors import UnsupportedModel
 from engine.models.config_fields import ConfigFields
 from engine.models.experts import BesideNames, ExpertDetails, ExpertKeys, ExpertNames, read_experts, usual_forms
-from engine.models.layer_kinds import cache_owners, declared_window, layer_count, sliding_layers
+from engine.models.layer_kinds import AltUp, LayerInputs, cache_owners, declared_window, layer_count, sliding_layers
 from engine.models.network import TEXT_ROOT, Activation, Family, FamilyDetails, Multipliers, QkNorm
 from engine.models.post_norm_families import GEMMA_NAMES
-from engine.models.qwen3_5 import NESTED
-from engine.models.streams import AltUp, LayerInputs
+from engine.models.recurrent_families import NESTED
 
 _NAMES = replace(GEMMA_NAMES, layer_scale="model.layers.{layer}.layer_scalar")
 # Where the config does not say.

@@ -1,6 +1,10 @@
-"""What a config says of each layer's attention: full or under a window, and what turns it."""
+"""What a config says of each layer: attention full, under a window or of latents (MLA), and further streams.
+
+Latent attention makes keys and values of a few numbers of each token: DeepSeek-V2, arXiv 2405.04434.
+"""
 
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 
 from engine.bundle.model_spec import LayerAttention, RotationKind
 from engine.bundle.specs import RecurrentSpec
@@ -12,6 +16,7 @@ from engine.models.rotary import FULL, SLIDING
 MAX_WINDOW = 1 << 40
 ATTENTION = "attention"  # what Granite 4 calls layers that see everything
 _PLAIN = LayerAttention()
+_LAYER = "model.layers.{layer}"
 
 
 def layer_count(config: ConfigFields) -> int:
@@ -105,3 +110,95 @@ def every_nth_full(config: ConfigFields, default: int) -> tuple[bool, ...]:
         return sliding_layers(config, lambda layer: raw[layer % len(raw)] == "L")
     nth = config.integer("sliding_window_pattern", 1, 1024, default)
     return sliding_layers(config, lambda layer: bool((layer + 1) % nth))
+
+
+@dataclass(frozen=True, slots=True)
+class LayerInputs:
+    """What every layer takes of a row beside the stream: (norm(projection) + table) / sqrt(2), of all layers at once.
+
+    size: numbers of one layer. vocab: rows of the table; tokens behind them have that of token 0. Modules: gate, output
+    and post_norm are of a layer.
+    """
+
+    size: int
+    vocab: int
+    table: str = "model.embed_tokens_per_layer"
+    projection: str = "model.per_layer_model_projection"
+    norm: str = "model.per_layer_projection_norm"
+    gate: str = f"{_LAYER}.per_layer_input_gate"
+    output: str = f"{_LAYER}.per_layer_projection"
+    post_norm: str = f"{_LAYER}.post_per_layer_input_norm"
+
+
+@dataclass(frozen=True, slots=True)
+class AltUp:
+    """Streams of which a layer computes the first and mixes the others (AltUp, arXiv 2301.13310); beside its attention
+    is a path of `rank` numbers (LAuReL, arXiv 2411.07501).
+
+    count: of streams. Modules: spreading makes each further stream of the embedding, merging what the last norm takes
+    of it; the others are of a layer. scale: a tensor [hidden].
+    """
+
+    count: int
+    rank: int
+    spreading: tuple[str, ...]
+    merging: tuple[str, ...]
+    router: str = f"{_LAYER}.altup.modality_router"
+    router_norm: str = f"{_LAYER}.altup.router_norm"
+    prediction: str = f"{_LAYER}.altup.prediction_coefs"
+    correction: str = f"{_LAYER}.altup.correction_coefs"
+    scale: str = f"{_LAYER}.altup.correct_output_scale"
+    left: str = f"{_LAYER}.laurel.linear_left"
+    right: str = f"{_LAYER}.laurel.linear_right"
+    path_norm: str = f"{_LAYER}.laurel.post_laurel_norm"
+
+
+@dataclass(frozen=True, slots=True)
+class LatentAttention:
+    """Queries are of `query_rank` numbers (0 = of the stream), keys and values of `kv_rank`, normed.
+
+    A head has `kept` numbers that do not turn and `turned` that do, which all heads' keys have in common; its values
+    have `value_dim`. epsilon: of the norms of both latents. The first names are modules that read the stream.
+    """
+
+    query_rank: int
+    kv_rank: int
+    kept: int
+    turned: int
+    value_dim: int
+    epsilon: float = 1e-6
+    query_norm: str = f"{_LAYER}.self_attn.q_a_layernorm"
+    query_up: str = f"{_LAYER}.self_attn.q_b_proj"
+    kv_norm: str = f"{_LAYER}.self_attn.kv_a_layernorm"
+    kv_up: str = f"{_LAYER}.self_attn.kv_b_proj"
+
+    @property
+    def head_dim(self) -> int:
+        """Of queries and keys; values are filled up with zeros."""
+        return self.turned + self.kept
+
+    @property
+    def names(self) -> tuple[str, str]:
+        """What reads the stream: queries or their latents, then the latents of keys and values."""
+        return (
+            f"{_LAYER}.self_attn.{'q_a_proj' if self.query_rank else 'q_proj'}",
+            f"{_LAYER}.self_attn.kv_a_proj_with_mqa",
+        )
+
+
+def read_latent(config: ConfigFields, query_rank: int) -> LatentAttention:
+    """query_rank: where the config has no such key. UnsupportedModel for values that are wider than keys."""
+    declares = "q_lora_rank" in config.names()
+    rank = config.integer("q_lora_rank", 0, 1 << 16, 0 if declares else query_rank)
+    latent = LatentAttention(
+        query_rank=rank,
+        kv_rank=config.integer("kv_lora_rank", 1, 1 << 16, 512),
+        kept=config.integer("qk_nope_head_dim", 1, 2048),
+        turned=config.integer("qk_rope_head_dim", 2, 1024, 64),
+        value_dim=config.integer("v_head_dim", 1, 2048),
+    )
+    if latent.value_dim > latent.head_dim:
+        raise UnsupportedModel(f"v_head_dim {latent.value_dim} above the {latent.head_dim} of keys is not supported")
+    if not rank and config.flag("attention_bias", False):
+        raise UnsupportedModel("attention_bias is not supported without q_lora_rank")
+    return latent

@@ -10,8 +10,7 @@ from engine.bundle.model_spec import HeadForm, LayerAttention, ModelSpec, Rotati
 from engine.bundle.specs import EncoderSpec, RecurrentSpec
 from engine.models.config_fields import ConfigFields
 from engine.models.experts import ExpertDetails
-from engine.models.latent import LatentAttention
-from engine.models.streams import AltUp, LayerInputs
+from engine.models.layer_kinds import AltUp, LatentAttention, LayerInputs
 
 
 class Activation(StrEnum):

@@ -14,7 +14,7 @@ from engine.files import brief
 from engine.models.config_fields import ConfigFields
 from engine.models.dense_families import QWEN2, QWEN3
 from engine.models.network import Activation, Family
-from engine.models.qwen3_5 import NESTED
+from engine.models.recurrent_families import NESTED
 from engine.models.rotary import DEFAULT_THETA
 from engine.models.vision_network import (
     CLIP_MEAN,

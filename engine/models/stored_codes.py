@@ -1,4 +1,4 @@
-"""What `quantization_config` of a config.json says of weights that come quantised. Loads no numpy."""
+"""Weights that come quantised, as `quantization_config` says, and how a folder is quantised by default. No numpy."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -7,7 +7,9 @@ from pathlib import Path
 
 from engine.errors import UnsupportedModel
 from engine.files import JSON_BYTES, brief, read_json
-from engine.models.config_fields import ConfigFields
+from engine.models.config_fields import ConfigFields, generator_quant, quant_by_size
+from engine.models.encoders import is_encoder_folder
+from engine.models.speech import is_speech_folder
 
 CONFIG = "quantization_config"
 
@@ -146,3 +148,16 @@ _READERS = {
     CodeFormat.MXFP4: lambda _: StoredCodes(CodeFormat.MXFP4, bits=4),
     CodeFormat.BITSANDBYTES: _bitsandbytes,
 }
+
+
+def checkpoint_quant(folder: Path, machine: int) -> str:
+    """The nearest to its floats that its size allows. machine: its memory in bytes, 0 = not known.
+
+    Encoders and Whispers have at least 8 bits; codes that bundles hold as they are stay.
+    """
+    size, stored = float_bytes(folder), stored_codes_of(folder)
+    if is_encoder_folder(folder):
+        return quant_by_size(size, "int8")
+    if stored is not None and stored.is_carried:
+        return "keep"
+    return "int8" if is_speech_folder(folder) else generator_quant(size, machine)

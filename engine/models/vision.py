@@ -5,28 +5,34 @@ Formats: config.json and preprocessor_config.json as transformers writes them.
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from math import isqrt
 
 from engine.bundle.vision import Cutting, VisionSpec
 from engine.errors import CompileError, UnsupportedModel
-from engine.models.config_fields import architectures_of
+from engine.models.config_fields import ConfigFields, architectures_of
 from engine.models.dense_families import LLAMA
 from engine.models.expert_families import QWEN3_5_MOE_NESTED
-from engine.models.gemma3_vision import read_gemma3
 from engine.models.internvl import INTERNVL, read_internvl
 from engine.models.post_norm_families import GEMMA3_NESTED
-from engine.models.qwen3_5 import QWEN3_5_NESTED
 from engine.models.qwen_vl import QWEN2_5_VL, QWEN3_VL, read_qwen2_5_vl, read_qwen3_vl
+from engine.models.recurrent_families import QWEN3_5_NESTED
 from engine.models.vision_network import (
     VISION_FILE,
     Encoder,
+    TileForm,
     VisionFiles,
     VisionNetwork,
     activation,
+    check_square,
     colours,
     resampling,
     token,
     with_tokens,
 )
+
+# Gemma 3: what stands for a row of an image, and where files of the text alone lack it.
+PAD, UNUSED = "<image_soft_token>", "<pad>"
+BILINEAR = 2
 
 
 def read_vision(files: VisionFiles) -> Encoder | None:
@@ -99,6 +105,63 @@ def _read_idefics3(files: VisionFiles) -> VisionNetwork:
         std=colours(processor, "image_std", 1e-6),
     )
     return with_tokens(network)
+
+
+def read_gemma3(files: VisionFiles) -> VisionNetwork:
+    """An image is one tile, whatever its shape, without pan and scan, which transformers leaves out by default, too.
+
+    SigLIP, means of squares of patches, a norm and one matrix (transformers `Gemma3ForConditionalGeneration`,
+    `Gemma3Processor`, `Gemma3ImageProcessor`).
+    """
+    config, encoder, processor = files.fields()
+    side = encoder.integer("image_size", 1, 4096, 224)
+    patch = encoder.integer("patch_size", 1, side, 16)
+    if processor.raw("do_pan_and_scan") not in (None, False):
+        raise UnsupportedModel("preprocessor_config.json: do_pan_and_scan is not supported")
+    check_square(processor, side)
+    # Files of the text model alone may lack the token, whose own row nothing reads.
+    pad = PAD if files.token_id(PAD) is not None else UNUSED
+    network = VisionNetwork(
+        spec=VisionSpec(
+            file=VISION_FILE,
+            cutting=Cutting.WHOLE,
+            side=side,
+            tokens=1,
+            token=token(files, pad),
+            placeholder="<start_of_image>",
+            pad=pad,
+            resampling=resampling(processor, BILINEAR),
+            opening="\n\n<start_of_image>",
+            closing="<end_of_image>\n\n",
+            both_ways=True,
+        ),
+        root="vision_tower.vision_model.",
+        newer_root="vision_tower.",
+        connector="multi_modal_projector.mm_",
+        patch=patch,
+        hidden=encoder.integer("hidden_size", 1, 1 << 16, 768),
+        layers=encoder.integer("num_hidden_layers", 1, 1024, 12),
+        heads=encoder.integer("num_attention_heads", 1, 1024, 12),
+        ffn=encoder.integer("intermediate_size", 1, 1 << 20, 3072),
+        epsilon=encoder.number("layer_norm_eps", 1e-12, 1.0, 1e-6),
+        activation=activation(encoder),
+        shuffle=_pooled(config, side // patch),
+        mean=colours(processor, "image_mean"),
+        std=colours(processor, "image_std", 1e-6),
+        form=TileForm.POOLED,
+    )
+    return with_tokens(network)
+
+
+def _pooled(config: ConfigFields, grid: int) -> int:
+    """Patches of a side that become one row, of `grid` patches of a tile's side."""
+    tokens = config.integer("mm_tokens_per_image", 1, 1 << 16, 256)
+    rows = isqrt(tokens)
+    if rows * rows != tokens or rows > grid or grid % rows:
+        raise CompileError(
+            f"config.json: mm_tokens_per_image is {tokens}, which makes no whole squares of {grid} x {grid} patches"
+        )
+    return grid // rows
 
 
 # Qwen3.5 and 3.6, Gemma 3: checkpoints of the same class come without the encoder, too.

@@ -36,8 +36,7 @@ from engine.genie.read import read_genie
 from engine.genie.speech import is_hub_speech, read_hub_speech
 from engine.isolation.machine import usable_memory
 from engine.models.config_fields import INT8_SHARE
-from engine.models.default_quant import checkpoint_quant
-from engine.models.stored_codes import float_bytes
+from engine.models.stored_codes import checkpoint_quant, float_bytes
 from engine.processes import child_environment, install_command, module_command
 from engine.sources.fetched import NAMED, Located, expanded, locate
 from engine.sources.publish import draft_beside, publish, remove_stale
@@ -332,3 +331,26 @@ def _compile(wanted: Wanted) -> None:
         raise BundleError(f"{folder} could not be compiled (exit code {result.returncode}); the reason is above")
     load_manifest(target)  # says what is wrong with what it wrote
     raise BundleError(f"{folder} could not be compiled: the compiler wrote no bundle")
+
+
+DEMO_PARITY_TOKENS = 800
+
+
+@dataclass(frozen=True, slots=True)
+class NamedSource:
+    """What a source on the command line stands for. name: of the model, "" = the folder's."""
+
+    folder: Path
+    name: str
+    parity_tokens: int
+
+
+def named_source(text: str, cache: Path) -> NamedSource:
+    """A checkpoint of any name that `locate` knows, or a shipped model, which is small enough for a check on much text.
+
+    Raises BundleError for what cannot be fetched.
+    """
+    if text in SHIPPED:
+        return NamedSource(SHIPPED[text](), text, DEMO_PARITY_TOKENS)
+    found = locate(text, cache)
+    return NamedSource(found.path, found.name, 0)

@@ -24,8 +24,7 @@ from engine.core.speculation import Drafter
 from engine.core.text_scheduler import SpeechScheduler, TextScheduler
 from engine.errors import BundleError, StepFailed
 from engine.grammar.masks import GrammarMasks, load_tokenizer
-from engine.isolation.machine import usable_memory
-from engine.isolation.resident import give_back_read
+from engine.isolation.machine import give_back_read, usable_memory
 from engine.messages import Ready
 from engine.runtime.encoder import EncoderRuntime
 from engine.runtime.interface import Runtime

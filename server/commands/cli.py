@@ -9,8 +9,7 @@ from server.commands.chat import chat, run_command
 from server.commands.compile import compile_command, export_blocks_command
 from server.commands.doctor import doctor
 from server.commands.evaluate import evaluate_command
-from server.commands.inspect import inspect
-from server.commands.models import models_app, pull
+from server.commands.models import inspect, models_app, pull
 from server.commands.serve.command import serve
 from server.commands.service.command import service_app
 

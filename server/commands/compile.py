@@ -31,7 +31,7 @@ from server.commands.exit_codes import FAILED, INTERRUPTED, refuse
 from server.signals import ending_in_order
 
 if TYPE_CHECKING:
-    from engine.compile.sources.named import NamedSource
+    from engine.sources.resolve import NamedSource
 
 
 def _one_of(choices: tuple[int, ...]) -> Callable[[str], int]:
@@ -112,7 +112,7 @@ def compile_command(
 
 def source_here(source: str) -> "NamedSource":
     """The files of a source, fetched if need be; ends the command when that fails."""
-    from engine.compile.sources.named import named_source
+    from engine.sources.resolve import named_source
     from server.commands.own_server import settings_cache
     from server.settings import SettingsError
 

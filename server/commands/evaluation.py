@@ -12,11 +12,10 @@ from rich.console import Console
 
 from engine.compile.check.parity import BLOCK_TOKENS, LEVEL, RESAMPLES, Interval
 from engine.compile.progress import RichProgress
-from engine.compile.sources.named import named_source
 from engine.errors import BundleError, CompileError, EngineFailure
 from engine.evaluation.evaluate import Quality, context_of, evaluate, quality, windows_of
 from engine.evaluation.models import EvaluatedModel, evaluated_text, open_bundle, open_reference, open_served
-from engine.sources.resolve import COSTS_FOLDER, resolve_bundle
+from engine.sources.resolve import COSTS_FOLDER, named_source, resolve_bundle
 from server.commands.exit_codes import FAILED, INTERRUPTED, refuse
 from server.commands.own_server import settings_cache
 from server.commands.tables import table, wide_console

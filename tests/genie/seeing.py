@@ -13,9 +13,8 @@ from engine.bundle.vision import VisionSpec
 from engine.compile.graphs.vision import vision_graph
 from engine.compile.quantisation.weight_file import HalfWeightFile, WeightFile
 from engine.compile.sources.checkpoint import SafetensorsCheckpoint, read_json
-from engine.models.sized_vision import with_one_size
 from engine.models.vision import read_vision
-from engine.models.vision_network import VISION_DATA, VisionFiles
+from engine.models.vision_network import VISION_DATA, VisionFiles, with_one_size
 from engine.request import PromptImage, Request
 from engine.runtime.qnn.binary import BinaryInfo
 from engine.vision.pictures import tiles_of

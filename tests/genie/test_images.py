@@ -9,7 +9,7 @@ from PIL import Image
 from engine.bundle.check import check_contract
 from engine.bundle.manifest import load_manifest
 from engine.bundle.variant import StepShape
-from engine.compile.graphs.sized_vision import SizedWriter
+from engine.compile.graphs.native_vision import SizedWriter
 from tests.engine.vision.judges import greedy, picture
 from tests.genie.generator import Recipe, generate
 from tests.genie.seeing import add_encoder, answers, prompt_of

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from engine.bundle.model_spec import HeadForm, RopeSpec
 from engine.compile.calibration.layer_reader import LayerReader, norm, sigmoid
 from engine.compile.sources.checkpoint import Float32
-from engine.models.latent import LatentAttention
+from engine.models.layer_kinds import LatentAttention
 from engine.models.network import QkNorm
 
 

@@ -16,8 +16,8 @@ from engine.compile.calibration.recurrence import mixed_by_recurrence
 from engine.compile.sources.checkpoint import Checkpoint, Float32
 from engine.compile.sources.experts import ExpertTensors
 from engine.models.experts import ExpertDetails, GroupScore, RouterScore, Routing
+from engine.models.layer_kinds import AltUp
 from engine.models.network import Network
-from engine.models.streams import AltUp
 
 Chosen = tuple[NDArray[np.int64], Float32]  # experts of each token [T, k], and their shares
 

@@ -21,7 +21,7 @@ from engine.compile.graphs.recurrence import recurrent_output, start_recurrence
 from engine.compile.graphs.streams import corrected, first_stream, merged, predicted, spread, with_path
 from engine.compile.quantisation.packed import PackedEnding, PackedLatents, PackedLayer, PackedLayerInputs, PackedPart
 from engine.compile.quantisation.weight_file import StoredTensor
-from engine.models.latent import LatentAttention
+from engine.models.layer_kinds import LatentAttention
 from engine.models.network import Network, QkNorm
 
 DTYPE = "float32"

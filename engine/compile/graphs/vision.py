@@ -15,17 +15,24 @@ from engine.bundle.variant import StepShape
 from engine.bundle.vision import FEATURES, PIXEL_VALUES, PIXELS
 from engine.compile.compilation import Compilation
 from engine.compile.graphs.graph_builder import GraphBuilder
-from engine.compile.graphs.native_vision import NativeWriter
-from engine.compile.graphs.sized_vision import SizedWriter
+from engine.compile.graphs.native_vision import NativeWriter, SizedWriter
 from engine.compile.graphs.tower import TowerWriter
 from engine.compile.quantisation.weight_file import HalfWeightFile, WeightFile
 from engine.compile.sources.checkpoint import Checkpoint
 from engine.compile.sources.text_files import load_tokenizer
 from engine.errors import CompileError, UnsupportedModel
 from engine.models.network import Activation
-from engine.models.sized_vision import patches_of, with_one_size
 from engine.models.vision import read_vision
-from engine.models.vision_network import VISION_DATA, Encoder, NativeNetwork, TileForm, VisionFiles, VisionNetwork
+from engine.models.vision_network import (
+    VISION_DATA,
+    Encoder,
+    NativeNetwork,
+    TileForm,
+    VisionFiles,
+    VisionNetwork,
+    patches_of,
+    with_one_size,
+)
 
 CONNECTOR_EPSILON = 1e-5
 

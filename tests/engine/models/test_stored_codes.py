@@ -1,12 +1,13 @@
 """What `quantization_config` says, and what of it is refused by name."""
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from engine.errors import CompileError, UnsupportedModel
-from engine.models.stored_codes import CodeFormat, StoredCodes, read_stored_codes, stored_codes_of
+from engine.models.stored_codes import CodeFormat, StoredCodes, checkpoint_quant, read_stored_codes, stored_codes_of
 
 
 @pytest.mark.parametrize(
@@ -57,3 +58,18 @@ def test_what_is_refused(config: Any, message: str, tmp_path: Path) -> None:
     with pytest.raises((UnsupportedModel, CompileError), match=message):
         read_stored_codes({"quantization_config": config})
     assert stored_codes_of(tmp_path) is None
+
+
+@pytest.mark.parametrize(
+    ("architecture", "in_much", "in_little"),
+    [
+        ("WhisperForConditionalGeneration", "int8", "int8"),
+        ("BertModel", "fp32", "fp32"),
+        ("Qwen3ForCausalLM", "int8", "int4"),
+    ],
+)
+def test_only_what_generates_has_four_bits(architecture: str, in_much: str, in_little: str, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"architectures": [architecture]}))
+    (tmp_path / "model.safetensors").write_bytes(bytes(1000))
+    assert checkpoint_quant(tmp_path, 1000) == in_much
+    assert checkpoint_quant(tmp_path, 100) == in_little

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.compile import image_plan, pipeline
+from engine.compile import pipeline
 from engine.compile.arguments import CompileArguments, Quant, Target
 from engine.compile.progress import SilentProgress
 from engine.compile.sources.source import FolderSource
@@ -18,7 +18,7 @@ def test_binaries_are_near_the_checkpoint(
     pytest.importorskip("onnxruntime_qnn")
     source = FolderSource(tiny_checkpoint)
     turned = rotated(source, read_network(source.config), 5)
-    monkeypatch.setattr(image_plan, "open_source", lambda _, with_images=True: turned)
+    monkeypatch.setattr(pipeline, "open_source", lambda _, with_images=True: turned)
     arguments = CompileArguments(
         tiny_checkpoint, tmp_path / "npu", Target.X_ELITE, Quant.W4, rows=(8,), context=(64,), parity_tokens=16
     )

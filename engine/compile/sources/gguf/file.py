@@ -34,18 +34,16 @@ from engine.compile.sources.gguf.geometry import (
     two_heads,
 )
 from engine.compile.sources.gguf.header import GgufHeader, read_header
-from engine.compile.sources.gguf.latents import latent_facts
 from engine.compile.sources.gguf.projector import CLIP
-from engine.compile.sources.gguf.tensors import gguf_tensors
+from engine.compile.sources.gguf.tensors import gguf_tensors, latent_facts
 from engine.compile.sources.gguf.tokenizers import end_ids, write_gguf_text
 from engine.compile.sources.gguf.vocabulary import TokenizerFields
 from engine.compile.sources.gguf.with_images import Beside, projector_beside, tensors_with_images
 from engine.compile.sources.task import BARE
 from engine.errors import CompileError, UnsupportedModel
-from engine.models.lfm2 import CONVOLUTION
 from engine.models.mamba2 import EXPERTS as EXPERT_LAYER
 from engine.models.mamba2 import FEED_FORWARD
-from engine.models.qwen3_5 import ATTENTION_LAYER, RECURRENT_LAYER
+from engine.models.recurrent_families import ATTENTION_LAYER, CONVOLUTION, RECURRENT_LAYER
 from engine.models.rotary import DEFAULT_THETA, FULL, MAX_POSITIONS, SLIDING
 
 # What changes the network's arithmetic, and is refused unless the table names it for an architecture; 0 is absent.

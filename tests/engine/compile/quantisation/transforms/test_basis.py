@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from engine.bundle.manifest import load_manifest
-from engine.compile import image_plan, pipeline
+from engine.compile import pipeline
 from engine.compile.arguments import CompileArguments, Layout, QualityLevel, Quant
 from engine.compile.progress import SilentProgress
 from engine.compile.sources.source import FolderSource, Source
@@ -35,7 +35,7 @@ def test_another_basis_of_values_is_told_of(
     _, folder = make_oracle(family)
     made = []
     for opener, layout in ((open_rotated, Layout.POOL), (open_plain, Layout.SEGMENTS)):
-        monkeypatch.setattr(image_plan, "open_source", opener)
+        monkeypatch.setattr(pipeline, "open_source", opener)
         made.append(tmp_path / layout.value)
         arguments = CompileArguments(folder, made[-1], quant=Quant.FP32, layout=layout, parity_tokens=8)
         pipeline.compile_bundle(arguments, SilentProgress())

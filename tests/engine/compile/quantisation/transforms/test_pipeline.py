@@ -9,7 +9,7 @@ import pytest
 
 from engine.bundle.manifest import load_manifest
 from engine.bundle.weight_files import HEAD_BASIS
-from engine.compile import image_plan, pipeline
+from engine.compile import pipeline
 from engine.compile.arguments import CompileArguments, Layout, Quant
 from engine.compile.calibration.forward import reference_logits
 from engine.compile.check.parity import bundle_logits, compare_logits, parity_texts
@@ -41,7 +41,7 @@ def test_parity_is_against_the_float_checkpoint(
     quant: Quant, make_oracle: MakeOracle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, folder = make_oracle("Qwen3", head_dim=32, intermediate_size=128, tie_word_embeddings=True)
-    monkeypatch.setattr(image_plan, "open_source", open_rotated)
+    monkeypatch.setattr(pipeline, "open_source", open_rotated)
     bundle = tmp_path / "bundle"
     arguments = CompileArguments(folder, bundle, quant=quant, layout=Layout.POOL, parity_tokens=COUNT, **OPTIONS[quant])
     pipeline.compile_bundle(arguments, SilentProgress())
@@ -64,7 +64,7 @@ def test_the_rounded_weights_are_the_rotated_ones(
     _, folder = make_oracle("Qwen3", head_dim=32, intermediate_size=128, tie_word_embeddings=True)
     digests = []
     for opener in (open_plain, open_rotated):
-        monkeypatch.setattr(image_plan, "open_source", opener)
+        monkeypatch.setattr(pipeline, "open_source", opener)
         bundle = tmp_path / opener.__name__
         manifest = pipeline.compile_bundle(
             CompileArguments(folder, bundle, layout=Layout.SEGMENTS, parity_tokens=COUNT), SilentProgress()

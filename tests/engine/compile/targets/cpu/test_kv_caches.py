@@ -14,11 +14,11 @@ from engine.compile.calibration.documents import calibration_documents, token_se
 from engine.compile.check.parity import bundle_logits
 from engine.compile.pipeline import compile_bundle
 from engine.compile.progress import SilentProgress
-from engine.compile.sources.named import named_source
 from engine.compile.targets import cpu as kv_caches
 from engine.compile.targets import cpu as losses
 from engine.compile.targets.cpu import KvReach
 from engine.errors import CompileError
+from engine.sources.resolve import named_source
 from tests.engine.compile.graphs.segments.test_graphs import shapes
 
 Build = Callable[..., tuple[Path, Manifest]]

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from engine.compile.arguments import CompileArguments, Quant, Split, Target
-from engine.compile.image_plan import open_for
-from engine.compile.pipeline import plan_parts_for, resolve
+from engine.compile.pipeline import open_for, plan_parts_for, resolve
 from engine.compile.progress import SilentProgress
 from engine.errors import CompileError
 from tests.engine.compile.sources.gguf.projector_files import write_pair

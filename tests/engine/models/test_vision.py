@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from engine.errors import CompileError, UnsupportedModel
-from engine.models.gemma3_vision import read_gemma3
+from engine.models.vision import read_gemma3
 from engine.models.vision_network import TileForm, VisionFiles
 
 # As google/gemma-3-4b-it has it.

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from engine.compile.arguments import CompileArguments, Quant, Target
-from engine.compile.calibration.passages import SQUARES, pictures, with_image
+from engine.compile.graphs.integer_graphs import SQUARES, pictures, with_image
 from engine.compile.pipeline import compile_bundle
 from engine.compile.progress import SilentProgress
 from engine.errors import CompileError

@@ -7,8 +7,7 @@ from transformers.vision_utils import get_vision_interpolation_indices_and_weigh
 
 from engine.bundle.vision import Cutting, VisionSpec
 from engine.models.network import Activation
-from engine.models.sized_vision import native_of, stretched_shares, with_one_size
-from engine.models.vision_network import NativeNetwork, VisionNetwork
+from engine.models.vision_network import NativeNetwork, VisionNetwork, native_of, stretched_shares, with_one_size
 from tests.vision_facts import IDEFICS, INTERN, QWEN
 
 COLOURS = (0.5, 0.5, 0.5)

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from engine.isolation.resident import MAPS, give_back_freed, give_back_read
+from engine.isolation.machine import MAPS, give_back_freed, give_back_read
 
 PAGES = 64
 PAGE_NUMBERS = 1024  # of int32
