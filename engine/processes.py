@@ -63,7 +63,7 @@ def exit_text(code: int | None) -> str:
 def graph_memory(ours: Mapping[str, str], platform: str = sys.platform) -> dict[str, str]:
     """Variables of a process that runs graphs: glibc asks for huge pages for what is allocated in large pieces.
 
-    A pass reads all the weights, and with pages of 4 KiB a tenth of its time goes into finding where they lie. Nothing
+    A step reads all the weights, and with pages of 4 KiB a tenth of its time goes into finding where they lie. Nothing
     where the user has tuned glibc. https://sourceware.org/glibc/manual/latest/html_node/Memory-Allocation-Tunables.html
     """
     return {} if platform != "linux" or TUNABLES in ours else {TUNABLES: "glibc.malloc.hugetlb=1"}

@@ -129,7 +129,7 @@ async def _http_error(request: Request, error: Exception) -> Response:
 
 
 def _allowed(request: Request) -> str:
-    """The methods of all routes of a path; Starlette tells those of the first. HEAD is asked as GET by the guard."""
+    """The methods of all routes of a path; Starlette tells those of the first. Middleware asks HEAD as GET."""
     known = [route for route in request.app.state.routes if route.path_regex.match(request.scope["path"])]
     methods = {method for route in known for method in route.methods or ()}
     return ", ".join(sorted(methods | ({"HEAD"} if "GET" in methods else set())))

@@ -72,7 +72,7 @@ def for_layers(mask: Array, layers: int) -> Array:
 
 def _check_fits(start: int, block: int, context: int) -> None:
     if not 0 <= start <= context - block:
-        raise ValueError(f"a block of {block} at column {start} is outside a cache of {context} columns")
+        raise ValueError(f"a block of {block} at column {start} is outside a cache of {context} KV slots")
 
 
 Tensor = NDArray[np.generic]

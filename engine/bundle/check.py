@@ -125,7 +125,7 @@ def _check_kinds(manifest: Manifest) -> None:
     if manifest.is_segmented or manifest.fused is not None or manifest.reads_whole_context:
         raise BundleError("forecast: its rows need graphs that take a mask over one pool of keys and values")
     if pool_window_columns(manifest):
-        raise BundleError("forecast: its columns are the first of all layers, but those with a window have fewer")
+        raise BundleError("forecast: its KV slots are the first of all layers, but those with a window have fewer")
 
 
 def check_listed(manifest: Manifest) -> None:

@@ -251,6 +251,6 @@ def check_serial(manifest: Manifest) -> None:
                 raise BundleError(f"graph {graph.name} takes {name} as {list(taken.shape)}, gives {list(other.shape)}")
         names = {tensor.name for tensor in graph.inputs}
         if window_columns([graph]) and not (manifest.window and WINDOW_MASK in names):
-            raise BundleError(f"graph {graph.name} has windows of columns, but no {WINDOW_MASK} or no size of a window")
+            raise BundleError(f"graph {graph.name} has window caches, but no {WINDOW_MASK} or no size of a window")
         if names & set(WINDOW_ROTARY) and manifest.model.local_rope is None:
             raise BundleError(f"graph {graph.name} takes a rotation for windows, of which the manifest tells nothing")

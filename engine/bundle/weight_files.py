@@ -234,7 +234,7 @@ def read_forecast_prefix(folder: Path, spec: ForecastSpec, model: ModelSpec, kv_
     with reading(path):
         content = read_bytes(path, size)
     if len(content) < size:
-        raise BundleError(f"{path} has {len(content)} bytes; {spec.columns} columns of this model's caches take {size}")
+        raise BundleError(f"{path} has {len(content)} bytes; {spec.columns} KV slots of the model's caches take {size}")
     tensors, magic, _, heads, head_dim, columns = _HEADER.unpack_from(content)
     found = {"magic": magic, "tensors": tensors, "heads": heads, "head size": head_dim, "columns": columns}
     wanted = (MAGIC, 2 * model.layers, model.kv_heads, model.head_dim, spec.columns)

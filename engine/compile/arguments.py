@@ -51,7 +51,7 @@ class Split(StrEnum):
 
 
 class Layout(StrEnum):
-    """What a pass is made of."""
+    """What a step is made of."""
 
     POOL = "pool"  # every row attends over the columns of all sequences, in one graph: what an NPU runs
     SEGMENTS = "segments"  # linear graphs over all rows, an attention run for each sequence between them: CPU only
@@ -100,7 +100,7 @@ class CompileArguments:
     variants of a part into one binary, part_mb is the size in MB (10^6 bytes) from which the layers are cut into
     several binaries.
     calibration: texts to measure on, None = built-in ones. decode_slots: sequences that a fused graph decodes
-    beside a prompt, rows included. kv_update: of fused graphs, None = as `fused/plan.py` says.
+    beside a prompt, rows included. kv_update: of fused graphs, None = as `plan.py` says.
     lora: graphs of segments take low-rank adapters as inputs. task: what the bundle is for, None = as the files say.
     quality: None = good where there is something to choose, else fast.
     """
@@ -170,7 +170,7 @@ QUANTS: dict[Backend, tuple[Quant, ...]] = {
 class ExportArguments:
     """One export of `source` into the new folder `output`.
 
-    block: rows of a sequence in a pass, 0 = as config.json says, else 4. context: columns of the cache. quant: None =
+    block: rows of a sequence in a step, 0 = as config.json says, else 4. context: columns of the cache. quant: None =
     the backend's first. shared_masks: the masks' first dimension is 1 instead of the number of layers.
     """
 

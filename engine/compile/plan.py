@@ -48,7 +48,7 @@ def fused_spec(arguments: CompileArguments) -> FusedSpec:
         given_by = f"--same-past is {past}"
         if arguments.context:
             given_by = f"{max(past, 0)} are left of --context {given[0]} beside --rows {rows[-1]}"
-        raise CompileError(f"--layout fused needs {LEAST_COLUMNS + SPARE_COLUMNS} past columns, {given_by}")
+        raise CompileError(f"--layout fused needs {LEAST_COLUMNS + SPARE_COLUMNS} past KV slots, {given_by}")
     prefill = tuple(count - slots for count in rows)
     return FusedSpec(rows, prefill, slots, past, kv_update(arguments) is KvUpdate.GRAPH)
 
@@ -68,7 +68,7 @@ def check_fused_options(arguments: CompileArguments, is_fused: bool) -> None:
         raise CompileError("--whole-context is for --layout pool: fused graphs have caches")
     fused_spec(arguments)
     if arguments.split is not None and arguments.split is not Split.NONE:
-        raise CompileError(f"--layout fused is one graph for a pass: it takes no --split {arguments.split}")
+        raise CompileError(f"--layout fused is one graph for a step: it takes no --split {arguments.split}")
 
 
 def whole_part(network: Network) -> PartPlan:

@@ -79,7 +79,7 @@ def _widest_pool(shapes: ShapeTable, forecast: ForecastSpec | None) -> BlockPool
     """As wide as the widest past."""
     taken = blocks_for(forecast.columns, BLOCK_SIZE) if forecast is not None else 0
     if shapes.max_past < BLOCK_SIZE:
-        raise BundleError(f"a pool of {shapes.max_past} columns is smaller than a block of {BLOCK_SIZE}")
+        raise BundleError(f"a pool of {shapes.max_past} KV slots is smaller than a block of {BLOCK_SIZE}")
     if shapes.max_past < (taken + 1) * BLOCK_SIZE:
-        raise BundleError(f"a pool of {shapes.max_past} columns holds no block beside its forecast prefix")
+        raise BundleError(f"a pool of {shapes.max_past} KV slots holds no block beside its forecast prefix")
     return BlockPool(shapes.max_past, BLOCK_SIZE, taken)

@@ -167,7 +167,7 @@ class Extent:
 def share_rows(shapes: ShapeTable, costs: CostTable, demand: Demand, extent: Extent, max_gap_ms: float) -> Share:
     """Choose the shape of a step: of those that may run, the one with the most useful rows per millisecond.
 
-    Which may run, where the gap of a step is its price times the passes it takes to serve every decode once:
+    Which may run, where the gap of a step is its price times the steps it takes to serve every decode once:
 
     1. No sequence decodes: every shape.
     2. Sequences decode: those that serve decodes with a gap of at most `max_gap_ms`, or if the decodes alone take

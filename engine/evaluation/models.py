@@ -216,7 +216,7 @@ BEHIND = 0  # a token after the text, so that the logits of its last token are w
 
 @dataclass(slots=True)
 class LogitsTap:
-    """Keeps the logits [tokens, vocab] that the passes of one sequence give, by position from `first` on."""
+    """Keeps the logits [tokens, vocab] that the steps of one sequence give, by position from `first` on."""
 
     rows: Float32 = field(default_factory=lambda: np.empty((0, 0), np.float32))
     first: int = 0
@@ -230,7 +230,7 @@ class LogitsTap:
             logits = run(batch)
             places = batch.positions[batch.logit_rows] - self.first
             wanted = (places >= 0) & (places < len(self.rows))
-            if wanted.any():  # no text is read while passes are timed
+            if wanted.any():  # no text is read while steps are timed
                 self.rows[places[wanted]] = logits.decoded()[wanted]
             return logits
 
@@ -242,7 +242,7 @@ class LogitsTap:
 def open_served(name: str, folder: Path, cost_cache: str, stack: ExitStack) -> EvaluatedModel:
     """A bundle behind the engine that serves it by default settings, until the stack is closed. BundleError.
 
-    cost_cache: folder of pass times, by which the scheduler chooses passes; "" = measured now.
+    cost_cache: folder of step times, by which the scheduler chooses steps; "" = measured now.
     """
     facts = bundle_facts(name, folder)
     tap = LogitsTap()

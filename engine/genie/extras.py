@@ -31,7 +31,7 @@ class GenieExtras:
     """lm_head_weight: the file of the weights that an LM head takes as an input, None where it has its own.
 
     are_parts_apart: every part is run by itself, so that embeddings may come in between and caches are written while
-    later parts run. Otherwise a pass is one run of the whole chain.
+    later parts run. Otherwise a step is one run of the whole chain.
     """
 
     lm_head_weight: Path | None = None

@@ -200,7 +200,7 @@ def genie_names(manifest: Manifest) -> GenieNames:
 
 
 def _splits(manifest: Manifest) -> Iterator[tuple[GraphSpec, tuple[tuple[str, str], ...]]]:
-    """Each variant's body with all (binary, graph) pairs of a pass, the LM head's last."""
+    """Each variant's body with all (binary, graph) pairs of a step, the LM head's last."""
     assert manifest.npu is not None
     chains = manifest.npu.chains
     heads = {graph.rows: chains[graph.name] for graph in manifest.graphs if graph.kind is GraphKind.LMHEAD}
@@ -315,7 +315,7 @@ def back_end_config(soc_model: int, htp_arch: int) -> dict[str, object]:
 
 
 def metadata(manifest: Manifest, config: Mapping[str, object]) -> dict[str, object]:
-    """The content of metadata.json: tensors of every pass with their encodings, in ONNX's sign."""
+    """The content of metadata.json: tensors of every step with their encodings, in ONNX's sign."""
     assert manifest.npu is not None
     contexts = sorted({graph.context for graph in manifest.graphs if graph.context})
     return {

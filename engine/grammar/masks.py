@@ -1,7 +1,7 @@
 """The worker's side: one matcher per sequence with a grammar, and the tokens it forbids next.
 
-Masks are computed in threads (llguidance lets go of the GIL) while the next pass runs. No pass waits for one: a row
-whose mask is not there yet is not sampled, and its sequence is left out of passes until the mask is there.
+Masks are computed in threads (llguidance lets go of the GIL) while the next step runs. No step waits for one: a row
+whose mask is not there yet is not sampled, and its sequence is left out of steps until the mask is there.
 Building a matcher has threads of its own, so that a large grammar delays no other sequence's masks.
 """
 
@@ -101,7 +101,7 @@ class ReadyMasks:
 class _SequenceMasks:
     """One sequence's masks, being computed or ready.
 
-    is_late: they were missing when a pass needed them, or the matcher is still being built.
+    is_late: they were missing when a step needed them, or the matcher is still being built.
     """
 
     work: "Future[ReadyMasks]"

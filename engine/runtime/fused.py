@@ -118,7 +118,7 @@ def _check(shape: FusedShape, prefill: PackedSegment | None, decodes: tuple[Pack
             raise StepFailed(f"{shape.name} has no rows that see both ways")
         if segment.past + segment.count > columns:
             raise StepFailed(
-                f"{segment.past} cached tokens and {segment.count} new ones overflow a cache of {columns} columns"
+                f"{segment.past} cached tokens and {segment.count} new ones overflow a cache of {columns} KV slots"
             )
 
 
@@ -190,7 +190,7 @@ class FusedCaches:
             return self.take()
         found = self._named.get(segment.blocks[0])
         if found is None:
-            raise StepFailed(f"nothing lies in cache {segment.blocks[0]}, of which {segment.past} columns are wanted")
+            raise StepFailed(f"nothing lies in cache {segment.blocks[0]}, of which {segment.past} KV slots are wanted")
         return found
 
 

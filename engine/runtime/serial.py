@@ -189,7 +189,7 @@ class SerialRuntime(Runtime):
             if shape.past >= past and (opened.result is not None or not needs_logits)
         ]
         if not fitting:
-            raise StepFailed(f"{past} tokens are more than the {self._widest.past} columns of the widest graph")
+            raise StepFailed(f"{past} tokens are more than the {self._widest.past} KV slots of the widest graph")
         if self.shapes.fixed:
             return self._widest
         enough = [shape for shape in fitting if shape.rows >= rows]

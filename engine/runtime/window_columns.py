@@ -81,7 +81,7 @@ class WindowColumns:
         if place is not None:
             return place
         if self._is_wide and not self._free:
-            raise StepFailed(f"{len(self._place_of)} blocks fill the columns of layers with a window")
+            raise StepFailed(f"{len(self._place_of)} blocks fill the KV slots of layers with a window")
         return self._settle(block, heapq.heappop(self._free) if self._is_wide else block)
 
     def _settle(self, block: int, place: int) -> int:

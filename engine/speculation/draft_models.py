@@ -1,6 +1,6 @@
 """Draft models: one guesses token by token; of a block-diffusion model one step proposes the rest of a block.
 
-Before a pass both read what is new of each sequence. The first goes on from there; it samples as the served model will,
+Before a step both read what is new of each sequence. The first goes on from there; it samples as the served model will,
 with the same random number for the same token, so that the two agree most often. The second keeps whole blocks; the one
 that a sequence has got into follows them with masks for what is missing, and nothing of it is kept.
 """

@@ -147,7 +147,7 @@ def window_of(manifest: Manifest, config: EngineConfig) -> AttentionWindow:
             f"window = {window}: the bundle has no graph {MASKED_ATTENTION}; compile it again as segments"
         )
     if config.deterministic:
-        raise BundleError(f"window = {window}: rows that see all columns and rows that do not are computed in two ways")
+        raise BundleError(f"window = {window}: rows that see all KV slots and others are computed in two ways")
     if config.kv_file:
         raise BundleError(f"window = {window}: a kv_file does not say under which window its blocks were computed")
     return AttentionWindow(window, sinks)

@@ -99,7 +99,7 @@ class OpenApiDocument:
 
 
 def describe(app: FastAPI, has_keys: bool) -> dict[str, Any]:
-    """OpenAPI 3.1 of all routes of `app` behind its guard."""
+    """OpenAPI 3.1 of all routes of `app` behind its middleware."""
     try:
         version = importlib.metadata.version("hexserve")
     except importlib.metadata.PackageNotFoundError:

@@ -19,7 +19,8 @@ def install(home: Path, programs: Path, *arguments: str) -> "subprocess.Complete
     kept = {key: value for key, value in os.environ.items() if key.startswith(("PIP_", "UV_"))}
     return subprocess.run(
         ["sh", str(DEPLOY / "install.sh"), *arguments],
-        capture_output=True, text=True, check=False, env={**kept, "HOME": str(home), "PATH": str(programs)},
+        capture_output=True, text=True, check=False,
+        env={**kept, "PIP_COMPILE": "0", "HOME": str(home), "PATH": str(programs)},  # only what is run is compiled
     )  # fmt: skip
 
 

@@ -76,7 +76,7 @@ def measured(family: str, options: argparse.Namespace) -> float:
         times.append((middle - start, time.perf_counter() - middle))
     difference = float(np.abs(found.reshape(wanted.shape) - wanted).max() / np.abs(wanted).max())
     mine, other = (median(side) for side in zip(*times[1:], strict=True))
-    ratio = median(own / rival for own, rival in times[1:])
+    ratio = median(own / baseline for own, baseline in times[1:])
     print(f"| {said['name']} | {len(wanted)} | {difference:.1e} | {mine:.2f} | {other:.2f} | {ratio:.2f} |", flush=True)
     return difference
 

@@ -3,7 +3,7 @@
 Both servers run all the while and are loaded in turns, never together, by `hexserve bench`: random token ids, streamed,
 every answer to its full length, median of --rounds alternating rounds. Prints a table of ratios against the bars, how
 near each server is to the file's floats among them. `--with ik,ortgenai,openvino,vllm` has each of these servers
-take llama-server's place (tools/peers/rivals.py). Ends with 0 when all bars hold, 1 when one does not or something
+take llama-server's place (tools/peers/baselines.py). Ends with 0 when all bars hold, 1 when one does not or something
 failed, 130 after Ctrl-C. Needs an installed `hexserve[dev]`, a C++ compiler the first time, a few GB below --folder.
 """
 
@@ -25,17 +25,17 @@ from rich.console import Console
 from server.commands.own_server import OwnServer, ServerFailed, free_port, running_child, serve_command
 from tools.llama_cpp.fidelity import FidelityFailed
 from tools.peers.agreement import Floats
+from tools.peers.baselines import BASELINES, BaselineLoad, baselines_named
 from tools.peers.fidelity import kernels, ratio_of_fidelity
 from tools.peers.memory import MemoryWatch
 from tools.peers.report import (
     PeerRatio,
+    ratios_of_baseline,
     ratios_of_load,
     ratios_of_memory,
     ratios_of_prefix,
-    ratios_of_rival,
     table,
 )
-from tools.peers.rivals import RIVALS, RivalLoad, rivals_named
 from tools.peers.setup import VERSION, PeersFolder, SetupFailed
 from tools.real_models.fetch import FetchFailed, RealModels, default_folder
 
@@ -75,11 +75,13 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1, help="of each server")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--requests", type=int, default=2, help="of each client in each round")
-    parser.add_argument("--with", dest="rivals", default="", help=f"instead of llama-server: of {', '.join(RIVALS)}")
+    parser.add_argument(
+        "--with", dest="baselines", default="", help=f"in place of llama-server: {', '.join(BASELINES)}"
+    )
     parser.add_argument("--setup-only", action="store_true", help="download and build, measure nothing")
     options = parser.parse_args()
     try:
-        options.rivals = rivals_named(options.rivals)
+        options.baselines = baselines_named(options.baselines)
     except ValueError as error:
         parser.error(str(error))
     return options
@@ -94,8 +96,8 @@ def compare(options: argparse.Namespace, console: Console) -> tuple[list[PeerRat
     program, gguf = folder.program("llama-server"), options.gguf or RealModels(default_folder()).fetch(PUBLISHED)
     say = partial(console.print, markup=False, highlight=False)
     bundle = Path(options.bundle) if options.bundle else folder.bundle(gguf, options.compile)
-    if options.rivals:
-        return beside_rivals(options, folder, gguf, bundle, say), caption_of(options, gguf, bundle, busy)
+    if options.baselines:
+        return beside_baselines(options, folder, gguf, bundle, say), caption_of(options, gguf, bundle, busy)
     if options.setup_only:
         sys.exit(0)
     fidelity = [ratio_of_fidelity(gguf, folder.llama, folder.scratch, say)]
@@ -117,26 +119,26 @@ def caption_of(options: argparse.Namespace, gguf: Path, bundle: Path, busy: floa
     )
 
 
-def beside_rivals(
+def beside_baselines(
     options: argparse.Namespace, folder: PeersFolder, gguf: Path, bundle: Path, say: Callable[[str], None]
 ) -> list[PeerRatio]:
-    """Each rival in turn, alone with hexserve: how often its next token is the floats', then its speed."""
-    load, found = RivalLoad(options.threads, SLOTS, CONTEXT), list[PeerRatio]()
-    for rival in options.rivals:
-        file, port = folder.quantised(gguf, rival.kind) if rival.kind else gguf, free_port()
-        ready = rival.prepare(folder, file, load, port, say)
-        ours = folder.bundle(file, options.compile) if rival.kind else bundle
+    """Each baseline in turn, alone with hexserve: how often its next token is the floats', then its speed."""
+    load, found = BaselineLoad(options.threads, SLOTS, CONTEXT), list[PeerRatio]()
+    for baseline in options.baselines:
+        file, port = folder.quantised(gguf, baseline.kind) if baseline.kind else gguf, free_port()
+        ready = baseline.prepare(folder, file, load, port, say)
+        ours = folder.bundle(file, options.compile) if baseline.kind else bundle
         floats = Floats.of(folder, file, options.threads, say)
         if options.setup_only:
             continue
-        say(f"{rival.name}: {rival.precision}")
+        say(f"{baseline.name}: {baseline.precision}")
         with running_child(ready.command, port, ready.ready_path) as other, hexserve(ours, options.threads) as own:
-            measured = floats.agreement(rival.name, other.address, own.address)
+            measured = floats.agreement(baseline.name, other.address, own.address)
             for prompt_tokens, clients in LOADS:
                 words = ["--prompt-tokens", str(prompt_tokens), "--clients", ",".join(map(str, clients))]
-                name = f"{rival.name}-{prompt_tokens}"
-                figures = bench((other, own), words, options, name, takes_ids=rival.takes_ids)
-                measured += ratios_of_rival(rival.name, prompt_tokens, figures)
+                name = f"{baseline.name}-{prompt_tokens}"
+                figures = bench((other, own), words, options, name, takes_ids=baseline.takes_ids)
+                measured += ratios_of_baseline(baseline.name, prompt_tokens, figures)
         say(table(measured))
         found += measured
     return found

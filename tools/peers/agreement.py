@@ -37,10 +37,10 @@ class Floats:
             say(f"ask the floats for {len(prompts)} tokens ...")
             return cls(prompts, next_tokens(server.address, prompts))
 
-    def agreement(self, rival: str, other: str, own: str) -> list[PeerRatio]:
+    def agreement(self, baseline: str, other: str, own: str) -> list[PeerRatio]:
         """Shares of equal tokens in the words of a row, and hexserve's over the other's. Addresses of two servers."""
         theirs, ours = (share_of_equals(next_tokens(address, self.prompts), self.expected) for address in (other, own))
-        load = f"{rival}: next token as the floats', {ours:.1%} / {theirs:.1%} of {len(self.prompts)}"
+        load = f"{baseline}: next token as the floats', {ours:.1%} / {theirs:.1%} of {len(self.prompts)}"
         return [PeerRatio(load, "equal tokens", ours / theirs if theirs else None)]
 
 

@@ -46,12 +46,12 @@ def ratios_of_load(prompt_tokens: int, figures: dict[str, Any]) -> list[PeerRati
     return found
 
 
-def ratios_of_rival(rival: str, prompt_tokens: int, figures: dict[str, Any]) -> list[PeerRatio]:
+def ratios_of_baseline(baseline: str, prompt_tokens: int, figures: dict[str, Any]) -> list[PeerRatio]:
     """The same beside another server than llama-server, whose bars are fewer."""
     found = []
     for each in figures["comparisons"]:
         clients = each["clients"]
-        load = f"{rival}: {prompt_tokens} in, {clients} client{'s' * (clients > 1)}"
+        load = f"{baseline}: {prompt_tokens} in, {clients} client{'s' * (clients > 1)}"
         bar = LONE_RIVAL_BAR if clients == 1 else RIVAL_SPEED_BAR
         found += [
             PeerRatio(load, "output tok/s", each["tokens_per_second"], bar, is_least=True),

@@ -17,9 +17,9 @@ from rich.console import Console
 from tools.llama_cpp.programs import BuildFailed
 from tools.peers.report import table as table_of_ratios
 from tools.peers.setup import PeersFolder, SetupFailed
+from tools.quality.baselines import BASELINES, WAY, Baselines, made_by
 from tools.quality.folder import FORMS, QualityFolder, Subject
 from tools.quality.report import EMULATED, QualityRow, bars, table
-from tools.quality.rivals import RIVALS, WAY, Rivals, made_by
 from tools.real_models.fetch import FetchFailed, RealModels, default_folder
 
 FAILED, INTERRUPTED = 1, 130
@@ -54,11 +54,11 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--ways", default="fast,good", help="of --quality")
     on_cpu = ",".join(form for form in FORMS if not form.endswith(EMULATED))
     parser.add_argument("--forms", default=on_cpu, help="of " + ", ".join(FORMS))
-    parser.add_argument("--rivals", default=",".join(RIVALS), help="of " + ", ".join(RIVALS))
+    parser.add_argument("--baselines", default=",".join(BASELINES), help="of " + ", ".join(BASELINES))
     parser.add_argument("--peers", type=Path, default=Path("build/peers"), help="where llama.cpp is built")
     parser.add_argument("--tokens", type=int, default=4096, help="held-out tokens that are scored, at most")
     options = parser.parse_args()
-    listed = (("--forms", options.forms, FORMS), ("--rivals", options.rivals, RIVALS))
+    listed = (("--forms", options.forms, FORMS), ("--baselines", options.baselines, BASELINES))
     for option, given, known in (*listed, ("--models", options.models, MODELS)):
         for name in filter(None, given.split(",")):
             if name not in known:
@@ -70,25 +70,27 @@ def measure(options: argparse.Namespace, console: Console) -> list[QualityRow]:
     """Every row."""
     folder = QualityFolder(options.folder, partial(console.print, markup=False, highlight=False), options.tokens)
     peers = PeersFolder(options.peers, console)
-    rivals, models = Rivals(folder, peers), RealModels(default_folder())
+    baselines, models = Baselines(folder, peers), RealModels(default_folder())
     rows: list[QualityRow] = []
     for name in filter(None, options.models.split(",")):
         is_demo = name == DEMO
         subject = folder.demo() if is_demo else folder.published(name, models, peers.program("llama-quantize"))
-        rows += measured(folder, rivals, subject, options)
+        rows += measured(folder, baselines, subject, options)
     return rows
 
 
-def measured(folder: QualityFolder, rivals: Rivals, subject: Subject, options: argparse.Namespace) -> list[QualityRow]:
+def measured(
+    folder: QualityFolder, baselines: Baselines, subject: Subject, options: argparse.Namespace
+) -> list[QualityRow]:
     """One checkpoint in every form and way, then as other software quantises it."""
     rows = []
     for form in options.forms.split(","):
         for way in options.ways.split(","):
             place = (subject.name, form, way)
             rows.append(folder.kept(subject, place, folder.made_here(), partial(folder.row, subject, form, way)))
-    for name in filter(None, options.rivals.split(",") if subject.name != DEMO else ()):
-        place = (subject.name, RIVALS[name], WAY)
-        rows.append(folder.kept(subject, place, made_by(name), partial(rivals.row, subject, name)))
+    for name in filter(None, options.baselines.split(",") if subject.name != DEMO else ()):
+        place = (subject.name, BASELINES[name], WAY)
+        rows.append(folder.kept(subject, place, made_by(name), partial(baselines.row, subject, name)))
     return rows
 
 

@@ -58,9 +58,9 @@ def _bars_of_published(row: QualityRow, rows: Rows) -> Iterator[PeerRatio]:
     if row.form == EIGHT_BITS:
         yield _bar(row, "KL, in nats", row.kl.value, 1.0, EIGHT_BITS_BAR)
         return
-    rival, most = ("Q4_0", Q4_0_BAR) if row.way == "good" else ("Q4_K_M", Q4_K_M_BAR)
-    if theirs := rows.get((row.checkpoint, rival, "llama.cpp")):
-        yield _bar(row, f"KL / {rival}'s", row.kl.value, theirs.kl.value, most)
+    baseline, most = ("Q4_0", Q4_0_BAR) if row.way == "good" else ("Q4_K_M", Q4_K_M_BAR)
+    if theirs := rows.get((row.checkpoint, baseline, "llama.cpp")):
+        yield _bar(row, f"KL / {baseline}'s", row.kl.value, theirs.kl.value, most)
 
 
 def _bars_of_demo(row: QualityRow, rows: Rows) -> Iterator[PeerRatio]:

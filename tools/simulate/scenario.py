@@ -6,6 +6,7 @@ from pathlib import Path
 
 from engine.bundle.specs import SPARE_COLUMNS
 from engine.config import EngineConfig
+from tools.simulate.baselines import Fusion, Serial
 from tools.simulate.clock import Policy, drive
 from tools.simulate.continuous import Continuous
 from tools.simulate.figures import Figures, figures
@@ -13,7 +14,6 @@ from tools.simulate.host_times import HostTimes
 from tools.simulate.load import SimulatedLoad, starts
 from tools.simulate.prices import Prices, fixed_table, lay_out, parse_times
 from tools.simulate.published import HUB, ask_hub, find, price
-from tools.simulate.rivals import Fusion, Serial
 from tools.simulate.slots import slot_policy, slot_prices
 
 SERIAL, FUSION, FUSED, HEXSERVE = "serial", "1+1", "fused", "hexserve"

@@ -1,6 +1,6 @@
 """Runs the float graphs on passages and notes the extremes of every activation in each of them.
 
-Smallest and largest values are taken inside the graphs, so that a pass gives back three numbers for each tensor
+Smallest and largest values are taken inside the graphs, so that a step gives back three numbers for each tensor
 however many rows it has, and two are kept of a passage: token ids [tokens], or rows [tokens, H] for graphs that take
 embeddings.
 """
@@ -83,7 +83,7 @@ def observe(
 ) -> dict[str, Observed]:
     """Run passages through observed graphs, part after part; by key. Tokens are told to `advance`.
 
-    Only full passes are run: a row that pads would show values that no real token has.
+    Only full steps are run: a row that pads would show values that no real token has.
     """
     extremes: dict[str, list[Range]] = {}
     values: dict[str, int] = {}
@@ -121,7 +121,7 @@ def _empty_caches(model: ModelSpec, shape: StepShape) -> dict[str, Array]:
 
 
 def _keep(caches: dict[str, Array], known: Mapping[str, Array], start: int) -> None:
-    """Write the columns of a pass into the caches from `start` on; behind its last pass there is no room."""
+    """Write the columns of a step into the caches from `start` on; behind its last step there is no room."""
     for name, cache in caches.items():
         axis = 2 if "value" in name else 3
         columns, fresh = (np.moveaxis(each, axis, 0) for each in (cache, known[name.replace("_in", "_out")]))
@@ -130,7 +130,7 @@ def _keep(caches: dict[str, Array], known: Mapping[str, Array], start: int) -> N
 
 
 def _row_inputs(model: ModelSpec, shape: StepShape, given: Passage, start: int) -> dict[str, Array]:
-    """Ids or rows, masks and rotations of a full pass that begins at a position."""
+    """Ids or rows, masks and rotations of a full step that begins at a position."""
     rows = start + np.arange(shape.rows)
     hidden = FLOATS["float32"]
     mask = np.full((1, 1, shape.rows, shape.context), hidden, np.float32)

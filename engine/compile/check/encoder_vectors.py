@@ -1,4 +1,4 @@
-"""How near an encoder's bundle is to its float definition: several texts in one pass against each of them alone.
+"""How near an encoder's bundle is to its float definition: several texts in one step against each of them alone.
 
 The definition shares no code with the graph writer. T: tokens of a text.
 """
@@ -63,11 +63,11 @@ def _activate(x: Float32, activation: Activation) -> Float32:
 
 
 Vectors = NDArray[np.float64]
-SHARES = (2, 4, 8, 16)  # of the pass's rows, one text each
+SHARES = (2, 4, 8, 16)  # of the step's rows, one text each
 
 
 def parity_passages(folder: Path, network: Network, count: int, rows: int) -> list[list[int]]:
-    """Texts that fit one pass of so many rows, about `count` tokens together, each of another length."""
+    """Texts that fit one step of so many rows, about `count` tokens together, each of another length."""
     total = max(min(count, rows), len(SHARES))
     ids = parity_tokens(folder, network.spec.vocab, total)
     lengths = [max(1, min(total // share, network.compiled_context)) for share in SHARES]
@@ -79,7 +79,7 @@ def parity_passages(folder: Path, network: Network, count: int, rows: int) -> li
 def bundle_vectors(
     folder: Path, manifest: Manifest, texts: Sequence[Sequence[int]], kind: PoolingKind, provider: Provider
 ) -> Vectors:
-    """[texts, hidden] of one pass, pooled, of any length."""
+    """[texts, hidden] of one step, pooled, of any length."""
     runtime = EncoderRuntime(folder, manifest, provider)
     try:
         used = sum(map(len, texts))

@@ -1,6 +1,6 @@
 """The linear graphs of a segmented bundle.
 
-Every node costs some microseconds on a pass of one row, so rows keep rank 3 and heads are never transposed.
+Every node costs some microseconds on a step of one row, so rows keep rank 3 and heads are never transposed.
 Shapes: N rows, H query heads on K key heads of D numbers each.
 """
 

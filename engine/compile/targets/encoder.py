@@ -302,7 +302,7 @@ def encoder_graph(work: Compilation, plan: GraphPlan) -> WrittenGraph:
 
 
 def measure_encoder(work: Compilation, manifest: Manifest, provider: Provider) -> None:
-    """Of one pass; a float bundle that differs is a bug, so it fails."""
+    """Of one step; a float bundle that differs is a bug, so it fails."""
     rows = [shape.rows for shape in work.shapes]
     most = max(rows) if provider is plain_cpu() else min(rows)
     texts = parity_passages(work.folder, work.network, work.arguments.parity_tokens or PARITY_TOKENS, most)

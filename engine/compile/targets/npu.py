@@ -96,7 +96,7 @@ def _attribute(node: NodeProto, name: str) -> AttributeProto:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """One part of a pass: the graph it was written as, and its node in the wrapper."""
+    """One part of a step: the graph it was written as, and its node in the wrapper."""
 
     spec: GraphSpec
     node: NodeProto
@@ -207,7 +207,7 @@ SOURCES = "sources"  # folder in the unfinished bundle for the weights and ONNX 
 
 
 def binaries_stage(work: Compilation) -> None:
-    """Compile every graph into a context binary, then write the wrappers that run the parts of a pass in a chain."""
+    """Compile every graph into a context binary, then write the wrappers that run the parts of a step in a chain."""
     work.progress.stage("context binaries", len(work.graphs), "graphs")
     nodes: dict[str, NodeProto] = {}
     binaries: dict[str, tuple[str, ...]] = {}
@@ -307,7 +307,7 @@ def chain(work: Compilation, nodes: dict[str, NodeProto]) -> tuple[list[GraphSpe
         for shape in work.shapes
     ]
     wanted += [(f"{plan.shape}_2_of_2", 2, [plan]) for plan in (plan_graphs(head, work.shapes) if head else ())]
-    if _is_fused(work):  # a graph is a whole pass
+    if _is_fused(work):  # a graph is a whole step
         wanted = [(plan.name, 1, [plan]) for plan in work.plans()]
     for name, number, plans in wanted:
         links = [Link(specs[plan.name], nodes[plan.name]) for plan in plans]
@@ -318,7 +318,7 @@ def chain(work: Compilation, nodes: dict[str, NodeProto]) -> tuple[list[GraphSpe
 
 
 def plan_of(part: PartPlan, work: Compilation, rows: int, context: int) -> GraphPlan:
-    """The graph of a part that runs in a pass of this shape."""
+    """The graph of a part that runs in a step of this shape."""
     for plan in plan_graphs(part, work.shapes):
         shape = plan.shape
         assert shape is not None

@@ -75,7 +75,7 @@ def test_a_rule_that_nobody_set_is_a_mistake() -> None:
 
 
 def test_a_pool_smaller_than_a_block_is_refused() -> None:
-    with pytest.raises(BundleError, match="a pool of 15 columns is smaller than a block of 16"):
+    with pytest.raises(BundleError, match="a pool of 15 KV slots is smaller than a block of 16"):
         build_scheduler(fixed((8, 15)), CostTable({}), LIMITS, CONFIG)
 
 

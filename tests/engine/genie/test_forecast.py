@@ -65,7 +65,7 @@ def test_without_the_file_it_is_an_ordinary_folder(tmp_path: Path, settings: dic
         ({"branches": [1] * 9}, "must be up to 8 numbers"),
         ({"branches": "3"}, "must be an integer or a list of them"),
         ({"forecast-prefix": 0}, "ssd-q1.forecast-prefix must be an integer from 1 to 1024, it is 0"),
-        ({"forecast-prefix": 32}, "has 784 bytes; 32 columns of this model's caches take 1552"),
+        ({"forecast-prefix": 32}, "has 784 bytes; 32 KV slots of the model's caches take 1552"),
         ({"forecast-prefix": 8}, "larger than"),
         ({"forecast-prefix-name": "../prefix"}, "ssd-q1.forecast-prefix-name: the name '../prefix/"),
     ],

@@ -43,7 +43,7 @@ def test_what_was_written_is_found_until_it_is_forgotten_or_beyond_the_pool(
         elif value * BLOCK < width:
             slots = np.arange(value * BLOCK, min((value + 1) * BLOCK, width))
             if width > MOST and value not in held and len(held) == MOST // BLOCK:
-                with pytest.raises(StepFailed, match="4 blocks fill the columns"):
+                with pytest.raises(StepFailed, match="4 blocks fill the KV slots"):
                     places.place(slots)
                 continue
             memory[places.place(slots)] = slots

@@ -30,7 +30,7 @@ def test_the_window_of_the_settings(bundles: Bundles) -> None:
     ("layout", "changes", "message"),
     [
         ("free", {}, "window = 24: the bundle has no graph attention_masked"),
-        ("segments", {"deterministic": True}, "window = 24: rows that see all columns"),
+        ("segments", {"deterministic": True}, "window = 24: rows that see all KV slots"),
         ("segments", {"kv_file": "blocks"}, "window = 24: a kv_file does not say"),
     ],
 )

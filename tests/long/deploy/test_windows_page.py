@@ -14,7 +14,7 @@ from tests.deploy.test_windows_page import INSTALLS, ROOT
 @pytest.mark.skipif(sys.platform == "win32", reason="runs Linux's half of the page")
 def test_the_page_installs_and_serves_from_an_empty_home(tmp_path: Path) -> None:
     kept = {key: value for key, value in os.environ.items() if key.startswith("PIP_")}
-    environment = {**kept, "HOME": str(tmp_path), "PATH": os.environ["PATH"]}
+    environment = {**kept, "PIP_COMPILE": "0", "HOME": str(tmp_path), "PATH": os.environ["PATH"]}
     place = tmp_path / "place"
     place.mkdir()
     for name in ("deploy", "engine", "server", "pyproject.toml", "README.md", "LICENSE"):

@@ -16,7 +16,11 @@ def test_a_06b_checkpoint_compiles_and_serves(tmp_path: Path) -> None:
     began = time.perf_counter()
     command = [sys.executable, "-m", "server", "compile", str(tmp_path / "source"), "-o", str(tmp_path / "bundle")]
     done = subprocess.run(
-        [*command, "--quant", "int4", "--quality", "fast"], capture_output=True, text=True, timeout=600, check=False
+        [*command, "--quant", "int4", "--quality", "fast", "--parity-tokens", "64"],
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     print(f"0.6B checkpoint to int4 in {time.perf_counter() - began:.0f} s")

@@ -22,7 +22,7 @@ def test_sixteen_users_against_make_serve(tmp_path: Path) -> None:
         load = subprocess.run(
             [
                 *(sys.executable, "-m", "locust", "-f", "deploy/locustfile.py", "--headless", "--only-summary"),
-                *("-u", "16", "-r", "16", "-t", "20s", "--host", server.url, "--csv", str(tmp_path / "load")),
+                *("-u", "16", "-r", "16", "-t", "8s", "--host", server.url, "--csv", str(tmp_path / "load")),
             ],
             capture_output=True,
             text=True,

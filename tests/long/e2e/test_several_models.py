@@ -178,7 +178,7 @@ class Traffic:
             return Sample(memory, process.num_fds(), process.num_threads(), len(process.children()))
 
 
-@pytest.mark.parametrize("moves", [10, 200])
+@pytest.mark.parametrize("moves", [10, 120])
 async def test_random_loads_and_unloads_under_traffic_lose_nothing(cache: Path, moves: int) -> None:
     with three_models(cache, "--models-memory-mb", str(TWO_FIT_MB)) as server:
         traffic = Traffic(server, random.Random(12))

@@ -90,8 +90,8 @@ def test_eight_clients_get_genies_answers_in_fewer_steps(
 
 
 def test_one_row_alone(asked: tuple[list[list[int]], GenieAnswers], tmp_path: Path) -> None:
-    """The 20 questions again, token by token from the first one on: the answers of 32 rows are not looked at."""
-    prompts, _ = asked
+    """Token by token from the first one on: the answers of 32 rows are not looked at."""
+    prompts = asked[0][:6]
     demo = compile_demo(tmp_path / "demo", "--quant", "fp16", "--rows", "1")
     theirs = genie_greedy(demo, [(prompt, COUNT) for prompt in prompts], tmp_path)
     assert ours(demo, [(prompt, COUNT) for prompt in prompts], tmp_path) == theirs.tokens

@@ -64,7 +64,7 @@ def test_masks_for_every_layer_are_equal() -> None:
 @pytest.mark.parametrize("make", [insert_matrix, keep_mask])
 def test_a_block_outside_the_cache_is_refused(make: object, start: int) -> None:
     assert callable(make)
-    with pytest.raises(ValueError, match="outside a cache of 4 columns"):
+    with pytest.raises(ValueError, match="outside a cache of 4 KV slots"):
         make([start], 2, 4)
 
 

@@ -17,9 +17,9 @@ from tools.llama_cpp.figures import Fidelity, Halfway, PrintedMean
 from tools.llama_cpp.programs import LlamaCpp
 from tools.peers import fidelity, report, setup
 from tools.peers.agreement import ASKED, prompts_of, share_of_equals
+from tools.peers.baselines import baselines_named
 from tools.peers.fidelity import instructions_in, kernels, ratio_of_fidelity
 from tools.peers.memory import MemoryWatch, tree_memory
-from tools.peers.rivals import rivals_named
 
 FIGURES = {
     "load": {"max_tokens": 64},
@@ -46,7 +46,7 @@ def test_ratios_against_their_bars() -> None:
 
 
 def test_bars_beside_other_servers() -> None:
-    found = report.ratios_of_rival("ik", 128, FIGURES)
+    found = report.ratios_of_baseline("ik", 128, FIGURES)
     assert [(each.load, each.name, each.bar, each.holds) for each in found if each.bar] == [
         ("ik: 128 in, 1 client", "output tok/s", 0.95, True),
         ("ik: 128 in, 16 clients", "output tok/s", 1.0, True),
@@ -54,10 +54,10 @@ def test_bars_beside_other_servers() -> None:
 
 
 def test_other_servers_have_names() -> None:
-    assert [each.name for each in rivals_named("ik,vllm")] == ["ik", "vllm"]
-    assert rivals_named("") == []
+    assert [each.name for each in baselines_named("ik,vllm")] == ["ik", "vllm"]
+    assert baselines_named("") == []
     with pytest.raises(ValueError, match="--with foo: it is one of ik, ortgenai, openvino, vllm"):
-        rivals_named("ik,foo")
+        baselines_named("ik,foo")
 
 
 def test_prompts_are_passages_of_whole_words() -> None:

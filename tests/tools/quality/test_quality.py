@@ -11,7 +11,7 @@ import pytest
 from engine.compile.check.parity import Interval
 from engine.compile.sources.source import FolderSource
 from engine.models.family import read_network
-from tools.quality import report, rivals
+from tools.quality import baselines, report
 from tools.quality.folder import Form, QualityFolder, Subject, bits_of
 from tools.random_checkpoint import SHAPES, write_checkpoint
 
@@ -90,7 +90,7 @@ def test_bits_of_a_gguf_leave_the_embedding_out(tmp_path: Path) -> None:
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-    assert rivals.gguf_bits(tmp_path / "x.gguf") == 4.5
+    assert baselines.gguf_bits(tmp_path / "x.gguf") == 4.5
 
 
 @pytest.fixture
@@ -131,7 +131,7 @@ def test_rows_are_of_one_checkpoint_and_its_texts(subject: Subject, changed: str
 
 
 def test_what_made_a_row_of_other_software(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = {name: rivals.made_by(name) for name in rivals.RIVALS}
+    found = {name: baselines.made_by(name) for name in baselines.BASELINES}
     assert len(set(found.values())) == len(found)
-    monkeypatch.setattr(rivals, "VERSION", "0.0.1")
-    assert all(rivals.made_by(name) != found[name] for name in rivals.RIVALS)
+    monkeypatch.setattr(baselines, "VERSION", "0.0.1")
+    assert all(baselines.made_by(name) != found[name] for name in baselines.BASELINES)

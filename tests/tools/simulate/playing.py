@@ -2,12 +2,12 @@
 
 from engine.bundle.variant import StepShape
 from engine.config import EngineConfig
+from tools.simulate.baselines import Fusion, Serial
 from tools.simulate.clock import Policy, Run, drive
 from tools.simulate.continuous import Continuous
 from tools.simulate.host_times import HostTimes
 from tools.simulate.load import SimulatedLoad
 from tools.simulate.prices import Prices, fixed_table
-from tools.simulate.rivals import Fusion, Serial
 
 KV_BYTES = 4000  # a column is moved in a microsecond
 

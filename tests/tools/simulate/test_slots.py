@@ -5,8 +5,8 @@ import pytest
 from engine.bundle.variant import StepShape
 from engine.config import EngineConfig
 from tests.tools.simulate.playing import everyone, play, prices
+from tools.simulate.baselines import Fusion
 from tools.simulate.clock import Run
-from tools.simulate.rivals import Fusion
 from tools.simulate.slots import slot_policy, slot_prices
 
 MLLM = prices({1: 38.7, 32: 42.2}, slot_ms=2.1)

@@ -12,21 +12,14 @@ WEIGHT, BIAS = ".weight", ".bias"
 _CHUNK_ITEMS = 1 << 21  # numbers in double precision at once
 
 
-class TransformedCheckpoint(Checkpoint):
+class TransformedCheckpoint(CheckpointView):
     """As `inner` with `edits` applied. norm_offset: added to the stored scale of every norm."""
 
     def __init__(self, inner: Checkpoint, edits: Edits, norm_offset: float = 0.0) -> None:
-        self.inner = inner
-        self._edits = edits
+        super().__init__(inner)
+        self.edits = edits
         self._offset = norm_offset
         self._turned: tuple[str, Float32] | None = None  # the last matrix whose rows all depend on all
-
-    @property
-    def edits(self) -> Edits:
-        return self._edits
-
-    def __contains__(self, name: str) -> bool:
-        return self._stored(name) in self.inner
 
     def total_bytes(self) -> int:
         """Bytes of all float tensors as stored; a tensor that two are made of counts twice."""
@@ -37,26 +30,17 @@ class TransformedCheckpoint(Checkpoint):
         replaced = {f"{name}{WEIGHT}" for name in self._made()}
         return [name for name in self.inner.unused() if name not in replaced]
 
-    def shape(self, name: str) -> tuple[int, ...]:
-        return self.inner.shape(self._stored(name))
-
-    def stored_bytes(self, name: str) -> int:
-        return self.inner.stored_bytes(self._stored(name))
-
-    def require(self, name: str, shape: tuple[int, ...]) -> None:
-        self.inner.require(self._stored(name), shape)
-
     def tensor(self, name: str, shape: tuple[int, ...]) -> Float32:
         self.require(name, shape)
         if self._linear(name, WEIGHT) is not None:
             return self.rows(name, 0, shape[0])
-        values = self.inner.tensor(self._stored(name), shape)
+        values = super().tensor(name, shape)
         bias = self._linear(name, BIAS)
         if bias is not None:
             return _single(bias.outputs(values.astype(np.float64), 0))
-        if (module := name.removesuffix(WEIGHT)) not in self._edits.norms:
+        if (module := name.removesuffix(WEIGHT)) not in self.edits.norms:
             return values
-        factors = self._edits.norms[module]
+        factors = self.edits.norms[module]
         scale = np.ones(shape) if factors is None else (values.astype(np.float64) + self._offset) * factors
         return _single(scale - self._offset)
 
@@ -82,19 +66,20 @@ class TransformedCheckpoint(Checkpoint):
         return self.inner.form(name) if self._linear(name, WEIGHT) is None else None
 
     def _linear(self, name: str, suffix: str) -> LinearEdit | None:
-        return self._edits.linears.get(name.removesuffix(suffix)) if name.endswith(suffix) else None
+        return self.edits.linears.get(name.removesuffix(suffix)) if name.endswith(suffix) else None
 
-    def _stored(self, name: str) -> str:
+    def stored(self, name: str) -> str:
+        """What a matrix is made of, perhaps one of another name."""
         edit = self._linear(name, WEIGHT)
         return f"{edit.source}{WEIGHT}" if edit is not None and edit.source else name
 
     def _made(self) -> list[str]:
         """Modules made of a matrix that stands under another name."""
-        return [name for name, edit in self._edits.linears.items() if edit.source]
+        return [name for name, edit in self.edits.linears.items() if edit.source]
 
     def _changed(self, name: str, edit: LinearEdit, low: int, high: int) -> Float32:
         """Outputs low..high, along their inputs a run of rows at a time, then along their outputs one of columns."""
-        stored = self._stored(name)
+        stored = self.stored(name)
         columns = self.inner.shape(stored)[1]
         scale = self._norm_scale(edit.norm, columns)
         result = np.empty((high - low, columns), np.float32)
@@ -145,7 +130,7 @@ def head_basis(checkpoint: Checkpoint, network: Network) -> Float64 | None:
 def _edits(checkpoint: Checkpoint) -> list[Edits]:
     """All changes of the checkpoint, the first one first."""
     found: list[Edits] = []
-    while isinstance(checkpoint, TransformedCheckpoint | CheckpointView):
+    while isinstance(checkpoint, CheckpointView):
         if isinstance(checkpoint, TransformedCheckpoint):
             found.insert(0, checkpoint.edits)
         checkpoint = checkpoint.inner

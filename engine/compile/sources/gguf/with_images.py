@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 
-from engine.compile.quantisation.methods.blocks import BlockForm, Blocks
 from engine.compile.sources.checkpoint import Checkpoint, CheckpointView, Float32
 from engine.compile.sources.gguf.architectures import GgufArchitecture
 from engine.compile.sources.gguf.geometry import GgufGeometry
@@ -90,7 +89,7 @@ class WithImages(CheckpointView):
 
     def __contains__(self, name: str) -> bool:
         if self._is_of_text(name):
-            return self._of_text(name) in self.inner
+            return super().__contains__(name)
         return all(part in self._images for part in self._parts(name))
 
     def total_bytes(self) -> int:
@@ -100,19 +99,10 @@ class WithImages(CheckpointView):
         """Of both files; those of the projector under the names that they have there."""
         return [*map(self._within, self.inner.unused()), *self._images.unused()]
 
-    def shape(self, name: str) -> tuple[int, ...]:
-        return self.inner.shape(self._of_text(name))
-
-    def stored_bytes(self, name: str) -> int:
-        return self.inner.stored_bytes(self._of_text(name))
-
-    def require(self, name: str, shape: tuple[int, ...]) -> None:
-        self.inner.require(self._of_text(name), shape)
-
     def tensor(self, name: str, shape: tuple[int, ...]) -> Float32:
         """A whole tensor; of the projector, what it lies there in put together."""
         if self._is_of_text(name):
-            return self.inner.tensor(self._of_text(name), shape)
+            return super().tensor(name, shape)
         found = self._of_images(name, shape)
         return found - np.float32(1) if name in self._form.raised else found
 
@@ -142,19 +132,10 @@ class WithImages(CheckpointView):
             return tuple(stored.replace(_STACKED, side) for side in _SIDES)
         return (stored, f"{stored}.1") if f"{stored}.1" in self._images else (stored,)
 
-    def rows(self, name: str, start: int, stop: int) -> Float32:
-        return self.inner.rows(self._of_text(name), start, stop)
-
-    def blocks(self, name: str, start: int, stop: int) -> Blocks | None:
-        return self.inner.blocks(self._of_text(name), start, stop)
-
-    def form(self, name: str) -> BlockForm | None:
-        return self.inner.form(self._of_text(name))
-
     def _is_of_text(self, name: str) -> bool:
         return name.startswith((self._form.root, self._form.head))
 
-    def _of_text(self, name: str) -> str:
+    def stored(self, name: str) -> str:
         """The name of a tensor in the text model's own file."""
         for longer, shorter in ((self._form.root, TEXT), (self._form.head, HEAD)):
             if name.startswith(longer):

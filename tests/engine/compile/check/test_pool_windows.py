@@ -88,5 +88,5 @@ def test_the_memory_plan_knows_and_such_a_model_does_not_guess_for_others(
     with pytest.raises(BundleError, match="past_key_0_in is float32"):
         check_contract(msgspec.structs.replace(manifest, graphs=(broken, *manifest.graphs[1:])))
     forecast = ForecastSpec(first_id=300, branches=(2,), columns=16, file="prefix")
-    with pytest.raises(BundleError, match="forecast: its columns are the first of all layers"):
+    with pytest.raises(BundleError, match="forecast: its KV slots are the first of all layers"):
         check_contract(msgspec.structs.replace(manifest, forecast=forecast))

@@ -113,7 +113,7 @@ def test_overflow_is_an_error_and_nothing_is_clamped() -> None:
     shape = shape_for(8, 1)
     assert place(batch_of(8, (4, 60)), shape, COLUMNS).control()[4] == 60
     for parts in ([(4, 61)], [(2, 0), (1, 64)], [(1, 64)]):
-        with pytest.raises(StepFailed, match=r"overflow a cache of 64 columns"):
+        with pytest.raises(StepFailed, match=r"overflow a cache of 64 KV slots"):
             place(batch_of(8, *parts), shape, COLUMNS)
 
 

@@ -180,7 +180,7 @@ def test_a_failed_step_leaves_the_caches_as_they_were(bundles: Bundles, by_graph
         before = steps.computed(0)
         with pytest.raises(StepFailed, match=r"model\.0\.pd\.s8 failed"):
             runtime.run(steps.batch(8, (1, (10**6, 3)), (0, (4,))))  # an id beyond the vocabulary
-        with pytest.raises(StepFailed, match="overflow a cache of 64 columns"):
+        with pytest.raises(StepFailed, match="overflow a cache of 64 KV slots"):
             steps.tokens[0] = [1] * 64
             runtime.run(steps.batch(1, (0, (4,))))
         steps.tokens[0] = list(PROMPT[:5])
@@ -212,7 +212,7 @@ def test_a_cache_that_was_never_written_is_an_error(bundles: Bundles) -> None:
     with opened(bundles) as runtime:
         steps = Passes(runtime)
         steps.tokens[3] = [1, 2]
-        with pytest.raises(StepFailed, match="nothing lies in cache 3, of which 2 columns are wanted"):
+        with pytest.raises(StepFailed, match="nothing lies in cache 3, of which 2 KV slots are wanted"):
             runtime.run(steps.batch(1, (3, (4,))))
 
 

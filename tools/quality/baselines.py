@@ -11,19 +11,19 @@ from tools.quality.folder import QualityFolder, Subject
 from tools.quality.report import QualityRow
 
 WAY = "llama.cpp"
-RIVALS = {"q4_0": "Q4_0", "q4_k_m": "Q4_K_M"}
+BASELINES = {"q4_0": "Q4_0", "q4_k_m": "Q4_K_M"}
 
 
 @dataclass(frozen=True, slots=True)
-class Rivals:
+class Baselines:
     """Makes and scores what llama.cpp makes of a GGUF file."""
 
     folder: QualityFolder
     peers: PeersFolder
 
     def row(self, subject: Subject, name: str) -> QualityRow:
-        """The 16-bit floats of a file as one of RIVALS has them."""
-        form = RIVALS[name]
+        """The 16-bit floats of a file as one of BASELINES has them."""
+        form = BASELINES[name]
         made = self.folder.folder / "made.gguf"
         program = str(self.peers.program("llama-quantize"))
         began = time.monotonic()
@@ -33,8 +33,8 @@ class Rivals:
 
 
 def made_by(name: str) -> str:
-    """Tells what made a rival's row."""
-    return f"{SOURCE} {VERSION} {RIVALS[name]}"
+    """Tells what made a baseline's row."""
+    return f"{SOURCE} {VERSION} {BASELINES[name]}"
 
 
 def gguf_bits(path: Path) -> float:

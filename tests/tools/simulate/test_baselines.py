@@ -3,7 +3,7 @@
 import pytest
 
 from tests.tools.simulate.playing import everyone, longest_gap, mean_first_token, play, prices, rate
-from tools.simulate.rivals import Fusion, Serial
+from tools.simulate.baselines import Fusion, Serial
 
 # mllm's published Qwen3-1.7B: 32 rows 42.2 ms, one row 38.7 ms; 2.1 ms for a second cache.
 MLLM = prices({1: 38.7, 32: 42.2}, slot_ms=2.1)
