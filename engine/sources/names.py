@@ -114,8 +114,6 @@ _FACTS = (
 WHISPER, WHISPER_WORDS = "model.bin", "vocabulary.*"
 _PARTS = ("[0-9]_*/config.json", "[0-9]_*/model.safetensors")  # of a sentence-transformers model
 _BESIDE_MODELS = (PROJECTOR, "imatrix")
-# SmolVLM2 and InternVL3 among them, Qwen3.5, and the larger sizes of Gemma 3.
-_SEES = re.compile(r"vl\d*(?:[-_.]|$)|vlm|idefics|qwen3\.[56]|gemma-3-(?:4|12|27)b", re.IGNORECASE)
 _TYPES_OF_IMAGES = {name: rank for rank, name in enumerate(("F16", "BF16", "F32", "Q8_0"))}
 _QUANT = re.compile(
     r"(?:^|[-._/])((?:UD-)?(?:I?Q\d\w*|TQ\d\w*|MXFP4\w*|BF16|F16|F32))(?:-\d{5}-of-\d{5})?\.gguf", re.IGNORECASE
@@ -130,8 +128,8 @@ def needed_files(repository: str, names: Iterable[str], quant: str) -> tuple[str
     """The files to fetch, in order of their names: a checkpoint's, or of the GGUF file of `quant` every part.
 
     Without a quant a repository whose only model is a GGUF file stands for that. Behind the parts comes the file that
-    reads images, where the repository is named as those are whose kinds are read. FetchFailed when there is no such
-    model, or more than one.
+    reads images, if there is one: whether its kind is supported stands in it. FetchFailed when there is no such model,
+    or more than one.
     """
     found = sorted(name for name in names if ".." not in name and not name.startswith("/") and "\\" not in name)
     if not quant and (SINGLE_FILE in found or INDEX_FILE in found):
@@ -151,13 +149,11 @@ def needed_files(repository: str, names: Iterable[str], quant: str) -> tuple[str
     ((title, parts),) = fitting.items()
     if (shard := GGUF_PART.fullmatch(parts[0])) and len(parts) != int(shard[3]):
         raise FetchFailed(f"{repository} has {len(parts)} of the {int(shard[3])} parts of {title}{GGUF_SUFFIX}")
-    return (*parts, *_projector(repository, found, parts[0]))
+    return (*parts, *_projector(found, parts[0]))
 
 
-def _projector(repository: str, names: Sequence[str], model: str) -> tuple[str, ...]:
+def _projector(names: Sequence[str], model: str) -> tuple[str, ...]:
     """The file in a model's folder that reads images, of several that of the likeliest type: half precision."""
-    if not _SEES.search(repository):
-        return ()
     folder = PurePosixPath(model).parent
     found = [
         name

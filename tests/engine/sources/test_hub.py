@@ -52,11 +52,11 @@ def test_a_file_by_its_quant_and_its_parts_in_order(hub: FakeHub) -> None:
     parts = {f"big-Q8_0-0000{number}-of-00002.gguf": bytes([number]) * 99 for number in (2, 1)}
     hub.repositories[REPOSITORY] = {
         "tiny.Q4_K_M.gguf": b"GGUF" * 9,
-        "mmproj-F16.gguf": b"",
+        "mmproj-F16.gguf": b"clip",
         "config.json": b"{}",
     } | parts
     path, _, _ = fetch(RepositoryName(REPOSITORY, "q4_k_m"))
-    assert path.name == "tiny.Q4_K_M.gguf" and hub.names() == [path.name]
+    assert path.name == "tiny.Q4_K_M.gguf" and set(hub.names()) == {path.name, "mmproj-F16.gguf"}
     path, _, _ = fetch(RepositoryName(REPOSITORY, "Q8_0"))
     assert [part.name for part in sorted(path.parent.glob("big*"))] == sorted(parts)
     assert path.name == "big-Q8_0-00001-of-00002.gguf"
