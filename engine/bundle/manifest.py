@@ -177,6 +177,7 @@ class Manifest(msgspec.Struct, frozen=True, omit_defaults=True):
     sample: what is tried at load, None where nothing is. vision: None for a model that reads no images; image_graph:
     its graph where that has one size.
     head_basis: the file of the factors and turns that keys and values are stored with, "" where there are none.
+    codes: what became of weights that came quantised, in a sentence, "" where they came as floats or blocks of GGUF.
     """
 
     format_version: int
@@ -215,6 +216,7 @@ class Manifest(msgspec.Struct, frozen=True, omit_defaults=True):
     vision: VisionSpec | None = None
     image_graph: GraphSpec | None = None
     head_basis: Text = ""
+    codes: Text = ""
 
     @property
     def every_graph(self) -> tuple[GraphSpec, ...]:

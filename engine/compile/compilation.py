@@ -76,6 +76,7 @@ class Compilation:
     quality: how 4-bit codes were chosen, None = rounded to nearest. wide: tensors that get 8 bits all the same.
     vision: None for a model that reads no images; image_graph: of one size.
     kv_dtype: of caches, the pipeline's unless a stage takes wider ones.
+    codes: what becomes of weights that come quantised.
     is_rotated: whether the stream is. original, original_network: as the source has them, whatever stages make of it.
     """
 
@@ -105,6 +106,7 @@ class Compilation:
     vision: VisionSpec | None = None
     image_graph: GraphSpec | None = None
     is_rotated: bool = False
+    codes: str = ""
     kv_dtype: str = field(init=False)
     original: Checkpoint = field(init=False)
     original_network: Network = field(init=False)
@@ -169,6 +171,7 @@ def describe(work: Compilation) -> Manifest:
         pooling=work.pooling,
         rerank=work.rerank,
         quality=work.quality,
+        codes=work.codes,
         encoder=network.encoder.spec if network.encoder else None,
         vision=work.vision,
         image_graph=work.image_graph,

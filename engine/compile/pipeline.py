@@ -152,11 +152,11 @@ def compile_bundle(arguments: CompileArguments, progress: ProgressSink) -> Manif
     with source.tensors() as opened, staged_folder(arguments.output, arguments.force) as folder:
         network = names_in(opened, network)
         checkpoint = family_view(opened, network)
+        work = Compilation(arguments, progress, pipeline, source, checkpoint, network, shapes, parts, folder)
         if (stored := read_stored_codes(source.config)) is not None:
-            progress.note(codes_told(stored.format, checkpoint, network, arguments))
-        manifest = finished(
-            Compilation(arguments, progress, pipeline, source, checkpoint, network, shapes, parts, folder)
-        )
+            work.codes = codes_told(stored.format, checkpoint, network, arguments)
+            progress.note(work.codes)
+        manifest = finished(work)
     if warning := baseline_warning(manifest.parity, manifest.quality):
         progress.note(warning)
     return manifest

@@ -137,6 +137,7 @@ def _generator_facts(manifest: Manifest) -> list[tuple[str, str]]:
         ("states", _state_text(manifest)),
         ("rotary", f"{rope.kind}, theta {rope.theta:g}, {rope.rotary_dim} of {model.head_dim}, factor {rope.factor:g}"),
         ("weights", f"{manifest.quant}, {'tied' if model.tied_head else 'own'} head, split {manifest.split}"),
+        ("codes", manifest.codes),
         ("quality", _quality_text(manifest.quality) if manifest.quality is not None else ""),
         ("context", f"{manifest.max_context:,} tokens a sequence"),
         ("cache", _cache_text(manifest)),

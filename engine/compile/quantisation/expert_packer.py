@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from engine.compile.arguments import CompileArguments
 from engine.compile.quantisation.methods.blocks import BlockForm, Blocks, Float32
-from engine.compile.quantisation.methods.integer_blocks import as_int4_blocks, int8_blocks, int8_stack
+from engine.compile.quantisation.methods.integer_blocks import as_int4_blocks, int8_blocks
 from engine.compile.quantisation.methods.method import Pieces, StackForm, StoredMatrix, ahead
 from engine.compile.quantisation.methods.table import method_of
 from engine.compile.quantisation.packed import PackedStack
@@ -48,8 +48,8 @@ def _one(form: StackForm, piece: Float32 | Blocks) -> StackRows:
         assert isinstance(piece, np.ndarray)
         return StackRows(piece)
     if form.bits == 8:
-        eight = int8_blocks(piece, _inputs(piece))
-        return StackRows(eight.codes.reshape(len(eight.codes), -1), eight.scales)
+        eight = int8_blocks(piece, _inputs(piece), form.block, form.asymmetric)
+        return StackRows(eight.codes.reshape(len(eight.codes), -1), eight.scales, eight.zero_points)
     four = as_int4_blocks(piece, _inputs(piece), BlockForm(4, form.block, form.asymmetric))
     return StackRows(four.stored().reshape(len(four.codes), -1), four.scales, four.stored_points())
 
@@ -118,8 +118,8 @@ class ExpertPacker:
         if stack is None:
             raise CompileError(f"--quant {self._arguments.quant} has no form for experts")
         found = [stack(pieces, self._arguments) for pieces, _ in stacks]
-        if len({form.bits for form in found}) > 1:
-            found = [int8_stack(pieces, self._arguments) for pieces, _ in stacks]
+        if len({form.bits for form in found}) > 1:  # codes of 8 bits have room for 4 bits around any zero point
+            found = [replace(form, bits=8, asymmetric=form.asymmetric and form.bits == 8) for form in found]
         block = min(form.block for form in found)
         for inputs in (inputs for _, inputs in stacks if block and inputs % block):
             raise CompileError(f"experts with {inputs} inputs cannot be stored in blocks of {block}; take --quant fp32")

@@ -1,8 +1,10 @@
 """The matrices of a layer's experts, one expert at a time, however the checkpoint has them."""
 
+from dataclasses import replace
+
 import numpy as np
 
-from engine.compile.quantisation.methods.blocks import KEPT_BLOCK, BlockForm, Blocks
+from engine.compile.quantisation.methods.blocks import BlockForm, Blocks, Places
 from engine.compile.sources.checkpoint import Checkpoint, Float32
 from engine.errors import CompileError
 from engine.models.experts import ExpertDetails, ExpertForm
@@ -32,26 +34,23 @@ class ExpertTensors:
         return found
 
     def kept_gate_up(self, expert: int) -> tuple[Piece, ...]:
-        """As `gate_up`, as blocks of 32 where the file has such."""
-        return self._gate_up(expert, keeps_blocks=True)
+        """As `gate_up`, as blocks where the file has such; rows stand in the order of inputs of `kept_down`."""
+        pieces = self._gate_up(expert, keeps_blocks=True)
+        form = self._form_of(self._form.down, expert)
+        places = None if form is None else form.places()
+        return pieces if places is None else tuple(_rows(piece, places) for piece in pieces)
 
     def kept_down(self, expert: int) -> Piece:
-        """As `down`, as blocks of 32 where the file has such."""
+        """As `down`, as blocks where the file has such, whose inputs may stand in an order of their own."""
         return self._matrix(self._form.down, expert, (self._hidden, self._ffn), keeps_blocks=True)
 
     def keep_codes(self) -> list[bool]:
         """Whether a bundle that keeps codes has those of each expert's gate and up, and of its down."""
+        numbers = range(self._details.spec.count)
         stacks = [tuple(self._form.gate_up), (self._form.down,)]
-        forms = [
-            [{self._checkpoint.form(self._name(name, expert)) for name in names} for names in stacks]
-            for expert in range(self._details.spec.count)
-        ]
-        first = [_alone(found) for found in forms[0]]  # what the operator's forms follow from
-        has_bytes = any(form is None or form.bits == 8 for form in first)
+        forms = [[_alone({self._form_of(name, each) for name in names}) for names in stacks] for each in numbers]
         return [
-            like is not None and _alone(found) == like and _is_held(like, has_bytes)
-            for each in forms
-            for found, like in zip(each, first, strict=True)
+            form is not None and form == first for each in forms for form, first in zip(each, forms[0], strict=True)
         ]
 
     def biases(self, expert: int) -> tuple[Float32, Float32, Float32] | None:
@@ -92,6 +91,13 @@ class ExpertTensors:
     def _name(self, name: str, expert: int) -> str:
         return name.format(layer=self._layer, expert=expert)
 
+    def _form_of(self, name: str, expert: int) -> BlockForm | None:
+        """None where blocks cannot be kept: the operator has one order of inputs for all experts, but that of down is
+        the order of the rows of gate and up, which is ours to choose."""
+        form = None if self._form.is_turned else self._checkpoint.form(self._name(name, expert))
+        has_room = name == self._form.down and not self._form.biases
+        return None if form is not None and form.order and not has_room else form
+
     def _gate_up(self, expert: int, keeps_blocks: bool) -> tuple[Piece, ...]:
         names = self._form.gate_up
         shape = (self._parts * self._ffn // len(names), self._hidden)
@@ -109,8 +115,7 @@ class ExpertTensors:
         stored = shape[::-1] if self._form.is_turned else shape
         self._checkpoint.require(full, (count, *stored) if self._is_stacked else stored)
         span = (expert, expert + 1) if self._is_stacked else (0, stored[0])
-        form = self._checkpoint.form(full)
-        is_kept = keeps_blocks and not self._form.is_turned and form is not None and not form.order
+        is_kept = keeps_blocks and self._form_of(name, expert) is not None
         blocks = self._checkpoint.blocks(full, *span) if is_kept else None
         if blocks is not None:
             return blocks
@@ -119,17 +124,10 @@ class ExpertTensors:
 
 
 def _alone(forms: set[BlockForm | None]) -> BlockForm | None:
-    """The one form of matrices that lie side by side; the operator for experts has no order of inputs."""
+    """The one form of matrices that lie side by side, whatever the order of inputs."""
     form = next(iter(forms)) if len(forms) == 1 else None
-    return None if form is None or form.order else form
+    return form and replace(form, order=b"")
 
 
-def _is_held(form: BlockForm, has_bytes: bool) -> bool:
-    """Bytes have neither smaller blocks nor zero points of 8 bits. has_bytes: all codes become such."""
-    if form.bits == 4:
-        return not has_bytes or form.block % KEPT_BLOCK == 0
-    return form.block == KEPT_BLOCK and not form.has_zero_points
-
-
-def _rows(piece: Piece, part: slice) -> Piece:
+def _rows(piece: Piece, part: Places) -> Piece:
     return piece.picked((part,)) if isinstance(piece, Blocks) else piece[part]

@@ -5,9 +5,11 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 from typer.testing import CliRunner, Result
 
+from engine.bundle.manifest import load_manifest, save_manifest
 from engine.bundle.stored_times import StoredTimes, save_times, times_file
 from server.commands.cli import app
 from server.settings import costs_folder
@@ -141,6 +143,13 @@ def test_a_file_that_differs_fails(free_bundle: Path, tmp_path: Path) -> None:
     result = inspect(str(damaged), "--check-hashes")
     assert result.exit_code == 1
     assert result.stderr == "error: sha256 differs: part_2_of_2.data\n"
+
+
+def test_what_became_of_codes_is_told(free_bundle: Path, tmp_path: Path) -> None:
+    told = "weights come as gptq: 3 of 4 matrices keep their codes"
+    shutil.copytree(free_bundle, copy := tmp_path / "copy")
+    save_manifest(copy, msgspec.structs.replace(load_manifest(copy), codes=told))
+    assert told in inspect(str(copy)).stdout and "codes" not in inspect(str(free_bundle)).stdout
 
 
 def test_the_cache_is_the_setting(monkeypatch: pytest.MonkeyPatch, free_bundle: Path) -> None:

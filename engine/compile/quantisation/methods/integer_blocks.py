@@ -1,6 +1,7 @@
 """int4, perhaps with zero points, and int8: blocks of inputs share a scale; products round activations to 8 bits."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import numpy as np
 import onnx
@@ -134,27 +135,30 @@ INT4 = Method(
 INT8_LIMIT = 127
 
 
-def int8_blocks(piece: Float32 | Blocks, inputs: int) -> Blocks:
-    """Runs of rows [outputs, inputs]: floats are rounded and padded to whole blocks of 32, codes of a file only moved.
+def int8_blocks(piece: Float32 | Blocks, inputs: int, block: int = KEPT_BLOCK, has_points: bool = False) -> Blocks:
+    """Runs of rows [outputs, inputs]: floats are rounded and padded to whole blocks, codes of a file only moved.
 
-    Codes that can only be told with an offset, or with a zero point of 8 bits, count as floats.
+    Codes that can only be told with an offset, with smaller blocks, or with a zero point of 8 bits where there are none
+    (has_points) count as floats.
     """
-    if isinstance(piece, Blocks) and not _is_around_128(piece):
+    if isinstance(piece, Blocks) and not _is_held(piece, block, has_points):
         piece = floats_of(piece, inputs)
     if isinstance(piece, Blocks):
         if piece.bits == 4:
             piece = Blocks(8, piece.codes + np.uint8(INT8_MIDDLE) - piece.points()[:, :, None], piece.scales)
-        return piece if piece.block == KEPT_BLOCK else piece.spread(KEPT_BLOCK, inputs)
-    padded = np.pad(piece, ((0, 0), (0, -piece.shape[1] % KEPT_BLOCK)))
-    blocks = padded.reshape(len(piece), -1, KEPT_BLOCK)
-    scales = usable(np.abs(blocks).max(axis=2) / np.float32(INT8_LIMIT))
-    codes = np.rint(blocks / scales[:, :, None]) + np.float32(INT8_MIDDLE)
-    return Blocks(8, codes.astype(np.uint8), scales)
+        blocks = piece if piece.block == block else piece.spread(block, inputs)
+    else:
+        padded = np.pad(piece, ((0, 0), (0, -piece.shape[1] % block)))
+        values = padded.reshape(len(piece), -1, block)
+        scales = usable(np.abs(values).max(axis=2) / np.float32(INT8_LIMIT))
+        codes = np.rint(values / scales[:, :, None]) + np.float32(INT8_MIDDLE)
+        blocks = Blocks(8, codes.astype(np.uint8), scales)
+    return replace(blocks, zero_points=blocks.points()) if has_points else blocks
 
 
-def _is_around_128(piece: Blocks) -> bool:
-    has_points = piece.bits == 8 and piece.zero_points is not None
-    return piece.offsets is None and not has_points and piece.block % KEPT_BLOCK == 0
+def _is_held(piece: Blocks, block: int, has_points: bool) -> bool:
+    has_own = piece.bits == 8 and piece.zero_points is not None
+    return piece.offsets is None and (has_points or not has_own) and piece.block % block == 0
 
 
 def store_int8(file: WeightFile, matrix: FloatMatrix, arguments: CompileArguments) -> StoredMatrix:

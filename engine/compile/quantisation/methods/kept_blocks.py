@@ -93,11 +93,11 @@ def _block_sums(graph: GraphBuilder, x: str, inputs: int) -> str:
 
 
 def _stack(pieces: Pieces, arguments: CompileArguments) -> StackForm:
-    """Four bits where the file has them; the operator for experts has no room for offsets: those get 8."""
-    held = [piece for piece in pieces if isinstance(piece, Blocks) and piece.bits == 4 and piece.offsets is None]
-    forms = {(piece.block, piece.zero_points is not None) for piece in held}
+    """As the file has them; the operator for experts has no room for offsets: those get 8 bits in blocks of 32."""
+    held = [piece for piece in pieces if isinstance(piece, Blocks) and piece.offsets is None]
+    forms = {(piece.bits, piece.block, piece.zero_points is not None) for piece in held}
     if len(held) == len(pieces) and len(forms) == 1:
-        return StackForm(4, *forms.pop())
+        return StackForm(*forms.pop())
     return int8_stack(pieces, arguments)
 
 

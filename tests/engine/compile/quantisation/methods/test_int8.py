@@ -33,6 +33,18 @@ def test_codes_of_four_bits_are_moved_not_rounded() -> None:
     assert np.array_equal(int8_blocks(narrow, 96).floats(), narrow.floats()[:, :96])
 
 
+@pytest.mark.parametrize("has_points", [False, True])
+def test_small_blocks_and_zero_points_stay_where_there_is_room(has_points: bool) -> None:
+    random = np.random.default_rng(5)
+    points = random.integers(0, 256, (4, 6)).astype(np.uint8) if has_points else None
+    codes, scales = random.integers(0, 256, (4, 6, 16)).astype(np.uint8), np.float32(random.random((4, 6)) + 0.1)
+    given = Blocks(8, codes, scales, points)
+    assert np.array_equal(int8_blocks(given, 96, 16, has_points).floats(), given.floats())
+    assert not np.array_equal(int8_blocks(given, 96).floats(), given.floats())
+    narrow = int4_blocks(weights(4, 96), 32, True)
+    assert np.array_equal(int8_blocks(narrow, 96, 16, has_points).floats(), narrow.floats())
+
+
 @pytest.mark.parametrize("rows", [1, 16])
 def test_the_operator_reads_them_so(rows: int) -> None:
     """Inputs that int8 holds exactly: the product is that of the floats but for the order of sums."""

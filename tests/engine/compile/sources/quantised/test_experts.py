@@ -39,11 +39,27 @@ KEPT = {
     "gptq-8": "weights come as gptq: 14 of 14 matrices keep their codes",
     "gptq-whole-rows": "weights come as gptq: 14 of 14 matrices keep their codes",
     "packed-4": "weights come as compressed-tensors: 14 of 14 matrices keep their codes",
+    "gptq-8-asym": "weights come as gptq: 14 of 14 matrices keep their codes",
     "gptq-act-order": (
-        "weights come as gptq: 6 of 14 matrices keep their codes; "
+        "weights come as gptq: 10 of 14 matrices keep their codes; "
         "the others are rounded to 8 bits from the floats they mean"
     ),
 }
+E2M1 = torch.tensor([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0])
+NVFP4 = {"quant_method": "compressed-tensors", "format": "nvfp4-pack-quantized"}
+
+
+def nvfp4(name: str, weight: torch.Tensor) -> tuple[Tensors, torch.Tensor]:
+    """Low nibble first; 16 inputs share a scale of 8 bits, which is divided by a number for all."""
+    values, blocks = torch.cat((E2M1, -E2M1)), weight.reshape(len(weight), -1, 16)
+    common = float(448 * 6 / weight.abs().max())
+    scales = (blocks.abs().amax(dim=2) / 6 * common).to(torch.float8_e4m3fn)
+    steps = (scales.float() / common)[:, :, None]
+    codes = ((blocks / steps)[..., None] - values).abs().argmin(dim=3).to(torch.uint8)
+    packed = (codes[..., 0::2] | (codes[..., 1::2] << 4)).reshape(len(weight), -1)
+    stored = {"packed": packed, "scale": scales, "global_scale": torch.tensor([common])}
+    meant = (values[codes.long()] * steps).reshape(weight.shape)
+    return {f"{name}.weight_{part}": tensor for part, tensor in stored.items()}, meant
 
 
 def oracle(make_oracle: Oracle, target: Path, config: Any, store: Callable[..., tuple[Tensors, Any]]) -> Any:
@@ -76,19 +92,20 @@ def test_codes_of_experts(case: str, make_oracle: Oracle, build: Build, tmp_path
         for expert in range(SIZES["num_experts"]):
             pieces = (*experts.kept_gate_up(expert), experts.kept_down(expert))
             floats = (*experts.gate_up(expert), experts.down(expert))
-            for piece, values in zip(pieces, floats, strict=True):
+            form = tensors.form(f"model.layers.0.mlp.experts.{expert}.down_proj.weight")
+            assert form is not None and bool(form.order) == packing.is_mixed
+            order = np.arange(SIZES["moe_intermediate_size"]) if form.places() is None else form.places()
+            for piece, values, place in zip(pieces, floats, (order, order, (slice(None), order)), strict=True):
                 kept = piece if isinstance(piece, np.ndarray) else piece.floats()
-                assert isinstance(piece, np.ndarray) == packing.is_mixed
-                assert np.array_equal(kept, values)
+                assert np.array_equal(kept, values[place])
+            assert [isinstance(piece, np.ndarray) for piece in pieces] == [packing.is_mixed, packing.is_mixed, False]
     _, manifest = build(source, quant=Quant.KEEP, layout=Layout.SEGMENTS)
-    assert manifest.parity["kl"] < 0.02
+    assert (manifest.parity["kl"] < 0.02, manifest.codes) == (True, KEPT[case])
 
 
-@pytest.mark.parametrize(("group", "kept"), [(64, 14), (16, 10)])
-def test_downs_of_more_bits(
-    group: int, kept: int, make_oracle: Oracle, build: Build, tmp_path: Path, prompt: list[int]
-) -> None:
-    """The operator knows one width: codes of 4 bits become 8 of the same value, or are rounded in small blocks."""
+@pytest.mark.parametrize("group", [64, 16])
+def test_downs_of_more_bits(group: int, make_oracle: Oracle, build: Build, tmp_path: Path, prompt: list[int]) -> None:
+    """The operator knows one width: codes of 4 bits become 8 of the same value."""
     four, eight, source = replace(PACKINGS["packed-4"], group=group), PACKINGS["packed-8-sym"], tmp_path / "codes"
 
     def store(name: str, weight: torch.Tensor) -> tuple[Tensors, Any]:
@@ -101,7 +118,23 @@ def test_downs_of_more_bits(
     with found.tensors() as tensors:
         arguments = CompileArguments(source, tmp_path / "bundle", quant=Quant.KEEP)
         told = codes_told("compressed-tensors", tensors, read_network(found.config), arguments)
-    assert told.startswith(f"weights come as compressed-tensors: {kept} of 14 matrices keep their codes")
+    assert told == "weights come as compressed-tensors: 14 of 14 matrices keep their codes"
+    _, manifest = build(source, quant=Quant.KEEP, layout=Layout.SEGMENTS)
+    assert manifest.parity["kl"] < 0.02
+
+
+def test_4_bit_floats_of_experts(make_oracle: Oracle, build: Build, tmp_path: Path, prompt: list[int]) -> None:
+    """NVFP4: 8-bit codes of the very same values, in blocks of 16; activations alone are rounded."""
+    source = tmp_path / "codes"
+    expected = logits(oracle(make_oracle, source, NVFP4, nvfp4), prompt)
+    measured = bundle_logits(*build(source, quant=Quant.FP32, layout=Layout.SEGMENTS), [prompt], rows=24)
+    assert np.abs(measured - expected).max() / np.abs(expected).max() < 1e-4
+    found = open_source(source)
+    network = read_network(found.config)
+    with found.tensors() as tensors:
+        arguments = CompileArguments(source, tmp_path / "bundle", quant=Quant.KEEP)
+        told = codes_told("compressed-tensors", tensors, network, arguments)
+    assert told == "weights come as compressed-tensors: 14 of 14 matrices keep their codes"
     _, manifest = build(source, quant=Quant.KEEP, layout=Layout.SEGMENTS)
     assert manifest.parity["kl"] < 0.02
 
@@ -115,3 +148,4 @@ def test_8_bit_floats_of_experts(make_oracle: Oracle, build: Build, tmp_path: Pa
     assert default_quant(Target.CPU, source) is Quant.INT8
     _, manifest = build(source, quant=Quant.INT8, layout=Layout.SEGMENTS)
     assert manifest.parity["kl"] < 0.02
+    assert manifest.codes == "weights come as fp8: they are read as the floats they mean and stored as int8"
