@@ -20,7 +20,7 @@ from engine.compile.arguments import (
 from engine.compile.graphs.pool import GraphPlan, PartPlan, plan_parts
 from engine.compile.quantisation.methods.method import Activations
 from engine.compile.quantisation.methods.table import CHOOSABLE, head_method, is_exact, method_of, quants_with
-from engine.errors import CompileError, UnsupportedModel
+from engine.errors import CompileError
 from engine.models.network import Network
 
 LEAST_COLUMNS = 16
@@ -187,8 +187,6 @@ def check_layers(arguments: CompileArguments, network: Network) -> None:
         raise CompileError(f"--lora is refused: adapters of layers with experts ({network.spec.family}) are not known")
     if arguments.lora and network.own_forms:
         raise CompileError(f"--lora is refused: adapters of {network.own_forms} ({network.spec.family}) are not known")
-    if network.images_both_ways and network.details.attention_softcap:
-        raise UnsupportedModel("attn_logit_softcapping is not supported for a model that reads images")
     if layout_of(arguments) is Layout.SEGMENTS:
         return
     is_pool = layout_of(arguments) is Layout.POOL

@@ -13,7 +13,7 @@ from engine.models.config_fields import ConfigFields
 from engine.models.experts import BesideNames, ExpertDetails, ExpertKeys, ExpertNames, read_experts, usual_forms
 from engine.models.layer_kinds import AltUp, LayerInputs, cache_owners, declared_window, layer_count, sliding_layers
 from engine.models.network import TEXT_ROOT, Activation, Family, FamilyDetails, Multipliers, QkNorm
-from engine.models.post_norm_families import GEMMA_NAMES
+from engine.models.post_norm_families import GEMMA_NAMES, read_cap
 from engine.models.recurrent_families import NESTED
 
 _NAMES = replace(GEMMA_NAMES, layer_scale="model.layers.{layer}.layer_scalar")
@@ -91,7 +91,7 @@ def _details(config: ConfigFields) -> FamilyDetails:
         local_theta=_LOCAL_THETA,
         activation=Activation.GATED_GELU_TANH,
         multipliers=Multipliers(config.integer("hidden_size", 1, 1 << 16) ** 0.5, attention=1.0),
-        logit_softcap=config.number("final_logit_softcapping", 0.0, 1e6, 0.0),
+        logit_softcap=read_cap(config, "final_logit_softcapping", 0.0),
         layer_ffn=tuple(ffn * (2 if layer in shared else 1) for layer in range(layers)) if is_wide else (),
         layer_inputs=read_layer_inputs(config),
         names=_NAMES,
@@ -193,7 +193,7 @@ def _n_details(config: ConfigFields) -> FamilyDetails:
         local_theta=config.number("rope_local_base_freq", 1.0, 1e12, _N_LOCAL_THETA),
         activation=Activation.GATED_GELU_TANH,
         multipliers=Multipliers(config.integer("hidden_size", 1, 1 << 16) ** 0.5, attention=1.0),
-        logit_softcap=config.number("final_logit_softcapping", 0.0, 1e6, 30.0),
+        logit_softcap=read_cap(config, "final_logit_softcapping", 30.0),
         layer_ffn=widths if len(set(widths)) > 1 else (),
         gate_cutoffs=_cutoffs(config),
         layer_inputs=read_layer_inputs(config, least=1),

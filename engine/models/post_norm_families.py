@@ -95,6 +95,12 @@ def _gemma_details(config: ConfigFields) -> FamilyDetails:
     )
 
 
+def read_cap(config: ConfigFields, key: str, default: float) -> float:
+    """Of scores or logits; 0 = there is none, which null says too. default: where the config has no such key."""
+    has_none = key in config.names() and config.raw(key) is None
+    return 0.0 if has_none else config.number(key, 0.0, _MOST_CAP, default)
+
+
 def _gemma2_details(config: ConfigFields) -> FamilyDetails:
     plain = _gemma_details(config)
     scale = config.number("query_pre_attn_scalar", 1e-3, 1e6, 256.0) ** -0.5
@@ -103,20 +109,22 @@ def _gemma2_details(config: ConfigFields) -> FamilyDetails:
         names=GEMMA_NAMES,
         multipliers=replace(plain.multipliers, attention=scale),
         attention=windows(config, sliding_layers(config, lambda layer: layer % 2 == 0)),
-        attention_softcap=config.number("attn_logit_softcapping", 0.0, _MOST_CAP, 50.0),
-        logit_softcap=config.number("final_logit_softcapping", 0.0, _MOST_CAP, 30.0),
+        attention_softcap=read_cap(config, "attn_logit_softcapping", 50.0),
+        logit_softcap=read_cap(config, "final_logit_softcapping", 30.0),
     )
 
 
 def _gemma3_details(config: ConfigFields) -> FamilyDetails:
     attention = unlike(config, every_nth_full(config, 6), RotationKind.LOCAL, RotationKind.MODEL)
+    if read_cap(config, "attn_logit_softcapping", 0.0):  # which transformers and llama.cpp pass over
+        raise UnsupportedModel("attn_logit_softcapping is not supported for gemma3")
     return replace(
         _gemma2_details(config),
         qk_norm=QkNorm.HEADS,
         attention=attention,
         local_theta=config.number("rope_local_base_freq", 1.0, 1e12, _GEMMA3_LOCAL_THETA),
-        attention_softcap=config.number("attn_logit_softcapping", 0.0, _MOST_CAP, 0.0),
-        logit_softcap=config.number("final_logit_softcapping", 0.0, _MOST_CAP, 0.0),
+        attention_softcap=0.0,
+        logit_softcap=read_cap(config, "final_logit_softcapping", 0.0),
     )
 
 

@@ -5,6 +5,7 @@ three rotary sections of text are at its position. LFM2 and LFM2.5: gated short 
 heads in some layers.
 """
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from engine.bundle.specs import MOST_KERNEL, RecurrentKind, RecurrentSpec
@@ -93,10 +94,18 @@ def _lfm2_details(config: ConfigFields) -> FamilyDetails:
     return FamilyDetails(qk_norm=QkNorm.HEADS, names=_LFM2_NAMES, recurrent_names=_CONVOLUTION_NAMES)
 
 
+# What the first published configs call it.
+_NAMED_OTHERWISE = {"block_ff_dim": "intermediate_size", "tie_embedding": "tie_word_embeddings"}
+
+
+def _translated(values: Mapping[str, object]) -> dict[str, object]:
+    told = {new: values[old] for old, new in _NAMED_OTHERWISE.items() if values.get(old) is not None}
+    return {**values, **told}
+
+
 def _lfm2_ffn(config: ConfigFields) -> int:
     """Of the width that is told two thirds, times a factor, up to a multiple (transformers `Lfm2MLP`)."""
     told = config.integer("intermediate_size", 1, MOST_FFN)
-    told = config.integer("block_ff_dim", 1, MOST_FFN, told)
     if not config.flag("block_auto_adjust_ff_dim", True):
         return told
     scaled = int(config.number("block_ffn_dim_multiplier", 1e-3, 1e3, 1.0) * int(2 * told / 3))
@@ -133,4 +142,5 @@ LFM2 = Family(
     is_tied=True,
     read_ffn=_lfm2_ffn,
     read_recurrent=_lfm2_recurrence,
+    translated=_translated,
 )
