@@ -20,6 +20,7 @@ from engine.models.family import FAMILIES, read_network
 from engine.models.network import Family, FamilyDetails, QkNorm
 from engine.runtime.segmented import SegmentRuntime
 from engine.runtime.sessions import cpu_provider
+from tests.engine.runtime.held import cache_bytes, held_bytes, homes
 from tests.engine.runtime.test_attention_window import BLOCKS, OTHERS, TEXT, in_pieces
 from tests.engine.runtime.test_onnx_runtime import segment
 from tests.engine.runtime.test_onnx_segments import run
@@ -47,6 +48,10 @@ def opened(checkpoint: Path, kv: KvType) -> SegmentRuntime:
     folder = checkpoint.parent / "bundle"
     quant = Quant.FP32 if kv is KvType.FLOAT32 else Quant.INT8
     compile_bundle(CompileArguments(checkpoint, folder, layout=Layout.SEGMENTS, quant=quant, kv=kv), SilentProgress())
+    return opened_again(folder)
+
+
+def opened_again(folder: Path) -> SegmentRuntime:
     manifest = load_manifest(folder)
     return SegmentRuntime(folder, manifest, shape_table(manifest, 64), cpu_provider(1))
 
@@ -78,3 +83,21 @@ def test_sequences_share_a_step_and_a_prefix(checkpoint: Path) -> None:
     np.testing.assert_allclose(both, wanted[[50, *range(10)]], rtol=1e-4, atol=1e-4)
     shared = run(runtime, segment("c", TEXT[16:40], 16, (BLOCKS[0], 10, 11), 24))
     np.testing.assert_allclose(shared, wanted[16:40], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("kv", [KvType.FLOAT32, KvType.INT8])
+def test_what_lies_behind_a_window_is_given_back(checkpoint: Path, kv: KvType) -> None:
+    """In steps of 10 tokens: layers with a window of 12 hold no more than at their start, the others everything."""
+    text, blocks = TEXT * 6, range(20)
+    free, kept = opened(checkpoint, kv), opened_again(checkpoint.parent / "bundle")
+    for first in range(0, 320, 10):
+        piece = segment("a", text[first : first + 10], first, tuple(blocks), 10)
+        logits = [run(runtime, piece) for runtime in (free, kept)]
+        np.testing.assert_allclose(*logits, rtol=1e-5, atol=1e-5)
+        free.free_behind([block for block in blocks if 16 * (block + 1) <= first + 10 - LAYERS[0].window + 1])
+        (cache,) = homes(free._caches)
+        own = sum(part.keys.nbytes + part.values.nbytes for part in cache.behind)
+        full = sum(part.keys.nbytes + part.values.nbytes for part in cache.full)
+        assert cache.behind_columns <= 128 and own * cache.columns == full * cache.behind_columns
+    assert cache.columns >= 320 and cache.behind[0].keys.itemsize == (1 if kv is KvType.INT8 else 4)
+    assert held_bytes(free._caches) == cache_bytes(cache) < held_bytes(kept._caches)
