@@ -1,7 +1,8 @@
 """Facts hidden in long texts and asked for: `python -m tools.needles --url http://127.0.0.1:8000 --tokens 8000`.
 
-Any server with OpenAI's chat completions. Each depth is a prompt of its own, answered greedily; exit code 1 when one
-answer lacks the fact. The text is a list of stock, which says nothing of the fact and is the same in every run.
+Any server with OpenAI's API. Each depth is a prompt of its own, answered greedily; exit code 1 when one answer lacks
+the fact. The text is a list of stock, which says nothing of the fact and is the same in every run. `--continue` is for
+models that were not taught to chat: they go on with the text, which ends in the fact without its number.
 """
 
 import argparse
@@ -16,6 +17,7 @@ GOODS = ("apples", "bolts", "candles", "drums", "envelopes", "forks", "gloves")
 TOWNS = ("Aston", "Brill", "Corby", "Dover", "Epsom", "Frome", "Goole", "Hythe", "Ilkley")
 FACT = "The secret number of the blue door is {number}."
 QUESTION = "What is the secret number of the blue door? Answer with the number only."
+BEGINNING = FACT.partition(" {")[0]
 PROBE = 100  # sentences of the prompts whose tokens are counted first
 RESERVE = 120  # tokens of fact, question, template and answer
 ANSWER_TOKENS = 24
@@ -47,23 +49,23 @@ def sentence(index: int) -> str:
     return f"{town} keeps {7 + index * 31 % 90} {goods} on shelf {index % 60}."
 
 
-def prompt(sentences: int, depth: float, number: int) -> str:
+def prompt(sentences: int, depth: float, number: int, question: str = QUESTION) -> str:
     """So many sentences with the fact among them, and the question behind them."""
     lines = [sentence(index) for index in range(sentences)]
     lines.insert(round(depth * sentences), FACT.format(number=number))
-    return " ".join(lines) + "\n\n" + QUESTION
+    return " ".join(lines) + "\n\n" + question
 
 
-def needles(ask: Ask, tokens: int, depths: Sequence[float]) -> Iterator[Needle]:
+def needles(ask: Ask, tokens: int, depths: Sequence[float], question: str = QUESTION) -> Iterator[Needle]:
     """Each depth in a prompt of at most so many tokens. ValueError when they hold no sentence."""
-    few, many = (ask(prompt(count, 0.5, 10_000), 1).prompt_tokens for count in (PROBE, 2 * PROBE))
+    few, many = (ask(prompt(count, 0.5, 10_000, question), 1).prompt_tokens for count in (PROBE, 2 * PROBE))
     rate = (many - few) / PROBE
     sentences = int((tokens - RESERVE) / rate)
     if sentences < 1:
         raise ValueError(f"--tokens {tokens} leaves no room beside {RESERVE} for question and answer")
     for place, depth in enumerate(depths):
         number = 24_817 + 9_973 * place % 70_000
-        answer = ask(prompt(sentences, depth, number), ANSWER_TOKENS)
+        answer = ask(prompt(sentences, depth, number, question), ANSWER_TOKENS)
         yield Needle(depth, answer.prompt_tokens, answer.text, str(number) in answer.text.replace(",", ""))
 
 
@@ -80,18 +82,33 @@ def asking(client: httpx.Client, model: str) -> Ask:
     return ask
 
 
+def continuing(client: httpx.Client, model: str) -> Ask:
+    """Of a server's completions, greedily. httpx.HTTPError when it refuses."""
+
+    def ask(text: str, most: int) -> NeedleAnswer:
+        body = {"model": model, "prompt": text, "temperature": 0, "max_tokens": most}
+        answer = client.post("/v1/completions", json=body)
+        answer.raise_for_status()
+        told = answer.json()
+        return NeedleAnswer(told["choices"][0]["text"], told["usage"]["prompt_tokens"])
+
+    return ask
+
+
 def main() -> int:
     """Read the command line and print a line for each depth."""
     parser = argparse.ArgumentParser(description="Hide facts in long texts and ask for them.")
     parser.add_argument("--url", default="http://127.0.0.1:8000")
     parser.add_argument("--model", default="", help="as the server calls it; its first one when left out")
     parser.add_argument("--tokens", type=int, default=8000, help="of each prompt with its answer")
+    parser.add_argument("--continue", dest="continues", action="store_true", help="for models that do not chat")
     parser.add_argument("--depths", type=float, nargs="+", default=DEPTHS)
     arguments = parser.parse_args()
     with httpx.Client(base_url=arguments.url, timeout=None) as client:
         model = arguments.model or client.get("/v1/models").json()["data"][0]["id"]
+        ask, question = (continuing, BEGINNING) if arguments.continues else (asking, QUESTION)
         missed = 0
-        for found in needles(asking(client, model), arguments.tokens, arguments.depths):
+        for found in needles(ask(client, model), arguments.tokens, arguments.depths, question):
             missed += not found.is_found
             told = "found" if found.is_found else f"missed: {found.answer[:60]!r}"
             print(f"depth {found.depth:.2f} of {found.prompt_tokens} tokens: {told}", flush=True)

@@ -1,6 +1,7 @@
 """`python -m tools.step_profile`: where the steps of a server take their time, stage by stage, as Markdown.
 
-Starts a server on --bundle, loads it as `hexserve bench` does and reads the stages of its /metrics.
+Starts a server on --bundle, loads it as `hexserve bench` does and reads the stages of its /metrics. Of a folder it also
+says how many bytes of weights the steps read, and how many a second while graphs ran.
 """
 
 import argparse
@@ -9,34 +10,44 @@ import dataclasses
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from server.commands.bench.load import BenchLoad, Book, measure
+from server.commands.bench.load import BenchLoad, BenchTarget, Book, measure
 from server.commands.bench.measured import PromptSource
 from server.commands.bench.session import prepare, targets_at
 from server.commands.exit_codes import FAILED, INTERRUPTED, whole_numbers
 from server.commands.http_client import Unreachable
 from server.commands.own_server import ServerFailed, running_server
+from tools.step_weights import StepWeights, step_weights
 
 PART = "graph: "
 STAGE_SECONDS = "hexserve:stage_seconds_total"
+EXPERTS_READ = "hexserve:experts_read_total"
+READING = (f"{PART}linear", f"{PART}head")  # where weights are read
 TIMEOUT_S = 300.0
 STAGES = ("plan", "pack", "blocks", "graph", "sample", "commit", "keep", "events", "send")
 
 
 @dataclass(frozen=True, slots=True)
 class StepProfile:
-    """Seconds by stage under a number of clients, over so many steps."""
+    """Seconds by stage under a number of clients, over so many steps. weights: bytes that these read, 0 = not known."""
 
     clients: int
     steps: float
     seconds: Mapping[str, float]
+    weights: float = 0.0
 
     @property
     def total(self) -> float:
         """Seconds of all stages; parts of the graph are in it once."""
         return sum(seconds for stage, seconds in self.seconds.items() if not stage.startswith(PART))
+
+    @property
+    def reading(self) -> float:
+        """Seconds in which weights are read."""
+        return sum(self.seconds.get(part, 0.0) for part in READING)
 
 
 def main() -> int:
@@ -51,7 +62,9 @@ def main() -> int:
     load = BenchLoad(whole_numbers(options.clients, "--clients"), options.requests_per_client, options.max_tokens, 1)
     try:
         with running_server(options.bundle) as address:
-            profiles = asyncio.run(_profiles(address, PromptSource(0, options.prompt_tokens), load))
+            folder = Path(options.bundle)
+            weights = step_weights(folder) if folder.is_dir() else None
+            profiles = asyncio.run(_profiles(address, PromptSource(0, options.prompt_tokens), load, weights))
     except (Unreachable, ServerFailed) as error:
         print(f"error: {error}", file=sys.stderr)
         return FAILED
@@ -61,7 +74,9 @@ def main() -> int:
     return 0
 
 
-async def _profiles(address: str, prompts: PromptSource, load: BenchLoad) -> list[StepProfile]:
+async def _profiles(
+    address: str, prompts: PromptSource, load: BenchLoad, weights: StepWeights | None
+) -> list[StepProfile]:
     [target] = targets_at([address], "", "", TIMEOUT_S)
     found = []
     try:
@@ -69,23 +84,29 @@ async def _profiles(address: str, prompts: PromptSource, load: BenchLoad) -> lis
         sized = dataclasses.replace(prompts, length=length)
         for clients in load.clients:
             book = Book()
-            before = read_stages(await target.text_at("metrics") or "")
+            before, experts = await _read(target)
             await measure([target], sized, dataclasses.replace(load, clients=(clients,)), book, lambda _: None)
-            after = read_stages(await target.text_at("metrics") or "")
+            after, experts_then = await _read(target)
             steps = sum(record.counters.steps for record in book.turns if record.counters is not None)
             spent = {stage: seconds - before.get(stage, 0.0) for stage, seconds in after.items()}
-            found.append(StepProfile(clients, steps, spent))
+            read = weights.read(steps, experts_then - experts) if weights else 0.0
+            found.append(StepProfile(clients, steps, spent, read))
     finally:
         await target.close()
     return found
 
 
 def rows(profiles: Sequence[StepProfile]) -> list[list[str]]:
-    """One row for each stage, the parts of the graph below it, and the whole: milliseconds a step and its share."""
+    """One row for each stage, the parts of the graph below it, and the whole: milliseconds a step and its share; then
+    the weights that were read, where they are known."""
     parts = dict.fromkeys(stage for profile in profiles for stage in profile.seconds if stage.startswith(PART))
     stages = [name for stage in STAGES for name in (stage, *(parts if stage == "graph" else ()))]
     made = [[stage, *(_cell(each, each.seconds.get(stage, 0.0)) for each in profiles)] for stage in stages]
-    return [*made, ["whole step", *(_cell(each, each.total) for each in profiles)]]
+    made.append(["whole step", *(_cell(each, each.total) for each in profiles)])
+    if any(profile.weights for profile in profiles):
+        made.append(["MB of weights a step", *(f"{each.weights / each.steps / 1e6:.0f}" for each in profiles)])
+        made.append(["GB of them a second", *(f"{each.weights / each.reading / 1e9:.1f}" for each in profiles)])
+    return made
 
 
 def markdown(profiles: Sequence[StepProfile]) -> str:
@@ -105,10 +126,15 @@ def _cell(profile: StepProfile, seconds: float) -> str:
     return f"{1000 * seconds / profile.steps:.2f} ({seconds / profile.total:.1%})"
 
 
-def read_stages(text: str) -> dict[str, float]:
-    """Seconds by stage of the engine's steps, of a Prometheus exposition."""
+async def _read(target: BenchTarget) -> tuple[dict[str, float], float]:
+    return read_metrics(await target.text_at("metrics") or "")
+
+
+def read_metrics(text: str) -> tuple[dict[str, float], float]:
+    """Seconds by stage of the engine's steps and how many experts they read, of a Prometheus exposition."""
     samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
-    return {sample.labels["stage"]: sample.value for sample in samples if sample.name == STAGE_SECONDS}
+    stages = {sample.labels["stage"]: sample.value for sample in samples if sample.name == STAGE_SECONDS}
+    return stages, sum(sample.value for sample in samples if sample.name == EXPERTS_READ)
 
 
 if __name__ == "__main__":

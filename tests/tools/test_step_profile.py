@@ -1,5 +1,6 @@
 """`python -m tools.step_profile`: where a step takes its time."""
 
+import dataclasses
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -7,7 +8,7 @@ import pytest
 
 from tests.server.commands.scripted_server import Script, serving
 from tools import step_profile
-from tools.step_profile import StepProfile, markdown, rows
+from tools.step_profile import StepProfile, markdown, read_metrics, rows
 
 PROFILE = StepProfile(4, 10, {"plan": 0.1, "graph": 0.8, "graph: head": 0.2, "send": 0.1})
 
@@ -21,6 +22,16 @@ def test_parts_of_the_graph_stand_below_it_and_count_once() -> None:
     assert dict(made) | {"plan": "10.00 (10.0%)", "graph: head": "20.00 (20.0%)", "pack": "0.00 (0.0%)"} == dict(made)
     assert made[-1] == ["whole step", "100.00 (100.0%)"]
     assert markdown([PROFILE]).startswith("| ms a step | 4 clients |\n| --- | --- |\n| plan | 10.00 (10.0%) |")
+
+
+def test_weights_that_steps_read_stand_below() -> None:
+    made = rows([dataclasses.replace(PROFILE, weights=5e9)])
+    assert made[-2:] == [["MB of weights a step", "500"], ["GB of them a second", "25.0"]]
+
+
+def test_experts_are_counted_behind_their_name() -> None:
+    text = 'hexserve:stage_seconds_total{stage="plan"} 2.0\nhexserve:experts_read_total{model="m"} 7.0\n'
+    assert read_metrics(text) == ({"plan": 2.0}, 7.0)
 
 
 def test_nothing_ran() -> None:
