@@ -73,6 +73,9 @@ class SequenceCaches(Generic[Bound]):
             self._make_room_behind(found, segment, least)
             found.expect_writes(least - found.base_columns)
             self._taken.append(found)
+        for cache in self._before:
+            if not self._is_taken(cache):  # what finished sequences leave behind is many caches
+                cache.bound.clear()
         self._before = []
         return list(self._taken)
 

@@ -279,6 +279,7 @@ class LinearChain:
         self.routing = RoutingCount(manifest.model, buffers.most)
         self._layers: dict[Bound, tuple[list[Binding], Masks]] = {}
         self._heads: dict[Bound, tuple[Binding, dict[str, Floats], Masks]] = {}
+        self._head_rows: dict[str, Floats] = {}  # what all of them are bound to: [1, R, width] for the most R so far
 
     def layers(self, rows: int) -> list[Binding]:
         """The first L graphs bound to N rows: what comes before the attention of each layer."""
@@ -294,8 +295,8 @@ class LinearChain:
         return found
 
     def logits(self, chosen: NDArray[np.int64], rows: int, least: int) -> Floats:
-        """The last graph over the `chosen` rows [R] of N: logits [R, V]. least: rows it must take although there are
-        fewer, because how a row rounds may depend on their number."""
+        """The last graph over the `chosen` rows [R] of N: logits [R, V], valid until the next call. least: rows it must
+        take although there are fewer, because how a row rounds may depend on their number."""
         if not len(chosen):
             return np.empty((0, self._manifest.row_outputs), np.float32)
         bound, arrays, masks = self._head(max(len(chosen), least))
@@ -309,6 +310,7 @@ class LinearChain:
     def clear(self) -> None:
         self._layers.clear()
         self._heads.clear()
+        self._head_rows.clear()
 
     def _bind_layer(self, graph: GraphSpec, index: int, rows: int, masks: Masks) -> Binding:
         buffers = self._buffers
@@ -351,24 +353,37 @@ class LinearChain:
             if len(self._heads) >= KEPT_COUNTS:
                 del self._heads[next(iter(self._heads))]
             model = self._manifest.model
-            recurrent = model.recurrence_of(model.layers - 1)
-            attended = model.heads_of(model.attention_of(model.layers - 1)).query_width
-            given = recurrent.value_width if recurrent else attended
-            widths = {
-                "hidden_in": model.stream_width,
-                ATTENDED: attended,
-                OUT: given,
-                GATE_IN: given,
-                LAYER_INPUTS: model.layers * model.layer_inputs,
-                LOGITS: self._manifest.row_outputs,
-            }
-            arrays: dict[str, Any] = {name: np.zeros((1, rows, width), np.float32) for name, width in widths.items()}
+            arrays: dict[str, Any] = dict(self._memory_of_head(rows))
             masks = self._adapters.masks(rows)
             if model.experts and self._last_part - 1 in model.experts.layers:
                 arrays[EXPERTS] = self.routing.rows(self._last_part - 1, rows)
             bound = self._bind(self._graphs[-1], arrays | self._adapters.inputs(self._last_part + 1, masks))
             self._heads[key] = bound, arrays, masks
         return self._heads[key]
+
+    def _memory_of_head(self, rows: int) -> dict[str, Floats]:
+        """[1, R, width] by the names of tensors. Memory that is too small is replaced, and what is bound to it dropped:
+        a row of logits takes half a megabyte."""
+        if not self._head_rows or len(self._head_rows[LOGITS][0]) < rows:
+            self._heads.clear()
+            room = 1 << (rows - 1).bit_length()
+            widths = self._head_widths().items()
+            self._head_rows = {name: np.zeros((1, room, width), np.float32) for name, width in widths}
+        return {name: array[:, :rows] for name, array in self._head_rows.items()}
+
+    def _head_widths(self) -> dict[str, int]:
+        model = self._manifest.model
+        recurrent = model.recurrence_of(model.layers - 1)
+        attended = model.heads_of(model.attention_of(model.layers - 1)).query_width
+        given = recurrent.value_width if recurrent else attended
+        return {
+            "hidden_in": model.stream_width,
+            ATTENDED: attended,
+            OUT: given,
+            GATE_IN: given,
+            LAYER_INPUTS: model.layers * model.layer_inputs,
+            LOGITS: self._manifest.row_outputs,
+        }
 
     def _bind(self, graph: GraphSpec, arrays: Mapping[str, Array]) -> Binding:
         inputs, outputs = (

@@ -67,6 +67,18 @@ def test_a_step_is_timed_by_part(bundles: Bundles) -> None:
     assert all(seconds > 0 for seconds in runtime.part_seconds.values())
 
 
+def test_logits_of_any_number_of_rows_lie_in_one_memory(bundles: Bundles) -> None:
+    runtime = open_segments(bundles("segments"))
+    expected = run(runtime, segment("a", PROMPT, 0, (4, 2, 9), 40), keep=False)
+    memory = set()
+    for wanted in (8, 3, 8, 1):
+        plan = StepPlan(StepShape(40, 64), (segment("a", PROMPT, 0, (4, 2, 9), wanted),))
+        logits = runtime.run(pack(plan, 16)).codes
+        np.testing.assert_allclose(logits, expected[-wanted:], rtol=1e-5, atol=1e-5)
+        memory.add(logits.ctypes.data)
+    assert len(memory) == 1
+
+
 @pytest.mark.parametrize("first", [1, 15, 16, 17, 39])
 def test_a_prompt_in_two_steps_is_the_prompt_in_one(bundles: Bundles, first: int) -> None:
     runtime = open_segments(bundles("segments"))

@@ -61,6 +61,15 @@ def test_a_sequence_goes_on_in_its_own_cache(caches: Caches) -> None:
     assert tokens_of(first, 6) == [1, 2, 3, 4, 5, 6]
 
 
+def test_a_cache_that_is_not_in_the_step_is_bound_to_nothing(caches: Caches) -> None:
+    (first,) = run(caches, ((3, 1), 0, (1, 2, 3, 4, 5)))
+    first.bound_at((1, 1), lambda _: None)
+    run(caches, ((3, 1), 5, (6,)))
+    assert first.bound
+    run(caches, ((8,), 0, (7,)))
+    assert not first.bound
+
+
 def test_a_shared_block_is_copied_while_its_owner_goes_on(caches: Caches) -> None:
     (owner,) = run(caches, ((3, 1), 0, (1, 2, 3, 4, 5)))
     owner_again, sharer = run(caches, ((3, 1), 5, (6,)), ((3, 7), 4, (9, 9)))
