@@ -1,7 +1,9 @@
 """Tiny random checkpoints of models that read images, made with transformers."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -48,13 +50,15 @@ IDEFICS_TEMPLATE = (
 )
 
 
-def write_idefics3(folder: Path, family: str = "SmolVLM") -> Any:
-    """A model of a few thousand weights and its folder; the model is given back, as it reads its folder."""
+def write_idefics3(folder: Path, family: str = "SmolVLM", **changes: Any) -> Any:
+    """A model of a few thousand weights and its folder; the model is given back, as it reads its folder.
+
+    changes: of its encoder."""
     tokenizer = byte_tokenizer()
     tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in IDEFICS_TOKENS])
     config = getattr(transformers, f"{family}Config")(
         text_config={"model_type": "llama", **TEXT},
-        vision_config=VISION,
+        vision_config=VISION | changes,
         scale_factor=SHUFFLE,
         image_token_id=tokenizer.token_to_id("<image>"),
         eos_token_id=258,
@@ -195,13 +199,16 @@ GEMMA_TEXT = {
 }
 
 
-def write_gemma3(folder: Path, _: str = "", **changes: Any) -> Any:
-    """The same of a model whose images are one tile of 16 rows that see each other. changes: of its text model."""
+def write_gemma3(folder: Path, _: str = "", encoder: Mapping[str, Any] = MappingProxyType({}), **changes: Any) -> Any:
+    """The same of a model whose images are one tile of 16 rows that see each other.
+
+    encoder: changes of its encoder, changes: of its text model."""
     tokenizer = byte_tokenizer()
     tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in GEMMA_TOKENS])
+    tower = {**VISION, "model_type": "siglip_vision_model", "patch_size": 4, "vision_use_head": False}
     config = transformers.Gemma3Config(
         text_config={**TEXT, **GEMMA_TEXT, **changes},
-        vision_config={**VISION, "model_type": "siglip_vision_model", "patch_size": 4, "vision_use_head": False},
+        vision_config={**tower, **encoder},
         mm_tokens_per_image=GEMMA_ROWS,
         image_token_index=tokenizer.token_to_id("<image_soft_token>"),
         boi_token_index=tokenizer.token_to_id("<start_of_image>"),

@@ -12,19 +12,35 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
+import torch
+from gguf import GGMLQuantizationType, GGUFReader
+from gguf.quants import dequantize, quantize
+from msgspec.structs import replace
+from numpy.typing import NDArray
 from safetensors.numpy import load_file, save_file
 
 from engine.bundle.manifest import Manifest, load_manifest
+from engine.bundle.vision import VisionSpec
 from engine.compile.arguments import CompileArguments, Quant
 from engine.compile.check.parity import bundle_logits
 from engine.compile.pipeline import compile_bundle
 from engine.compile.progress import SilentProgress
+from tests.engine.vision.judges import rows_differ
 from tests.real.conftest import fetched
 from tests.vision_facts import GEMMA_ROWS
-from tests.vision_models import with_published_names, write_gemma3, write_idefics3, write_internvl, write_qwen_vl
+from tests.vision_models import (
+    QWEN_PROCESSOR,
+    with_published_names,
+    write_gemma3,
+    write_idefics3,
+    write_internvl,
+    write_qwen_vl,
+)
 from tools.real_models.fetch import RealModels
 
+Floats = NDArray[np.float32]
 CONVERTING = Path(__file__).with_name("converting.py")
+ALWAYS_HALVES = "input_projection_weight"  # Gemma's, in any file
 INTERNVL = partial(write_internvl, num_hidden_layers=4)  # the converter counts its connector among the layers
 # Windows of Qwen2.5-VL are 8 patches of 14 pixels wide, which files do not say.
 MODELS: dict[str, tuple[Callable[..., Any], str]] = {
@@ -40,28 +56,44 @@ MODELS: dict[str, tuple[Callable[..., Any], str]] = {
 }
 
 
+Files = Callable[[Path, str, str], Path]
+
+
+@pytest.fixture
+def converted(real_models: RealModels, tmp_path: Path) -> Files:
+    """Makes two files of a folder: text in float32, images in a type of storage; the first of them."""
+    source = fetched(real_models, "llama-cpp")
+
+    def convert(folder: Path, kind: str, storage: str) -> Path:
+        with_merges(folder)
+        if kind == "Gemma3":
+            with_published_names(folder)
+        wanted = as_the_converter_wants_it(folder, tmp_path / "wanted")
+        files = tmp_path / "files"
+        files.mkdir()
+        of_text = ("--no-mtp",) if kind.startswith("Qwen3_5") else ()  # the tiny one has no layers that guess
+        for options in ((*of_text, "--outtype", "f32"), ("--mmproj", "--outtype", storage)):
+            file = files / ("mmproj-model.gguf" if "--mmproj" in options else "model.gguf")
+            asked = [*options, "--outfile", str(file), str(wanted)]
+            done = subprocess.run(
+                [sys.executable, str(CONVERTING), str(source), *asked], capture_output=True, text=True, check=False
+            )
+            assert done.returncode == 0, done.stderr[-2000:]
+        return files / "model.gguf"
+
+    return convert
+
+
 @pytest.mark.parametrize("name", MODELS)
-def test_two_files_make_the_bundle_of_the_folder(name: str, tmp_path: Path, real_models: RealModels) -> None:
+def test_two_files_make_the_bundle_of_the_folder(name: str, tmp_path: Path, converted: Files) -> None:
     """What a file does not say, bounds of pixels and of tiles, is as the models were published."""
     write, kind = MODELS[name]
     folder = tmp_path / "folder"
     write(folder, kind)
-    with_merges(folder)
     if kind == "Gemma3":
-        with_published_names(folder)
-        with_halves(folder)
-    wanted = as_the_converter_wants_it(folder, tmp_path / "wanted")
-    files = tmp_path / "files"
-    files.mkdir()
-    source = fetched(real_models, "llama-cpp")
-    of_text = ("--no-mtp",) if kind.startswith("Qwen3_5") else ()  # the tiny one has no layers that guess
-    for options, file in ((of_text, "model.gguf"), (("--mmproj",), "mmproj-model.gguf")):
-        asked = [*options, "--outtype", "f32", "--outfile", str(files / file), str(wanted)]
-        done = subprocess.run(
-            [sys.executable, str(CONVERTING), str(source), *asked], capture_output=True, text=True, check=False
-        )
-        assert done.returncode == 0, done.stderr[-2000:]
-    expected, found = compiled(folder, tmp_path / "expected"), compiled(files / "model.gguf", tmp_path / "found")
+        change_tensors(folder, lambda name, value: as_halves(value) if name.endswith(ALWAYS_HALVES) else value)
+    model = converted(folder, kind, "f32")
+    expected, found = compiled(folder, tmp_path / "expected"), compiled(model, tmp_path / "found")
     for file in ("vision.onnx", "vision.data"):
         assert (found[0] / file).read_bytes() == (expected[0] / file).read_bytes()
     assert without_bounds(found[1]) == without_bounds(expected[1])
@@ -69,6 +101,58 @@ def test_two_files_make_the_bundle_of_the_folder(name: str, tmp_path: Path, real
     logits = [bundle_logits(*each, [text], rows=24) for each in (found, expected)]
     # Files of Qwen3.5 have norms plus one and decays as powers, which rounds.
     assert np.abs(logits[0] - logits[1]).max() <= (1e-4 if kind.startswith("Qwen3_5") else 0)
+
+
+def as_halves(value: Floats) -> Floats:
+    return value.astype(np.float16).astype(np.float32)
+
+
+def as_brain_floats(value: Floats) -> Floats:
+    return torch.tensor(value).to(torch.bfloat16).float().numpy()
+
+
+def as_codes(value: Floats) -> Floats:
+    """Blocks of 32 codes of 8 bits; what is no whole number of blocks wide is stored as halves."""
+    if value.shape[-1] % 32:
+        return as_halves(value)
+    return dequantize(quantize(value, GGMLQuantizationType.Q8_0), GGMLQuantizationType.Q8_0)
+
+
+STORAGES = {"f16": as_halves, "bf16": as_brain_floats, "q8_0": as_codes}
+
+
+@pytest.mark.parametrize("storage", STORAGES)
+@pytest.mark.parametrize("name", [name for name in MODELS if name != "Qwen3.5 with experts"])  # has Qwen3.5's encoder
+def test_rows_of_encoders_stored_in_fewer_bits(name: str, storage: str, tmp_path: Path, converted: Files) -> None:
+    """transformers' within 1e-4, by an encoder whose matrices are those that the file can hold."""
+    write, kind = MODELS[name]
+    widths = {"hidden_size": 64, "intermediate_size": 96}
+    folder = tmp_path / "folder"
+    model = write(folder, kind, **{"encoder": widths} if kind == "Gemma3" else widths)
+    rounded = STORAGES[storage]
+    change_tensors(folder, lambda name, value: rounded(value) if is_stored_so(name, value) else value)
+    change_tensors(folder, lambda name, value: as_halves(value) if name.endswith(ALWAYS_HALVES) else value)
+    model = type(model).from_pretrained(folder, dtype=torch.float32).eval()
+    found, manifest = compiled(converted(folder, kind, storage), tmp_path / "found")
+    stored = {
+        str(tensor.tensor_type.name).lower() for tensor in GGUFReader(tmp_path / "files/mmproj-model.gguf").tensors
+    }
+    assert storage in stored
+    assert manifest.vision is not None
+    assert rows_differ(model, found, bounded(manifest.vision)) < 1e-4
+
+
+def is_stored_so(name: str, value: Floats) -> bool:
+    """Whether it is a matrix of the encoder."""
+    return value.ndim > 1 and any(part in name for part in ("vision", "visual", "connector", "projector"))
+
+
+def bounded(spec: VisionSpec) -> VisionSpec:
+    """With the tiny models' own bounds of pixels."""
+    if spec.native is None:
+        return spec
+    least, most = QWEN_PROCESSOR["size"].values()
+    return replace(spec, native=replace(spec.native, least_pixels=least, most_pixels=most))
 
 
 def with_merges(folder: Path) -> None:
@@ -91,13 +175,10 @@ def with_every_token(folder: Path, count: int) -> None:
     path.write_text(json.dumps(tokenizer))
 
 
-def with_halves(folder: Path) -> None:
-    """The matrix that the converter always writes in half precision, in numbers of it."""
+def change_tensors(folder: Path, change: Callable[[str, Floats], Floats]) -> None:
     tensors = load_file(folder / "model.safetensors")
-    for name in tensors:
-        if name.endswith("input_projection_weight"):
-            tensors[name] = tensors[name].astype(np.float16).astype(np.float32)
-    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+    changed = {name: change(name, value) for name, value in tensors.items()}
+    save_file(changed, folder / "model.safetensors", {"format": "pt"})
 
 
 def as_the_converter_wants_it(folder: Path, output: Path) -> Path:

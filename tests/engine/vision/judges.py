@@ -2,10 +2,12 @@
 
 import base64
 from io import BytesIO
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from PIL import Image
 from transformers.models.gemma3.image_processing_pil_gemma3 import Gemma3ImageProcessorPil
 from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import GotOcr2ImageProcessorPil
@@ -13,6 +15,13 @@ from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLIm
 from transformers.models.smolvlm.image_processing_pil_smolvlm import SmolVLMImageProcessorPil
 from transformers.models.smolvlm.processing_smolvlm import get_image_prompt_string
 
+from engine.bundle.manifest import load_manifest
+from engine.bundle.vision import VisionSpec
+from engine.request import PromptImage
+from engine.runtime.sessions import cpu_provider
+from engine.runtime.vision import VisionGraph
+from engine.vision.pictures import tiles_of
+from engine.vision.question import Picture
 from tests.vision_facts import SIDE, TOKENS
 from tests.vision_models import GEMMA_PROCESSOR, INTERN_PROCESSOR, QWEN_PROCESSOR
 
@@ -21,6 +30,10 @@ def picture(width: int, height: int, seed: int) -> Image.Image:
     """A smooth random image: what is resized differently looks different."""
     small = np.random.default_rng(seed).integers(0, 256, (5, 7, 3)).astype(np.uint8)
     return Image.fromarray(small).resize((width, height), Image.Resampling.BICUBIC)
+
+
+# One of each shape: small, tall, wide, of a strange side.
+SHAPES = [picture(*each) for each in ((100, 60, 1), (20, 30, 2), (64, 200, 3), (8, 300, 4), (130, 125, 5))]
 
 
 def saved(image: Image.Image, kind: str = "PNG", **options: object) -> bytes:
@@ -89,10 +102,42 @@ def _smolvlm_given(images: list[Image.Image]) -> dict[str, torch.Tensor]:
     return {"pixel_values": torch.tensor(np.stack(pixels))[None]} if pixels else {}
 
 
-def qwen_given(images: list[Image.Image]) -> dict[str, torch.Tensor]:
+def qwen_given(images: list[Image.Image], patch: int = 4) -> dict[str, torch.Tensor]:
     """Patches of all images, and the grid of each."""
-    found = qwen_processor()(images, return_tensors="np") if images else {}
+    found = qwen_processor(patch_size=patch)(images, return_tensors="np") if images else {}
     return {name: torch.tensor(values) for name, values in found.items()}
+
+
+def rows_differ(model: Any, folder: Path, spec: VisionSpec) -> float:
+    """The largest difference of a number of images' rows from transformers'. spec: how they are cut."""
+    manifest = load_manifest(folder)
+    assert manifest.vision is not None
+    graph = VisionGraph(folder, manifest, manifest.vision, cpu_provider(1))
+    if is_native(model):
+        return max(_native_rows_differ(model, graph, spec, image) for image in SHAPES)
+    image = SHAPES[0].resize((SIDE, SIDE))
+    pixels = np.asarray(image).transpose(2, 0, 1).tobytes()
+    rows = np.frombuffer(graph.rows(PromptImage(0, 4, b"", pixels)), np.float32)
+    values = smolvlm_processor(do_image_splitting=False, do_resize=False)([[image]])["pixel_values"]
+    shown = torch.tensor(np.asarray(values))
+    with torch.no_grad():
+        found = model.get_image_features(shown[0] if model.config.model_type in OF_TILES else shown)
+    return _farthest(rows, found.pooler_output[0])
+
+
+def _native_rows_differ(model: Any, graph: VisionGraph, spec: VisionSpec, image: Image.Image) -> float:
+    """With whatever stands behind the rows for the first layers of the text."""
+    tiles = tiles_of(Picture(saved(image)), spec)
+    grid = (tiles.rows, tiles.columns)
+    rows = np.frombuffer(graph.rows(PromptImage(0, grid[0] * grid[1], b"", tiles.tiles[0], grid=grid)), np.float32)
+    with torch.no_grad():
+        found = model.get_image_features(**qwen_given([image], model.config.vision_config.patch_size))
+    deep = [each[0] for each in getattr(found, "deepstack_features", ())]
+    return _farthest(rows, torch.cat([found.pooler_output[0], *deep], dim=-1))
+
+
+def _farthest(rows: NDArray[np.float32], wanted: torch.Tensor) -> float:
+    return float(np.abs(rows.reshape(wanted.shape) - wanted.numpy()).max())
 
 
 def is_native(model: Any) -> bool:

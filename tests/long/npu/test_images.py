@@ -18,7 +18,7 @@ from tests.engine.vision.judges import greedy, picture
 from tests.genie.seeing import answers, prompt_of
 from tests.live import serving
 from tests.long.npu.layouts import EMULATED
-from tests.vision_models import write_gemma3, write_idefics3, write_qwen_vl
+from tests.vision_models import write_gemma3, write_idefics3, write_internvl, write_qwen_vl
 from tools.demo_vision.exam import MODEL, asked, held_out
 
 QUESTIONS = 4  # a description, a count, a colour, a shape
@@ -55,13 +55,14 @@ def test_without_its_manifest_it_is_a_folder_of_geniex(bundle: Path, expected: l
         assert asked(server.url, *held_out(0)) == expected[0]
 
 
-WRITERS: dict[str, Any] = {"SmolVLM": write_idefics3, "Gemma3": write_gemma3}
+WRITERS: dict[str, Any] = {"SmolVLM": write_idefics3, "Idefics3": write_idefics3, "Gemma3": write_gemma3}
+WRITERS["qwen3"] = write_internvl  # InternVL3.5
 
 
 @pytest.mark.parametrize(
     ("family", "quant"),
-    [(family, Quant.FP16) for family in ("Qwen3VL", "Qwen2_5_VL", "SmolVLM", "Gemma3")]
-    + [(family, Quant.W8A16) for family in ("SmolVLM", "Gemma3")],
+    [(family, Quant.FP16) for family in ("Qwen3VL", "Qwen2_5_VL", "SmolVLM", "Idefics3", "qwen3", "Gemma3")]
+    + [(family, Quant.W8A16) for family in ("SmolVLM", "qwen3", "Gemma3")],
 )
 def test_rows_of_an_image_turn_go_deep_and_see_each_other(family: str, quant: Quant, tmp_path: Path) -> None:
     """Tokens of transformers, of questions that share steps; SmolVLM has tiles, Gemma 3 rows that see both ways, also

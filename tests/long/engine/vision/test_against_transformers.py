@@ -7,10 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import pytest_asyncio
-import torch
 
 from engine.bundle.manifest import load_manifest
 from engine.bundle.vision import VisionSpec
@@ -20,30 +18,16 @@ from engine.compile.pipeline import compile_bundle
 from engine.compile.progress import SilentProgress
 from engine.config import BLOCK_SIZE, EngineConfig
 from engine.errors import InvalidRequest
-from engine.request import ImagePrompt, PromptImage, Request, SamplingParams
+from engine.request import ImagePrompt, Request, SamplingParams
 from engine.runtime.interface import Logits, PackedBatch
-from engine.runtime.sessions import cpu_provider
-from engine.runtime.vision import VisionGraph
-from engine.vision.pictures import tiles_of
-from engine.vision.question import Picture
 from engine.worker.assembly import assemble
 from tests.engine.client.client_stage import KILL
-from tests.engine.vision.judges import (
-    OF_TILES,
-    data_url,
-    greedy,
-    is_native,
-    picture,
-    qwen_given,
-    saved,
-    smolvlm_processor,
-)
+from tests.engine.vision.judges import SHAPES, data_url, greedy, rows_differ
 from tests.genie.seeing import prompt_of
-from tests.vision_facts import SIDE
 from tests.vision_models import QWEN_FORMS, write_gemma3, write_idefics3, write_internvl, write_qwen_vl
 
 TOKENS = 10
-PICTURES = [picture(100, 60, 1), picture(20, 30, 2), picture(64, 200, 3)]
+PICTURES = SHAPES[:3]
 
 
 @pytest.fixture(scope="module", params=["SmolVLM", "Idefics3", *QWEN_FORMS, "qwen2", "qwen3", "Gemma3"])
@@ -97,32 +81,7 @@ def test_rows_of_a_tile(made: tuple[Any, Path]) -> None:
     model, folder = made
     manifest = load_manifest(folder)
     assert manifest.vision is not None
-    graph = VisionGraph(folder, manifest, manifest.vision, cpu_provider(1))
-    if is_native(model):
-        check_native_rows(model, graph, manifest.vision)
-        return
-    image = PICTURES[0].resize((SIDE, SIDE))
-    pixels = np.asarray(image).transpose(2, 0, 1).tobytes()
-    rows = np.frombuffer(graph.rows(PromptImage(0, 4, b"", pixels)), np.float32)
-    values = smolvlm_processor(do_image_splitting=False, do_resize=False)([[image]])["pixel_values"]
-    with torch.no_grad():
-        shown = torch.tensor(np.asarray(values))
-        shown = shown[0] if model.config.model_type in OF_TILES else shown
-        expected = model.get_image_features(shown).pooler_output[0].numpy()
-    assert np.abs(rows.reshape(expected.shape) - expected).max() < 1e-4
-
-
-def check_native_rows(model: Any, graph: VisionGraph, spec: VisionSpec) -> None:
-    """Every size, and whatever stands behind the rows for the first layers of the text."""
-    for image in (*PICTURES, picture(8, 300, 4), picture(130, 125, 5)):
-        tiles = tiles_of(Picture(saved(image)), spec)
-        grid = (tiles.rows, tiles.columns)
-        rows = np.frombuffer(graph.rows(PromptImage(0, grid[0] * grid[1], b"", tiles.tiles[0], grid=grid)), np.float32)
-        with torch.no_grad():
-            found = model.get_image_features(**qwen_given([image]))
-        deep = [each[0] for each in getattr(found, "deepstack_features", ())]
-        expected = torch.cat([found.pooler_output[0], *deep], dim=-1).numpy()
-        assert np.abs(rows.reshape(expected.shape) - expected).max() < 1e-4
+    assert rows_differ(model, folder, manifest.vision) < 1e-4
 
 
 SHOWN = [(0,), (1,), (0, 1), (2, 0)]
