@@ -1,63 +1,12 @@
-"""Files of whisper.cpp made of a Whisper's tensors, as its converters write them."""
+"""The tiny Whisper of random weights as a file of whisper.cpp."""
 
-import struct
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-import gguf
-import numpy as np
-from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
-from numpy.typing import NDArray
+from gguf.constants import GGMLQuantizationType
 
-from engine.speech.log_mel import filters
 from tests.tiny_whisper import SIZES, SPOKEN, VOCAB, network
-
-MAGIC = 0x67676D6C
-F32, F16 = GGMLQuantizationType.F32, GGMLQuantizationType.F16
-NAMES = {
-    "self_attn.q_proj": "attn.query",
-    "self_attn.k_proj": "attn.key",
-    "self_attn.v_proj": "attn.value",
-    "self_attn.out_proj": "attn.out",
-    "self_attn_layer_norm": "attn_ln",
-    "encoder_attn.q_proj": "cross_attn.query",
-    "encoder_attn.k_proj": "cross_attn.key",
-    "encoder_attn.v_proj": "cross_attn.value",
-    "encoder_attn.out_proj": "cross_attn.out",
-    "encoder_attn_layer_norm": "cross_attn_ln",
-    "fc1": "mlp.0",
-    "fc2": "mlp.2",
-    "final_layer_norm": "mlp_ln",
-    "layer_norm": "ln",
-    "embed_tokens": "token_embedding",
-}
-Floats = NDArray[np.float32]
-
-
-def write_ggml(
-    path: Path,
-    config: Mapping[str, Any],
-    words: Sequence[bytes],
-    tensors: Iterable[tuple[str, Floats]],
-    kind: GGMLQuantizationType = F32,
-) -> Path:
-    """config: sizes as transformers names them. words: by id. tensors: under transformers' names. kind: of matrices."""
-    sizes = [
-        *(config[name] for name in ("vocab_size", "max_source_positions", "d_model")),
-        *(config[name] for name in ("encoder_attention_heads", "encoder_layers", "max_target_positions", "d_model")),
-        *(config[name] for name in ("decoder_attention_heads", "decoder_layers", "num_mel_bins")),
-        int(kind),
-    ]
-    bands = filters(config["num_mel_bins"]).astype("<f4")
-    with path.open("wb") as file:
-        file.write(struct.pack("<I11i", MAGIC, *sizes) + struct.pack("<2i", *bands.shape) + bands.tobytes())
-        file.write(struct.pack("<i", len(words)))
-        for word in words:
-            file.write(struct.pack("<I", len(word)) + word)
-        for name, value in tensors:
-            file.write(_tensor(_renamed(name), value, kind))
-    return path
+from tools.speech.ggml import F32, write_ggml
 
 
 def write_tiny_ggml(
@@ -66,27 +15,3 @@ def write_tiny_ggml(
     """The tiny one of random weights."""
     state = {f"model.{name}": value.detach().numpy() for name, value in network().model.state_dict().items()}
     return write_ggml(path, SIZES | {"vocab_size": vocab}, words, state.items(), kind)
-
-
-def _tensor(name: str, value: Floats, kind: GGMLQuantizationType) -> bytes:
-    """Vectors, positions and what a convolution is not multiplied with stay float32; its matrices are never blocks."""
-    if name.startswith("encoder.conv"):
-        value = value[:, None] if name.endswith("bias") else value
-        kind = F16 if kind not in (F32, F16) else kind
-    is_plain = value.ndim < 2 or "positional" in name or name.endswith("bias")
-    stored = F32 if is_plain or value.shape[-1] % GGML_QUANT_SIZES[kind][0] else kind
-    content = gguf.quantize(value, stored)
-    head = struct.pack("<3i", value.ndim, len(name), int(stored))
-    return head + struct.pack(f"<{value.ndim}i", *value.shape[::-1]) + name.encode() + content.tobytes()
-
-
-def _renamed(name: str) -> str:
-    half, _, rest = name.removeprefix("model.").partition(".")
-    if rest.startswith("embed_positions"):
-        return f"{half}.positional_embedding"
-    if rest.startswith("layers."):
-        _, layer, inside = rest.split(".", 2)
-        module, _, part = inside.rpartition(".")
-        return f"{half}.blocks.{layer}.{NAMES[module]}.{part}"
-    module, _, part = rest.rpartition(".")
-    return f"{half}.{'ln_post' if (half, module) == ('encoder', 'layer_norm') else NAMES.get(module, module)}.{part}"

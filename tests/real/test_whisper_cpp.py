@@ -11,18 +11,15 @@ from engine.bundle.manifest import Manifest, load_manifest
 from engine.compile.arguments import CompileArguments, Quant
 from engine.compile.pipeline import compile_bundle
 from engine.compile.progress import SilentProgress
-from engine.compile.sources.speech.source import KEY_BIAS, open_speech
 from engine.speech.audio_helper import decoded
 from engine.speech.special_tokens import joined
 from tests.clients.environments import run_client
-from tests.ggml_whisper import F16, write_ggml
 from tests.live import serving
 from tests.real.conftest import fetched
 from tests.real.test_speech import MODEL, SAID, SOUNDS
 from tools.real_models.fetch import RealModels
+from tools.speech.ggml import bytes_of_letters, words_of, write_published
 from tools.speech.report import wrong_words
-
-ORDINARY = 50_257  # tokens that are words
 
 
 @pytest.fixture(scope="module")
@@ -32,49 +29,18 @@ def folder(real_models: RealModels) -> Path:
 
 
 @pytest.fixture(scope="module")
-def words(folder: Path) -> list[bytes]:
-    """By id; as published they are spelled in letters of GPT-2's."""
-    spelled = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))["model"]["vocab"]
-    letters = bytes_of_letters()
-    by_id = {number: bytes(map(letters.__getitem__, word)) for word, number in spelled.items() if number < ORDINARY}
-    return [by_id[number] for number in range(ORDINARY)]
-
-
-def bytes_of_letters() -> dict[str, int]:
-    """How GPT-2 spells bytes."""
-    visible = {*range(33, 127), *range(161, 173), *range(174, 256)}
-    others = (byte for byte in range(256) if byte not in visible)
-    return {chr(byte): byte for byte in visible} | {chr(256 + n): byte for n, byte in enumerate(others)}
-
-
-@pytest.fixture(scope="module")
-def file(folder: Path, words: list[bytes], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def file(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The same for whisper.cpp."""
-    with open_speech(folder) as source:
-        network, names = source.network, source.checkpoint.unused()
-        spec = network.decoder.spec
-        config = {
-            "vocab_size": spec.vocab,
-            "max_source_positions": network.positions,
-            "d_model": spec.hidden,
-            "encoder_attention_heads": network.encoder_heads,
-            "encoder_layers": network.encoder_layers,
-            "max_target_positions": network.decoder.max_position,
-            "decoder_attention_heads": spec.heads,
-            "decoder_layers": spec.layers,
-            "num_mel_bins": network.mels,
-        }
-        stored = [name for name in names if not name.endswith(KEY_BIAS)]
-        tensors = [(name, source.checkpoint.tensor(name, source.checkpoint.shape(name))) for name in stored]
-    return write_ggml(tmp_path_factory.mktemp("ggml") / "ggml-base.bin", config, words, tensors, F16)
+    return write_published(folder, tmp_path_factory.mktemp("ggml") / "ggml-base.bin")
 
 
-def test_pairs_that_are_joined_are_those_that_were_published(folder: Path, words: list[bytes]) -> None:
+def test_pairs_that_are_joined_are_those_that_were_published(folder: Path) -> None:
     """In their order; the folder's own list lacks the first one."""
-    merges = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))["model"]["merges"]
+    model = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))["model"]
+    merges = model["merges"]
     published = [tuple(merge.split(" ")) if isinstance(merge, str) else tuple(merge) for merge in merges]
     letters = bytes_of_letters()
-    found = joined(words)
+    found = joined(words_of(model["vocab"]))
     assert found[0] == (b" ", b"t")
     assert found[1:] == [tuple(bytes(map(letters.__getitem__, part)) for part in merge) for merge in published]
 

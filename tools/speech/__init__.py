@@ -1,1 +1,1 @@
-"""A published Whisper as served beside faster-whisper, on speech that espeak-ng and flite make."""
+"""A published Whisper as served beside faster-whisper and whisper.cpp, on speech of programs and of a person."""

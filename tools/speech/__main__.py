@@ -1,8 +1,8 @@
-"""hexserve beside faster-whisper on the published Whisper base: `python -m tools.speech [--folder build/speech]`.
+"""hexserve beside faster-whisper and whisper.cpp on the published Whisper base: `python -m tools.speech`.
 
-Both have it in int8 with the same threads, read greedily, rise in temperature alike, and get the same recordings in
-turns: each alone, then four at once. Needs espeak-ng, flite and an installed `hexserve[dev]`. Ends with 1 when
-something failed or a bar is missed.
+All have it in 8 bits with the same threads, read greedily (a beam of one), rise in temperature alike, and get the same
+recordings in turns: each alone, then four at once (not whisper.cpp). Needs espeak-ng, flite, apt-get and an installed
+`hexserve[dev]`. Ends with 1 when something failed or a bar is missed.
 """
 
 import argparse
@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 import venv
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -20,21 +20,28 @@ from functools import partial
 from pathlib import Path
 
 import httpx
+import numpy as np
+from gguf import GGMLQuantizationType
 
 from engine.processes import module_command
+from engine.speech.audio_helper import decoded
 from server.commands.own_server import ServerFailed, free_port, running_child, serve_command
 from tools.packages import install
 from tools.real_models.fetch import FetchFailed, RealModels, default_folder
+from tools.speech.fidelity import divergence_of
+from tools.speech.ggml import write_published
+from tools.speech.people import recordings_of_people
 from tools.speech.recordings import NoVoice, ReadAloud, recordings
-from tools.speech.report import MISSED, Listener, table, wrong_words
+from tools.speech.report import MISSED, Listener, Sound, table, wrong_words
 
-RIVAL = "faster-whisper==1.2.1"
+BASELINES = {"faster-whisper": ("faster-whisper==1.2.1",), "whisper.cpp": ("pywhispercpp==1.5.1", "numpy==2.4.6")}
 AT_ONCE, TIMEOUT_S = 4, 3600
-Ask = Callable[[Sequence[ReadAloud]], tuple[list[str], float]]
+MODEL = "whisper-base"
+Ask = Callable[[Sequence[Path]], tuple[list[str], float]]
 
 
-class NoRival(Exception):
-    """faster-whisper cannot be installed or has ended."""
+class NoBaseline(Exception):
+    """It cannot be installed or has ended."""
 
 
 @dataclass(slots=True)
@@ -45,9 +52,16 @@ class Rounds:
     alone: list[float] = field(default_factory=list)
     together: list[float] = field(default_factory=list)
 
-    def side(self, said: Sequence[ReadAloud]) -> Listener:
+    def note(self, answer: tuple[list[str], float]) -> None:
+        """Of all recordings, one by one."""
+        self.texts = self.texts or answer[0]
+        self.alone.append(answer[1])
+
+    def side(self, groups: Mapping[str, Sequence[ReadAloud]]) -> Listener:
         """What is reported."""
-        errors = sum(wrong_words(each.text, text)[0] for each, text in zip(said, self.texts, strict=True))
+        texts = iter(self.texts)
+        pairs = [[(each.text, next(texts)) for each in said] for said in groups.values()]
+        errors = [sum(wrong_words(*pair)[0] for pair in each) for each in pairs]
         return Listener(errors, self.alone, self.together)
 
 
@@ -60,7 +74,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=3)
     try:
         print(told := measured(parser.parse_args()))
-    except (NoVoice, NoRival, FetchFailed, ServerFailed) as error:
+    except (NoVoice, NoBaseline, FetchFailed, ServerFailed) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     return int(MISSED in told)
@@ -68,28 +82,52 @@ def main() -> int:
 
 def measured(options: argparse.Namespace) -> str:
     """The table."""
-    said = recordings(options.folder / "recordings")
-    model = options.model or RealModels(default_folder()).fetch("whisper-base")
-    bundle = options.folder / "bundle"
-    if not bundle.exists():
-        compiled = [*module_command("server", "compile"), str(model), "-o", str(bundle), "--quant", "int8"]
-        subprocess.run(compiled, check=True)
-    python, own, other = _environment(options.folder / "faster-whisper"), Rounds(), Rounds()
-    together = said[-3:] + said[:1]
+    models = default_folder()
+    groups = {"programs": recordings(options.folder / "recordings"), "a person": recordings_of_people(models)}
+    said = [each for group in groups.values() for each in group]
+    model = options.model or RealModels(models).fetch(MODEL)
+    bundle, floats = (_compiled(model, options.folder, quant) for quant in ("int8", "fp32"))
+    ggml = options.folder / "ggml.bin"
+    if not ggml.exists():
+        write_published(model, ggml, GGMLQuantizationType.Q8_0)
+    samples = _as_samples(said, options.folder / "samples")
+    together = groups["programs"][-3:] + said[:1]
+    own, other, third = Rounds(), Rounds(), Rounds()
     with ExitStack() as stack:
         ours = stack.enter_context(_hexserve(bundle, options.threads))
-        lone = stack.enter_context(_rival(python, model, options.threads, 1))
+        baseline = partial(_baseline, options.folder)
+        lone = stack.enter_context(baseline("faster-whisper", model, options.threads, 1))
         # Its own way to several at once: a worker for each core.
-        several = stack.enter_context(_rival(python, model, 1, options.threads))
+        several = stack.enter_context(baseline("faster-whisper", model, 1, options.threads))
+        cpp = stack.enter_context(baseline("whisper.cpp", ggml, options.threads, 1))
         for _ in range(options.rounds):
-            for figures, one_by_one, at_once in ((own, ours(1), ours(AT_ONCE)), (other, lone, several)):
-                texts, seconds = one_by_one(said)
-                figures.texts = figures.texts or texts
-                figures.alone.append(seconds)
-                figures.together.append(at_once(together)[1])
-    words = sum(wrong_words(each.text, "")[1] for each in said)
+            own.note(ours(1)([each.path for each in said]))
+            own.together.append(ours(AT_ONCE)([each.path for each in together])[1])
+            other.note(lone([each.path for each in said]))
+            other.together.append(several([each.path for each in together])[1])
+            third.note(cpp(samples))
+    words = {name: sum(wrong_words(each.text, "")[1] for each in group) for name, group in groups.items()}
     lengths = [sum(each.seconds for each in listed) for listed in (said, together)]
-    return table(own.side(said), other.side(said), words, *lengths)
+    lost = divergence_of(bundle, floats, groups["a person"], options.threads)
+    return table(own.side(groups), other.side(groups), third.side(groups), Sound(words, *lengths), lost)
+
+
+def _compiled(model: Path, folder: Path, quant: str) -> Path:
+    bundle = folder / f"bundle-{quant}"
+    if not bundle.exists():
+        asked = [*module_command("server", "compile"), str(model), "-o", str(bundle), "--quant", quant, "--name", MODEL]
+        subprocess.run(asked, check=True)
+    return bundle
+
+
+def _as_samples(said: Sequence[ReadAloud], folder: Path) -> list[Path]:
+    """For whom reads no files of other rates: 16,000 a second, float32."""
+    folder.mkdir(exist_ok=True)
+    files = [folder / f"{number}.npy" for number in range(len(said))]
+    for each, file in zip(said, files, strict=True):
+        heard = decoded(each.path.read_bytes(), each.seconds + 1)
+        np.save(file, np.frombuffer(heard, "<i2").astype(np.float32) / 32768)
+    return files
 
 
 @contextmanager
@@ -99,10 +137,10 @@ def _hexserve(bundle: Path, threads: int) -> Iterator[Callable[[int], Ask]]:
         yield lambda at_once: partial(_asked, child.address, at_once)
 
 
-def _asked(address: str, at_once: int, said: Sequence[ReadAloud]) -> tuple[list[str], float]:
-    def text(each: ReadAloud) -> str:
-        fields = {"model": "whisper-base", "response_format": "text", "language": "en"}
-        files = {"file": (each.path.name, each.path.read_bytes())}
+def _asked(address: str, at_once: int, said: Sequence[Path]) -> tuple[list[str], float]:
+    def text(path: Path) -> str:
+        fields = {"model": MODEL, "response_format": "text", "language": "en"}
+        files = {"file": (path.name, path.read_bytes())}
         answer = httpx.post(f"{address}/v1/audio/transcriptions", data=fields, files=files, timeout=TIMEOUT_S)
         return answer.raise_for_status().text
 
@@ -112,29 +150,30 @@ def _asked(address: str, at_once: int, said: Sequence[ReadAloud]) -> tuple[list[
 
 
 @contextmanager
-def _rival(python: Path, model: Path, threads: int, at_once: int) -> Iterator[Ask]:
-    script = Path(__file__).parent / "rival.py"
-    command = [str(python), str(script), str(model), str(threads), str(at_once)]
+def _baseline(folder: Path, name: str, model: Path, threads: int, at_once: int) -> Iterator[Ask]:
+    script, python = Path(__file__).parent / "baselines.py", _environment(folder / name, BASELINES[name])
+    command = [str(python), str(script), name, str(model), str(threads), str(at_once)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
         assert child.stdin is not None and child.stdout is not None
 
-        def ask(said: Sequence[ReadAloud]) -> tuple[list[str], float]:
-            print(json.dumps([str(each.path) for each in said]), file=child.stdin, flush=True)
-            if not (line := child.stdout.readline() if child.stdout else ""):
-                raise NoRival("faster-whisper has ended")
-            answer = json.loads(line)
-            return answer["texts"], answer["seconds"]
+        def ask(said: Sequence[Path]) -> tuple[list[str], float]:
+            print(json.dumps([str(path) for path in said]), file=child.stdin, flush=True)
+            for line in child.stdout or ():
+                if line.startswith('{"texts"'):  # libraries of baselines print too
+                    answer = json.loads(line)
+                    return answer["texts"], answer["seconds"]
+            raise NoBaseline(f"{name} has ended")
 
         yield ask
         child.stdin.close()
 
 
-def _environment(folder: Path) -> Path:
+def _environment(folder: Path, packages: Sequence[str]) -> Path:
     python = folder / ("Scripts/python.exe" if sys.platform == "win32" else "bin/python")
     if not (folder / "whole").exists():
         venv.create(folder, symlinks=sys.platform != "win32")
-        if (done := install(python, RIVAL)).returncode:
-            raise NoRival(f"{RIVAL} cannot be installed: {done.stderr.strip()}")
+        if (done := install(python, *packages)).returncode:
+            raise NoBaseline(f"{packages[0]} cannot be installed: {done.stderr.strip()}")
         (folder / "whole").touch()
     return python.absolute()
 

@@ -2,7 +2,8 @@
 
 import pytest
 
-from tools.speech.report import Listener, table, wrong_words
+from engine.compile.check.parity import Interval
+from tools.speech.report import Listener, Sound, table, wrong_words
 
 
 @pytest.mark.parametrize(
@@ -19,8 +20,15 @@ def test_wrong_words(said: str, written: str, wrong: int) -> None:
 
 
 def test_bars() -> None:
-    own, other = Listener(11, [5.0, 6.0], [10.0, 10.0]), Listener(10, [10.0, 10.0], [12.0, 12.0])
-    written = table(own, other, 100, 50.0, 100.0).splitlines()
-    assert written[2] == "| wrong words, % | 11.00 | 10.00 | +1.00 points | <= 0.5 | missed |"
-    assert written[3] == "| seconds for one of sound | 0.1100 | 0.2000 | 0.55 | <= 1.0 |  |"
-    assert written[4].endswith("| 1.20 | >= 1.5 | missed |")
+    """Of each group of recordings, and none of whisper.cpp."""
+    own = Listener([11, 10], [5.0, 6.0], [10.0, 10.0])
+    other, third = Listener([10, 10], [10.0, 10.0], [12.0, 12.0]), Listener([50, 0], [2.0])
+    said = Sound({"programs": 100, "a person": 200}, 50.0, 100.0)
+    written = table(own, other, third, said, Interval(0.01, 0.009, 0.011)).splitlines()
+    assert written[2:] == [
+        "| wrong words of programs, % | 11.00 | 10.00 | 50.00 | +1.00 points | <= 0.5 | missed |",
+        "| wrong words of a person, % | 5.00 | 5.00 | 0.00 | +0.00 points | <= 0.5 |  |",
+        "| seconds for one of sound | 0.1100 | 0.2000 | 0.0400 | 0.55 | <= 1.0 |  |",
+        "| 4 at once, seconds of sound in one | 10.0 | 8.3 |  | 1.20 | >= 1.5 | missed |",
+        "| KL from float32, nats (95 %) | 0.0100 (0.0090 to 0.0110) |  |  |  |  |  |",
+    ]

@@ -16,9 +16,9 @@ from engine.compile.sources.speech.ggml import read_ggml
 from engine.compile.sources.speech.source import is_speech, open_speech
 from engine.errors import CompileError, UnsupportedModel
 from engine.sources.resolve import models_in
-from tests.ggml_whisper import F16, F32
 from tests.ggml_whisper import write_tiny_ggml as write
 from tests.tiny_whisper import write_folder
+from tools.speech.ggml import F16, F32
 
 Q8_0, Q5_0 = GGMLQuantizationType.Q8_0, GGMLQuantizationType.Q5_0
 
