@@ -17,6 +17,8 @@ from engine.speech.log_mel import filters
 MAGIC = 0x67676D6C
 ORDINARY = 50_257  # tokens that are words
 F32, F16 = GGMLQuantizationType.F32, GGMLQuantizationType.F16
+# How a file's head numbers them (ggml_ftype): behind the version of the blocks, times 1,000, where there are some.
+NUMBERS = {"F32": 0, "F16": 1, "Q4_0": 2002, "Q4_1": 2003, "Q8_0": 2007, "Q5_0": 2008, "Q5_1": 2009}
 NAMES = {
     "self_attn.q_proj": "attn.query",
     "self_attn.k_proj": "attn.key",
@@ -49,7 +51,7 @@ def write_ggml(
         *(config[name] for name in ("vocab_size", "max_source_positions", "d_model")),
         *(config[name] for name in ("encoder_attention_heads", "encoder_layers", "max_target_positions", "d_model")),
         *(config[name] for name in ("decoder_attention_heads", "decoder_layers", "num_mel_bins")),
-        int(kind),
+        NUMBERS[kind.name],
     ]
     bands = filters(config["num_mel_bins"]).astype("<f4")
     with path.open("wb") as file:
