@@ -113,6 +113,7 @@ def _between(value: int | float, low: float, high: float) -> bool:
 LARGEST_IN_FLOAT = 2 << 30  # bytes
 INT8_SHARE = 1.125 / 4  # a byte and the 32nd part of a float32 scale for each float32 weight
 MEMORY_SHARE, FLOAT_SHARE = 0.5, 0.25
+LEAST_STEPS = 8.0  # a second: people read 5 or 6 tokens, and a step does more than read weights
 
 
 def quant_by_size(float_bytes: int, rounded: str) -> str:
@@ -120,11 +121,20 @@ def quant_by_size(float_bytes: int, rounded: str) -> str:
     return "fp32" if float_bytes <= LARGEST_IN_FLOAT else rounded
 
 
-def generator_quant(float_bytes: int, machine: int) -> str:
-    """The method unless asked otherwise for a model that generates: `int8`, which loses next to nothing, where it
-    leaves half of the memory free, else `int4`. machine: its memory in bytes, 0 = not known."""
+def four_bits_because(float_bytes: int, machine: int, rate: float = 0.0) -> str:
+    """Why a model that generates has 4 bits unless asked otherwise; "" = it has 8, which lose next to nothing.
+
+    machine: its memory in bytes; rate: bytes of it that are read in a second, as each step reads all weights; 0 = not
+    known.
+    """
     stored = float_bytes * INT8_SHARE
-    return "int8" if not machine or stored <= MEMORY_SHARE * machine else "int4"
+    if machine and stored > MEMORY_SHARE * machine:
+        return f"8 bits a weight would take more than half of the memory, {machine / 1e9:.1f} GB"
+    if rate and stored * LEAST_STEPS > rate:
+        return (
+            f"8 bits a weight would give {rate / stored:.1f} tokens a second of memory that reads {rate / 1e9:.0f} GB"
+        )
+    return ""
 
 
 def keeps_floats(float_bytes: int, machine: int) -> bool:

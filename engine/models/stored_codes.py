@@ -7,7 +7,7 @@ from pathlib import Path
 
 from engine.errors import UnsupportedModel
 from engine.files import JSON_BYTES, brief, read_json
-from engine.models.config_fields import ConfigFields, generator_quant, quant_by_size
+from engine.models.config_fields import ConfigFields, four_bits_because, quant_by_size
 from engine.models.encoders import is_encoder_folder
 from engine.models.speech import is_speech_folder
 
@@ -30,6 +30,7 @@ class CodeFormat(StrEnum):
 _HALF_TYPES = ("float16", "bfloat16")
 FLOAT_BITS = 32
 _PACKED_BITS = (4, 8)
+_EXPERT_COUNTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 _CARRIED = ("pack-quantized", "int-quantized", "nvfp4-pack-quantized", "mxfp4-pack-quantized")
 _FLOAT_FORMATS = ("float-quantized", "naive-quantized", "mixed-precision", "dense")
 
@@ -150,8 +151,8 @@ _READERS = {
 }
 
 
-def checkpoint_quant(folder: Path, machine: int) -> str:
-    """The nearest to its floats that its size allows. machine: its memory in bytes, 0 = not known.
+def checkpoint_quant(folder: Path, machine: int, rate: float = 0.0) -> str:
+    """The nearest to its floats that its size allows. machine and rate: of its memory, as `four_bits_because` has them.
 
     Encoders and Whispers have at least 8 bits; codes that bundles hold as they are stay.
     """
@@ -160,4 +161,16 @@ def checkpoint_quant(folder: Path, machine: int) -> str:
         return quant_by_size(size, "int8")
     if stored is not None and stored.is_carried:
         return "keep"
-    return "int8" if is_speech_folder(folder) else generator_quant(size, machine)
+    if is_speech_folder(folder):
+        return "int8"
+    return "int4" if four_bits_because(size, machine, 0.0 if _has_experts(folder) else rate) else "int8"
+
+
+def _has_experts(folder: Path) -> bool:
+    """Whether steps read a few of the weights only."""
+    try:
+        config = read_json(folder / "config.json", JSON_BYTES)
+    except (OSError, ValueError):
+        return False
+    parts = [config, config.get("text_config")] if isinstance(config, dict) else []
+    return any(isinstance(part, dict) and any(part.get(count) for count in _EXPERT_COUNTS) for part in parts)

@@ -19,6 +19,7 @@ from pathlib import Path
 from engine.bundle.manifest import FORMAT_VERSION, MANIFEST_FILE, load_manifest
 from engine.bundle.weight_files import remember
 from engine.demo.location import SHIPPED
+from engine.doctor.memory_rate import memory_rate
 from engine.errors import BundleError
 from engine.files import (
     GGUF_SUFFIX,
@@ -35,7 +36,7 @@ from engine.genie.convert import Toolbox, conversion_key, machine_tools, write_c
 from engine.genie.read import read_genie
 from engine.genie.speech import is_hub_speech, read_hub_speech
 from engine.isolation.machine import usable_memory
-from engine.models.config_fields import INT8_SHARE
+from engine.models.config_fields import INT8_SHARE, four_bits_because
 from engine.models.stored_codes import checkpoint_quant, float_bytes
 from engine.processes import child_environment, install_command, module_command
 from engine.sources.fetched import NAMED, Located, expanded, locate
@@ -112,6 +113,7 @@ def _model_at(path: Path) -> Iterator[ListedModel]:
 
 DEMO_QUANT = "fp32"
 EIGHT_BITS, FOUR_BITS = "int8", "int4"
+LEAST_TIMED = 1e9  # bytes of weights that slow memory may have read too slowly
 MOST_MEMORY = 0.8  # of the machine, for weights of 8 bits that serve until others are there
 GGUF_QUANT = "keep"
 WHISPER_SUFFIX = ".bin"  # of files of whisper.cpp
@@ -127,7 +129,7 @@ def resolve_bundle(
     """The bundle folder for a shipped model, a name that `locate` knows, a checkpoint, a Genie or a bundle folder.
 
     cache: where compiled bundles are kept. quant: of what is compiled, None = fp32 for shipped models, keep for a GGUF
-    file, for an encoder fp32 if that is small, else int8, for other folders int8, or int4 where memory is short.
+    file, for an encoder fp32 if that is small, else int8, for other folders int8, int4 where memory is short or slow.
     lora: what has to be compiled is compiled for adapters. later: where it is given and 4 bits are to be chosen, which
     takes long, a bundle of 8 bits is found first and the other one is compiled there.
     Raises BundleError with a sentence for anything else and for a compilation that failed.
@@ -155,38 +157,40 @@ def _found(
         return convert_folder(folder, cache)
     if is_regular(folder / "config.json"):
         name = located.name or folder.resolve().name
-        if quant is None and later is not None and _wants_four_bits_later(folder):
-            return _first_with_eight(Wanted(folder, name, cache, FOUR_BITS, lora), later)
-        return _compiled(folder, name, cache, quant or _checkpoint_quant(folder), lora)
+        if quant is not None:
+            return _compiled(folder, name, cache, quant, lora)
+        return _nearest(folder, name, cache, lora, later)
     raise BundleError(
         f"{source} is neither a bundle (it has no {MANIFEST_FILE}) nor a checkpoint (no config.json) "
         "nor for Genie (no genie_config.json)"
     )
 
 
-def _checkpoint_quant(folder: Path) -> str:
-    """The method for a folder when none is asked for; 4 bits are told of."""
-    machine = usable_memory()
-    found = checkpoint_quant(folder, machine)
-    if found == FOUR_BITS:
-        told = f"8 bits a weight would take more than half of the memory, {machine / 1e9:.1f} GB"
-        print(f"{folder.name}: {told}; 4 bits are chosen, which takes long", file=sys.stderr, flush=True)
-    return found
+def _nearest(folder: Path, name: str, cache: Path, lora: bool, later: LaterCompilations | None) -> Path:
+    """The bundle of a checkpoint's folder when no method is asked for."""
+    chosen, why = _checkpoint_quant(folder)
+    if why and later is not None and float_bytes(folder) * INT8_SHARE <= MOST_MEMORY * usable_memory():
+        return _first_with_eight(Wanted(folder, name, cache, FOUR_BITS, lora), later, why)
+    if why:
+        print(f"{folder.name}: {why}; 4 bits are chosen, which takes long", file=sys.stderr, flush=True)
+    return _compiled(folder, name, cache, chosen, lora)
 
 
-def _wants_four_bits_later(folder: Path) -> bool:
-    """Whether 4 bits are the default for a checkpoint that fits into memory with 8 bits all the same."""
+def _checkpoint_quant(folder: Path) -> tuple[str, str]:
+    """The method for a folder when none is asked for, and why it has 4 bits if it does."""
     size, machine = float_bytes(folder), usable_memory()
-    return checkpoint_quant(folder, machine) == FOUR_BITS and size * INT8_SHARE <= MOST_MEMORY * machine
+    rate = memory_rate() if size * INT8_SHARE > LEAST_TIMED else 0.0
+    chosen = checkpoint_quant(folder, machine, rate)
+    return chosen, four_bits_because(size, machine, rate) if chosen == FOUR_BITS else ""
 
 
-def _first_with_eight(wanted: "Wanted", later: LaterCompilations) -> Path:
+def _first_with_eight(wanted: "Wanted", later: LaterCompilations, why: str) -> Path:
     """The bundle of 4 bits if there is one, else one of 8 bits, while the other is compiled."""
     if is_good(wanted.target):
         mark_used(wanted.target)
         return wanted.target
     eight = _compiled(wanted.folder, wanted.name, wanted.cache, EIGHT_BITS, wanted.lora)
-    compile_behind(wanted, later, "8 bits take more than half of the memory; 4 bits are chosen behind this bundle")
+    compile_behind(wanted, later, f"{why}; 4 bits are chosen behind this bundle")
     return eight
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.models.config_fields import LARGEST_IN_FLOAT, generator_quant, keeps_floats, quant_by_size
+from engine.models.config_fields import LARGEST_IN_FLOAT, four_bits_because, keeps_floats, quant_by_size
 from engine.models.stored_codes import float_bytes
 
 
@@ -33,13 +33,20 @@ def test_small_models_stay_float() -> None:
 
 
 @pytest.mark.parametrize(
-    ("floats", "machine", "expected"),
-    [(2 << 30, 16 << 30, "int8"), (32 << 30, 16 << 30, "int4"), (32 << 30, 0, "int8"), (0, 1, "int8")],
+    ("floats", "machine", "rate", "because"),
+    [
+        (8e9, 16e9, 0.0, ""),
+        (32e9, 16e9, 0.0, "8 bits a weight would take more than half of the memory, 16.0 GB"),
+        (32e9, 0, 0.0, ""),
+        (0, 1, 1.0, ""),
+        (32e9, 64e9, 90e9, ""),
+        (32e9, 64e9, 45e9, "8 bits a weight would give 5.0 tokens a second of memory that reads 45 GB"),
+    ],
 )
-def test_eight_bits_are_the_default_where_half_of_the_memory_stays_free(
-    floats: int, machine: int, expected: str
+def test_eight_bits_are_the_default_where_memory_is_large_and_fast(
+    floats: float, machine: float, rate: float, because: str
 ) -> None:
-    assert generator_quant(floats, machine) == expected
+    assert four_bits_because(int(floats), int(machine), rate) == because
 
 
 @pytest.mark.parametrize(

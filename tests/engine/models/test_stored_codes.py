@@ -73,3 +73,13 @@ def test_only_what_generates_has_four_bits(architecture: str, in_much: str, in_l
     (tmp_path / "model.safetensors").write_bytes(bytes(1000))
     assert checkpoint_quant(tmp_path, 1000) == in_much
     assert checkpoint_quant(tmp_path, 100) == in_little
+    assert checkpoint_quant(tmp_path, 1000, rate=1.0) == in_little
+
+
+@pytest.mark.parametrize("config", [{"num_experts": 64}, {"text_config": {"n_routed_experts": 8}}])
+def test_slow_memory_asks_for_no_four_bits_of_experts_that_few_rows_read(
+    config: dict[str, Any], tmp_path: Path
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"architectures": ["Qwen3MoeForCausalLM"]} | config))
+    (tmp_path / "model.safetensors").write_bytes(bytes(1000))
+    assert checkpoint_quant(tmp_path, 1000, rate=1.0) == "int8"

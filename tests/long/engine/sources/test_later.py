@@ -35,3 +35,15 @@ def test_8_bits_serve_first_where_they_fit(
         assert next_one.quant == ("int4" if told else first)
         assert (next_one.quality is not None and next_one.quality.level == "good") == (next_one.quant == "int4")
         assert later.wait() == []
+
+
+def test_8_bits_serve_first_where_memory_is_slow(
+    tiny_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(resolve, "LEAST_TIMED", 0)
+    monkeypatch.setattr(resolve, "memory_rate", lambda: 1.0)
+    with LaterCompilations() as later:
+        found = load_manifest(resolve_bundle(str(tiny_checkpoint), tmp_path, later=later))
+        assert found.quant == "int8"
+        assert "tokens a second of memory that reads 0 GB; 4 bits are chosen behind" in capsys.readouterr().err
+        assert later.wait() == [0]
