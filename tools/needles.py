@@ -18,7 +18,7 @@ TOWNS = ("Aston", "Brill", "Corby", "Dover", "Epsom", "Frome", "Goole", "Hythe",
 FACT = "The secret number of the blue door is {number}."
 QUESTION = "What is the secret number of the blue door? Answer with the number only."
 BEGINNING = FACT.partition(" {")[0]
-PROBE = 100  # sentences of the prompts whose tokens are counted first
+PROBE, SHARE = 100, 64  # most sentences of the prompt whose tokens are counted first; tokens for each of them
 RESERVE = 120  # tokens of fact, question, template and answer
 ANSWER_TOKENS = 24
 
@@ -58,8 +58,9 @@ def prompt(sentences: int, depth: float, number: int, question: str = QUESTION) 
 
 def needles(ask: Ask, tokens: int, depths: Sequence[float], question: str = QUESTION) -> Iterator[Needle]:
     """Each depth in a prompt of at most so many tokens. ValueError when they hold no sentence."""
-    few, many = (ask(prompt(count, 0.5, 10_000, question), 1).prompt_tokens for count in (PROBE, 2 * PROBE))
-    rate = (many - few) / PROBE
+    probe = max(1, min(PROBE, tokens // SHARE))
+    few, many = (ask(prompt(count, 0.5, 10_000, question), 1).prompt_tokens for count in (probe, 2 * probe))
+    rate = (many - few) / probe
     sentences = int((tokens - RESERVE) / rate)
     if sentences < 1:
         raise ValueError(f"--tokens {tokens} leaves no room beside {RESERVE} for question and answer")

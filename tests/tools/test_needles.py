@@ -32,6 +32,18 @@ def test_prompts_are_as_long_as_asked_and_every_number_is_another(tokens: int) -
     assert len({one.answer for one in found}) == 3
 
 
+@pytest.mark.parametrize("tokens", [700, 1000, 8000])
+def test_no_prompt_is_longer_than_asked(tokens: int) -> None:
+    """Those whose tokens are counted first neither: a server refuses what does not fit."""
+    lengths = []
+
+    def ask(text: str, most: int) -> NeedleAnswer:
+        lengths.append(counted(text))
+        return reader(text, most)
+
+    assert len(list(needles(ask, tokens, (0.5,)))) == 1 and max(lengths) <= tokens
+
+
 def test_a_fact_that_was_not_read_is_missed() -> None:
     assert [one.is_found for one in needles(forgetful, 2000, (0.1, 0.9))] == [False, True]
 
