@@ -58,7 +58,7 @@ class EngineConfig:
         float,
         Ge(1),
         "Longest gap between two tokens of a stream that other prompts may cause.",
-    ] = 250.0
+    ] = 200.0
     embed_rows: int = 16
     prefix_cache: Annotated[bool, "Reuse equal prompt beginnings."] = True
     kv_offload_mb: Annotated[int, Ge(0), "MiB that prompts which may come again take; 0 = none."] = 1024

@@ -45,14 +45,27 @@ def downloaded(packages: Sequence[str], folder: Path) -> list[Path]:
     """The files of packages, by apt-get from where it is configured to look. FetchFailed."""
     if missing := [name for name in ("apt-get", "dpkg-deb") if shutil.which(name) is None]:
         raise FetchFailed(f"{packages[0]} comes by apt-get from Debian, and {missing[0]} is missing here")
-    done = subprocess.run(
-        ["apt-get", "--quiet=2", "download", *packages], cwd=folder, capture_output=True, text=True, check=False
-    )
-    found = [path for name in packages for path in folder.glob(f"{name}_*.deb")]
-    if done.returncode or len(found) != len(packages):
-        said = [line for line in done.stderr.splitlines() if line.startswith("E:")] or ["it left no such file"]
-        raise FetchFailed(f"{packages[0]} could not be fetched by apt-get ({said[0]}): apt-get update finds it")
-    return found
+    for options in ([], _own_lists(folder)):
+        if options:  # the system has no lists of packages, or old ones
+            _apt_get([*options, "update"], folder)
+        said = _apt_get([*options, "download", *packages], folder)
+        found = [path for name in packages for path in folder.glob(f"{name}_*.deb")]
+        if len(found) == len(packages):
+            return found
+    raise FetchFailed(f"{packages[0]} could not be fetched by apt-get ({said})")
+
+
+def _own_lists(folder: Path) -> list[str]:
+    """Options that let apt-get keep lists of packages in `folder`, which anybody may."""
+    (folder / "lists" / "partial").mkdir(parents=True)
+    return [f"-oDir::State::Lists={folder / 'lists'}", f"-oDir::Cache={folder}"]
+
+
+def _apt_get(arguments: Sequence[str], folder: Path) -> str:
+    """Run apt-get; its first error."""
+    command = ["apt-get", "--quiet=2", *arguments]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    return next((line for line in done.stderr.splitlines() if line.startswith("E:")), "it left no such file")
 
 
 def take_recordings(archives: Sequence[Path], pin: str, draft: Path) -> None:

@@ -51,7 +51,7 @@ def simulate(
     both: Annotated[bool, typer.Option(help="NPU and CPU together instead, beside each alone.")] = False,
     slots: Annotated[str, typer.Option(help="Also fused graphs of so many decode slots, such as 1,4,8.")] = "",
     slot_ms: Annotated[float, typer.Option(help="What each further cache of a fused graph costs a step.")] = 0.0,
-    max_gap_ms: Annotated[float, typer.Option(help="The server's setting of that name.")] = 250.0,
+    max_gap_ms: Annotated[float, typer.Option(help="The server's setting of that name.")] = 200.0,
     reserve_tokens: Annotated[int, typer.Option(help="The server's setting of that name.")] = 128,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write all figures to this file.")] = None,
     svg_file: Annotated[Path | None, typer.Option("--svg", help="Draw the rates into this file.")] = None,

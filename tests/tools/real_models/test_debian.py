@@ -64,6 +64,22 @@ def test_a_package_that_cannot_be_had_is_one_sentence(tmp_path: Path, monkeypatc
         downloaded(["thing"], tmp_path)
 
 
+def test_without_lists_of_packages_it_fetches_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[list[str]] = []
+
+    def run(command: list[str], **_: object) -> subprocess.CompletedProcess[str]:
+        asked.append(command[2:])
+        is_listed = f"-oDir::State::Lists={tmp_path / 'lists'}" in command and (tmp_path / "lists/partial").is_dir()
+        if is_listed and "download" in command:
+            (tmp_path / "thing_1_all.deb").touch()
+        return subprocess.CompletedProcess(command, 0, "", "")
+
+    monkeypatch.setattr(shutil, "which", str)
+    monkeypatch.setattr(subprocess, "run", run)
+    assert downloaded(["thing"], tmp_path) == [tmp_path / "thing_1_all.deb"]
+    assert [words[-1] for words in asked] == ["thing", "update", "thing"]
+
+
 def test_what_is_there_is_used_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(debian, "downloaded", lambda *_: pytest.fail("it is there"))
     (tmp_path / debian.OUTPUT).mkdir()
