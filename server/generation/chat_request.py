@@ -71,13 +71,13 @@ class JsonObjectFormat(Body):
     type: Literal["json_object"]
 
 
-SchemaName = Annotated[str, StringConstraints(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
+ToolName = Annotated[str, StringConstraints(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
 
 
 class NamedSchema(Body):
     """A schema; strict refuses keywords that cannot be enforced, otherwise they are ignored."""
 
-    name: SchemaName
+    name: ToolName
     description: Annotated[str, StringConstraints(max_length=65_536)] | None = None
     definition: dict[str, Any] | None = Field(None, alias="schema")
     strict: bool | None = None
@@ -268,7 +268,7 @@ Message = Annotated[InstructionMessage | UserMessage | AssistantMessage | ToolMe
 class FunctionTool(Body):
     """What a function does and takes; `parameters` is a JSON schema, enforced when the function is strict."""
 
-    name: Annotated[str, StringConstraints(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
+    name: ToolName
     description: str | None = None
     parameters: dict[str, Any] | None = None
     strict: bool | None = None

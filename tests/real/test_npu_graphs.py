@@ -16,7 +16,7 @@ from engine.compile.sources.text_files import load_tokenizer
 from engine.compile.targets.measure import Q4_0
 from engine.models.family import read_network
 
-WINDOW, WINDOWS = 512, 4
+WINDOW, WINDOWS = 512, 2
 EIGHT_BITS_BAR, KEPT_BAR, Q4_0_BAR = 0.01, 0.005, 0.35
 
 

@@ -5,7 +5,15 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, StringConstraints, Tag
 
-from server.generation.chat_request import ImageText, JsonObjectFormat, SamplingBody, SchemaName, TextFormat
+from server.generation.chat_request import (
+    FunctionTool,
+    ImageText,
+    JsonObjectFormat,
+    NamedSchema,
+    SamplingBody,
+    TextFormat,
+    ToolName,
+)
 from server.http.fields import (
     MAX_MESSAGES,
     MAX_TOKENS,
@@ -24,17 +32,11 @@ from server.http.fields import (
     TopLogprobs,
 )
 
-ToolName = Annotated[str, StringConstraints(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
 
-
-class ResponseFunctionTool(Body):
+class ResponseFunctionTool(FunctionTool):
     """A function the model may call; `parameters` is a JSON schema, enforced when the function is strict."""
 
     type: Literal["function"]
-    name: ToolName
-    description: str | None = None
-    parameters: dict[str, Any] | None = None
-    strict: bool | None = None
 
 
 class PlainInput(Body):
@@ -206,14 +208,11 @@ InputItem = Annotated[
 InputItems = Annotated[list[InputItem], Field(min_length=1, max_length=MAX_MESSAGES, fail_fast=True)]
 
 
-class TextSchemaFormat(Body):
+class TextSchemaFormat(NamedSchema):
     """A JSON value that a schema accepts, with the fields of the chat route's `json_schema` beside the type."""
 
     type: Literal["json_schema"]
-    name: SchemaName
     definition: dict[str, Any] = Field(alias="schema")
-    description: Annotated[str, StringConstraints(max_length=65_536)] | None = None
-    strict: bool | None = None
 
 
 TextFormats = Annotated[TextFormat | JsonObjectFormat | TextSchemaFormat, Field(discriminator="type")]
