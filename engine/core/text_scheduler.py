@@ -83,13 +83,13 @@ class TextQueue:
         self._most = max(variants)
         self._credit = max(1, self._most // TURNS_PER_STEP)
         self._rings: dict[int, Ring] = {}
-        self._home: dict[str, tuple[int, str]] = {}
+        self._group_of: dict[str, tuple[int, str]] = {}
 
     def __len__(self) -> int:
-        return len(self._home)
+        return len(self._group_of)
 
     def __contains__(self, name: str) -> bool:
-        return name in self._home
+        return name in self._group_of
 
     def add(self, name: str, request: str, rows: int, priority: int = 0) -> None:
         """Queue one text of a request. ValueError when no variant has so many rows."""
@@ -98,10 +98,10 @@ class TextQueue:
         ring = self._rings.setdefault(priority, {})
         group = ring.setdefault(request, TextGroup(self._credit))
         group.texts[name] = rows
-        self._home[name] = (priority, request)
+        self._group_of[name] = (priority, request)
 
     def remove(self, name: str) -> None:
-        if name in self._home:
+        if name in self._group_of:
             self._pop(name)
 
     def take(self) -> tuple[int, tuple[str, ...]]:
@@ -124,7 +124,7 @@ class TextQueue:
         return min(variant for variant in self._variants if variant >= rows)
 
     def _pop(self, name: str) -> int:
-        priority, request = self._home.pop(name)
+        priority, request = self._group_of.pop(name)
         ring = self._rings[priority]
         rows = ring[request].texts.pop(name)
         if not ring[request].texts:

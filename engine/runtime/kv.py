@@ -33,7 +33,7 @@ MOST_TIMES = 3
 class SequenceCaches(Generic[Bound]):
     """Sole owner of the caches, of what the last step was, and of the copies that were offloaded.
 
-    A cache lives as long as a block is at home in it, the last step wrote it, or another such cache stands on it. A
+    A cache lives as long as it owns a block, the last step wrote it, or another such cache stands on it. A
     step writes behind the columns that its sequences have: what is not kept is overwritten by the next one.
     least_shared: a base has so many columns at least; None = shared blocks are always copied. slides: whether layers
     with a window give back what lies behind it.
@@ -42,7 +42,7 @@ class SequenceCaches(Generic[Bound]):
     def __init__(self, manifest: Manifest, least_shared: int | None = None, slides: bool = True) -> None:
         self._form = CacheForm(manifest, slides)
         self._least_shared = None if self._form.window else least_shared
-        self._homes: dict[BlockName, tuple[SequenceCache[Bound], int]] = {}
+        self._owners: dict[BlockName, tuple[SequenceCache[Bound], int]] = {}
         # Of layers with a window: what has left the cache of its block, and of which blocks nothing is wanted.
         self._pieces: dict[BlockName, tuple[GroupColumns, ...]] = {}
         self._unwanted: set[BlockName] = set()
@@ -90,10 +90,10 @@ class SequenceCaches(Generic[Bound]):
             for row in range(segment.start, segment.end):
                 if row in column_of:
                     index = (segment.past - cache.base_columns + row - segment.start) // self._size
-                    self._house(cache, index, column_of[row] // self._size)
+                    self._assign(cache, index, column_of[row] // self._size)
 
     def free(self, blocks: Collection[int]) -> None:
-        """Nobody wants these blocks; a cache that is nobody's home is gone."""
+        """Nobody wants these blocks; a cache that owns none is freed."""
         for block in blocks:
             self._leave(block)
 
@@ -101,7 +101,7 @@ class SequenceCaches(Generic[Bound]):
         """Nobody wants these blocks in layers with a window; memory that only they lie in is given back."""
         for name in blocks:
             self._pieces.pop(name, None)
-            cache, _ = self._home(name)
+            cache, _ = self._owner(name)
             if cache is not None:
                 self._unwanted.add(name)
                 if cache.behind_columns and not self._is_taken(cache) and not self._has_window(cache):
@@ -110,7 +110,7 @@ class SequenceCaches(Generic[Bound]):
     def offload(self, columns: slice, key: bytes) -> None:
         """Copy the columns of one block to a cache of their own. KeyError when the block was never written."""
         size = columns.stop - columns.start
-        source, index = self._homes[columns.start // size]
+        source, index = self._owners[columns.start // size]
         copy: SequenceCache[Bound] = SequenceCache(self._form, size)
         copy.take_columns(source, slice(size), slice(index * size, (index + 1) * size))
         self._offloaded[key] = copy
@@ -119,7 +119,7 @@ class SequenceCaches(Generic[Bound]):
         size = columns.stop - columns.start
         copy: SequenceCache[Bound] = SequenceCache(self._form, size)
         copy.take_columns(self._offloaded[key], slice(size), slice(size))
-        self._house(copy, 0, columns.start // size)
+        self._assign(copy, 0, columns.start // size)
 
     def offloaded(self, key: bytes) -> bytes:
         """The copy of a block: keys [L, 1, K, 16, D], then values of the same shape."""
@@ -140,7 +140,7 @@ class SequenceCaches(Generic[Bound]):
 
     def clear(self) -> None:
         self._segments, self._taken, self._before = (), [], []
-        self._homes.clear()
+        self._owners.clear()
         self._offloaded.clear()
         self._pieces.clear()
 
@@ -148,7 +148,7 @@ class SequenceCaches(Generic[Bound]):
 
     def _own(self, names: list[BlockName], past: int) -> SequenceCache[Bound] | None:
         """The cache that ends with exactly these blocks, if its end is nobody else's to write."""
-        cache, index = self._home(names[-1]) if names else (None, 0)
+        cache, index = self._owner(names[-1]) if names else (None, 0)
         if cache is None or cache.is_base or cache.base_columns + (index + 1) * self._size != len(names) * self._size:
             return None
         is_free = cache.is_of(names, self._size) and cache.is_free_from(index + 1) and self._reaches(cache, past)
@@ -170,19 +170,19 @@ class SequenceCaches(Generic[Bound]):
         self._copy(names[count:], made)
         if self._form.window and segment is not None:
             self._fill_behind(made, names, segment)
-        old, index = self._home(names[-1]) if base else (None, 0)
+        old, index = self._owner(names[-1]) if base else (None, 0)
         if old and not old.is_base and old.is_free_from(index + 1) and not self._is_taken(old):
             for place, name in enumerate(names[count:]):
-                if self._homes[name][0] is old:
-                    self._house(made, place, name)
+                if self._owners[name][0] is old:
+                    self._assign(made, place, name)
         return made
 
     def _apart(self, cache: SequenceCache[Bound], names: list[BlockName], columns: int) -> SequenceCache[Bound]:
-        """What a sequence goes on in that has become long for its base: all columns side by side."""
+        """A cache with all columns side by side, for a sequence that has become long for its base."""
         made = self._new(names, columns, None, 0)
         for index, name in enumerate(names):
-            if self._homes[name][0] is cache:
-                self._house(made, index, name)
+            if self._owners[name][0] is cache:
+                self._assign(made, index, name)
         return made
 
     def _widen(self, cache: SequenceCache[Bound], names: list[BlockName], columns: int) -> None:
@@ -201,9 +201,9 @@ class SequenceCaches(Generic[Bound]):
         if self._least_shared is None:
             return None, 0
         base, count = self._longest_base(names)
-        known = sum(1 for _ in takewhile(self._homes.__contains__, names))
+        known = sum(1 for _ in takewhile(self._owners.__contains__, names))
         is_long = (known - count) * self._size >= max(self._least_shared, count * self._size)
-        has_readers = is_long and self._has_readers(self._homes[names[known - 1]][0])
+        has_readers = is_long and self._has_readers(self._owners[names[known - 1]][0])
         if has_readers and self._is_worth(known * self._size, room):
             return self._make_base(names[:known]), known
         least = count * self._size >= self._least_shared
@@ -224,7 +224,7 @@ class SequenceCaches(Generic[Bound]):
     def _longest_base(self, names: list[BlockName]) -> tuple[SequenceCache[Bound] | None, int]:
         """The base with the most of these blocks, at least half of it: all of a base is read."""
         for count in range(len(names), 0, -1):
-            cache, index = self._home(names[count - 1])
+            cache, index = self._owner(names[count - 1])
             if cache is None or not cache.is_base or index != count - 1 or cache.columns > 2 * count * self._size:
                 continue
             if cache.is_of(names[:count], self._size):
@@ -234,32 +234,33 @@ class SequenceCaches(Generic[Bound]):
     def _make_base(self, names: list[BlockName]) -> SequenceCache[Bound]:
         """A cache of these blocks that nobody writes any more, in three moves.
 
-        The blocks are copied side by side. Each is at home there from now on, unless a shorter base has it. The cache
-        that they were computed in goes on upon the base, with what it has behind them, or as it is where that is long.
+        The blocks are copied side by side. The base owns each from now on, unless a shorter base does. The cache that
+        they were computed in then stands on the base, with what it has behind them, or stays as it is where that is
+        long.
         """
         base: SequenceCache[Bound] = SequenceCache(self._form, len(names) * self._size)
         base.is_base = True
         self._copy(names, base)
-        old, index = self._homes[names[-1]]
+        old, index = self._owners[names[-1]]
         behind = old.blocks[index + 1 :] if old.is_of(names, self._size) and not old.is_base else []
         tail = [name for name in takewhile(lambda name: name is not None, behind) if name is not None]
         is_far = not self._is_worth(len(names), len(names) + len(tail))
         for place, name in enumerate(names):
-            home, there = self._homes[name]
-            if home.is_base and home.columns <= base.columns:
+            owner, there = self._owners[name]
+            if owner.is_base and owner.columns <= base.columns:
                 continue
-            self._house(base, place, name)
-            if home.is_base or (is_far and home is old):  # who goes on there still reads the block there
-                home.put(there, name)
+            self._assign(base, place, name)
+            if owner.is_base or (is_far and owner is old):  # a sequence of that cache still reads the block there
+                owner.put(there, name)
         if tail and not is_far and not self._is_taken(old):
             self._new([*names, *tail], (len(names) + len(tail)) * self._size, base, len(names))
         return base
 
     # -- where blocks lie ---------------------------------------------------------------------------------------
 
-    def _home(self, name: BlockName) -> tuple[SequenceCache[Bound] | None, int]:
-        """The cache that a block lies in, and where; (None, 0) for one that was never written."""
-        return self._homes.get(name, (None, 0))
+    def _owner(self, name: BlockName) -> tuple[SequenceCache[Bound] | None, int]:
+        """The cache that owns a block, and where it lies; (None, 0) for one that was never written."""
+        return self._owners.get(name, (None, 0))
 
     def _is_taken(self, cache: SequenceCache[Bound]) -> bool:
         """Whether another segment of the step at hand writes it."""
@@ -269,37 +270,37 @@ class SequenceCaches(Generic[Bound]):
         """Put the blocks side by side; runs of them that lie so elsewhere are one copy. Unknown ones become zeros."""
         size, start = self._size, 0
         while start < len(names):
-            cache, first = self._home(names[start])
+            cache, first = self._owner(names[start])
             end = start + 1
-            while cache and end < len(names) and self._homes.get(names[end]) == (cache, first + end - start):
+            while cache and end < len(names) and self._owners.get(names[end]) == (cache, first + end - start):
                 end += 1
             mine = slice(start * size, end * size)
             if cache is None:
                 for part in target.full:
                     part.clear(mine)
-                self._house(target, start, names[start])
+                self._assign(target, start, names[start])
             else:
                 target.take_columns(cache, mine, slice(first * size, (first + end - start) * size))
             for index in range(start, end):
                 target.put(index, names[index])
             start = end
 
-    def _house(self, cache: SequenceCache[Bound], index: int, name: BlockName) -> None:
+    def _assign(self, cache: SequenceCache[Bound], index: int, name: BlockName) -> None:
         """From now on the block is what lies at `index` of the cache."""
-        if cache.homes.get(index) == name:
+        if cache.owned.get(index) == name:
             return
         self._leave(name)
         cache.put(index, name)
-        cache.homes[index] = name
-        self._homes[name] = (cache, index)
+        cache.owned[index] = name
+        self._owners[name] = (cache, index)
 
     def _leave(self, name: BlockName) -> None:
-        home = self._homes.pop(name, None)
+        owner = self._owners.pop(name, None)
         self._pieces.pop(name, None)
         self._unwanted.discard(name)
-        if home is not None:
-            cache, index = home
-            del cache.homes[index]
+        if owner is not None:
+            cache, index = owner
+            del cache.owned[index]
             cache.blocks[index] = None
 
     # -- layers with a window -----------------------------------------------------------------------------------
@@ -324,7 +325,7 @@ class SequenceCaches(Generic[Bound]):
 
     def _set_apart(self, cache: SequenceCache[Bound], start: int) -> None:
         """What others may ask for of the columns before `start` becomes copies."""
-        for index, name in cache.homes.items():
+        for index, name in cache.owned.items():
             first, end = index * self._size, (index + 1) * self._size
             if cache.start <= first and end <= start and name not in self._unwanted:
                 piece = self._form.memory(self._form.behind, self._size)
@@ -335,7 +336,7 @@ class SequenceCaches(Generic[Bound]):
     def _has_window(self, cache: SequenceCache[Bound]) -> bool:
         """Whether somebody may ask for what such layers have here."""
         return any(
-            index * self._size >= cache.start and name not in self._unwanted for index, name in cache.homes.items()
+            index * self._size >= cache.start and name not in self._unwanted for index, name in cache.owned.items()
         )
 
     def _fill_behind(self, made: SequenceCache[Bound], names: list[BlockName], segment: PackedSegment) -> None:
@@ -359,7 +360,7 @@ class SequenceCaches(Generic[Bound]):
         piece = self._pieces.get(name)
         if piece is not None:
             return [(part, slice(first - index * self._size, self._size)) for part in piece]
-        cache, _ = self._home(name)
+        cache, _ = self._owner(name)
         if cache is None or not cache.start <= first < cache.start + cache.behind_columns:
             return [(None, slice(0))] * len(self._form.behind)
         return [(part, slice(first - cache.start, end - cache.start)) for part in cache.behind]

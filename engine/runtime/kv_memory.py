@@ -96,7 +96,7 @@ class CacheForm:
 class SequenceCache(Generic[Bound]):
     """Keys and values of one sequence, or of a finished one whose blocks may still be wanted.
 
-    blocks: what lies in each block's columns, None where nothing does that could be asked for. homes: those of them
+    blocks: what lies in each block's columns, None where nothing does that could be asked for. owned: those of them
     that others must find here, by their index. bound: what a runtime has bound to this memory, dropped when it moves.
     base: where the sequence's first `base_columns` columns lie; memory here begins with the column behind them. start:
     the first column that layers with a window have here.
@@ -116,7 +116,7 @@ class SequenceCache(Generic[Bound]):
         self.columns = columns  # that there is memory for, but in layers with a window
         self.behind_columns = 0  # the same in those
         self.blocks: list[BlockName | None] = []
-        self.homes: dict[int, BlockName] = {}
+        self.owned: dict[int, BlockName] = {}
         self.bound: dict[tuple[int, ...], Bound] = {}
         self.base = base
         self.base_columns = base_columns
@@ -193,7 +193,7 @@ class SequenceCache(Generic[Bound]):
 
     def is_free_from(self, index: int) -> bool:
         """Whether nobody would miss what lies in the blocks from `index` on."""
-        return max(self.homes, default=-1) < index
+        return max(self.owned, default=-1) < index
 
     def put(self, index: int, block: BlockName | None) -> None:
         self.blocks.extend([None] * (index + 1 - len(self.blocks)))

@@ -1,4 +1,4 @@
-"""uvicorn's h11 protocol and what it pending: limits on time and number of connections, refusals as OpenAI's."""
+"""uvicorn's h11 protocol and what it lacks: limits on time and number of connections, refusals as OpenAI's."""
 
 import asyncio
 import logging

@@ -75,9 +75,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1, help="of each server")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--requests", type=int, default=2, help="of each client in each round")
-    parser.add_argument(
-        "--with", dest="baselines", default="", help=f"in place of llama-server: {', '.join(BASELINES)}"
-    )
+    parser.add_argument("--with", dest="baselines", default="", help=f"not llama-server: {', '.join(BASELINES)}")
     parser.add_argument("--setup-only", action="store_true", help="download and build, measure nothing")
     options = parser.parse_args()
     try:

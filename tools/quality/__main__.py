@@ -79,9 +79,7 @@ def measure(options: argparse.Namespace, console: Console) -> list[QualityRow]:
     return rows
 
 
-def measured(
-    folder: QualityFolder, baselines: Baselines, subject: Subject, options: argparse.Namespace
-) -> list[QualityRow]:
+def measured(folder: QualityFolder, made: Baselines, subject: Subject, options: argparse.Namespace) -> list[QualityRow]:
     """One checkpoint in every form and way, then as other software quantises it."""
     rows = []
     for form in options.forms.split(","):
@@ -90,7 +88,7 @@ def measured(
             rows.append(folder.kept(subject, place, folder.made_here(), partial(folder.row, subject, form, way)))
     for name in filter(None, options.baselines.split(",") if subject.name != DEMO else ()):
         place = (subject.name, BASELINES[name], WAY)
-        rows.append(folder.kept(subject, place, made_by(name), partial(baselines.row, subject, name)))
+        rows.append(folder.kept(subject, place, made_by(name), partial(made.row, subject, name)))
     return rows
 
 

@@ -87,7 +87,7 @@ class SafetensorsCheckpoint(Checkpoint):
         self._folder = folder
         self._stack = ExitStack()
         self._files: dict[str, Any] = {}
-        self._home = _tensor_files(folder)
+        self._file_of = _tensor_files(folder)
         self._used: set[str] = set()
         self._mapped: Counter[str] = Counter()  # bytes read of each file since it was opened
 
@@ -96,12 +96,12 @@ class SafetensorsCheckpoint(Checkpoint):
         assert ml_dtypes.bfloat16 is not None
         self._stack.callback(self._close)
         try:
-            for name in sorted(set(self._home.values())) or [SINGLE_FILE]:
+            for name in sorted(set(self._file_of.values())) or [SINGLE_FILE]:
                 path = self._folder / name
                 open_regular(path).close()  # the library would wait for the writer of a pipe
                 self._open(name)
-            if not self._home:
-                self._home = dict.fromkeys(self._files[SINGLE_FILE].keys(), SINGLE_FILE)
+            if not self._file_of:
+                self._file_of = dict.fromkeys(self._files[SINGLE_FILE].keys(), SINGLE_FILE)
         except OSError as error:
             self._stack.close()
             raise CompileError(f"{name} in {self._folder} cannot be opened: {shown(error)}") from error
@@ -114,14 +114,14 @@ class SafetensorsCheckpoint(Checkpoint):
         self._stack.close()
 
     def __contains__(self, name: str) -> bool:
-        return name in self._home
+        return name in self._file_of
 
     def total_bytes(self) -> int:
-        dtypes = {name: str(self._slice(name).get_dtype()) for name in self._home}
+        dtypes = {name: str(self._slice(name).get_dtype()) for name in self._file_of}
         return sum(self.stored_bytes(name) for name, dtype in dtypes.items() if dtype in _ITEM_BYTES)
 
     def unused(self) -> list[str]:
-        return sorted(set(self._home) - self._used)
+        return sorted(set(self._file_of) - self._used)
 
     def shape(self, name: str) -> tuple[int, ...]:
         return tuple(self._slice(name).get_shape())
@@ -143,7 +143,7 @@ class SafetensorsCheckpoint(Checkpoint):
         self._used.add(name)
 
     def names(self) -> list[str]:
-        return sorted(self._home)
+        return sorted(self._file_of)
 
     def type_of(self, name: str) -> str:
         """The type of a tensor as safetensors calls it."""
@@ -170,7 +170,7 @@ class SafetensorsCheckpoint(Checkpoint):
         shape = self.shape(name)
         start, stop, _ = rows.indices(shape[0] if shape else 1)
         width = int(np.prod(shape[1:], dtype=np.int64))
-        with open_regular(self._folder / self._home[name]) as file:
+        with open_regular(self._folder / self._file_of[name]) as file:
             head = int.from_bytes(file.read(8), "little")
             begin = json.loads(file.read(head))[name]["data_offsets"][0]
             file.seek(8 + head + begin + start * width)
@@ -196,7 +196,7 @@ class SafetensorsCheckpoint(Checkpoint):
 
     def _let_go(self, name: str, size: int) -> None:
         """So many bytes were copied: open the file of a tensor anew once they are many."""
-        file = self._home[name]
+        file = self._file_of[name]
         self._mapped[file] += size
         if self._mapped[file] >= RELEASE_BYTES:
             self._open(file)
@@ -208,9 +208,9 @@ class SafetensorsCheckpoint(Checkpoint):
         return dtype
 
     def _file(self, name: str) -> Any:
-        if name not in self._home:
+        if name not in self._file_of:
             raise CompileError(f"the checkpoint has no tensor {name}")
-        return self._files[self._home[name]]
+        return self._files[self._file_of[name]]
 
     def _slice(self, name: str) -> Any:
         try:

@@ -7,9 +7,9 @@ from engine.runtime.kv_memory import Bound, GroupColumns, SequenceCache
 from engine.runtime.recurrent import RecurrentStates
 
 
-def homes(caches: SequenceCaches[Bound]) -> list[SequenceCache[Bound]]:
-    """Every cache that is a block's home."""
-    return list({id(cache): cache for cache, _ in caches._homes.values()}.values())
+def owners(caches: SequenceCaches[Bound]) -> list[SequenceCache[Bound]]:
+    """Every cache that owns a block."""
+    return list({id(cache): cache for cache, _ in caches._owners.values()}.values())
 
 
 def cache_bytes(*caches: SequenceCache[Any]) -> int:
@@ -20,7 +20,7 @@ def cache_bytes(*caches: SequenceCache[Any]) -> int:
 
 def held_bytes(caches: SequenceCaches[Any]) -> int:
     """In use: caches, the bases they stand on, and offloaded copies."""
-    used = [*homes(caches), *caches._taken, *caches._offloaded.values()]
+    used = [*owners(caches), *caches._taken, *caches._offloaded.values()]
     used += [cache.base for cache in used if cache.base]
     pieces = [part for parts in caches._pieces.values() for part in parts]
     return _bytes(pieces) + cache_bytes(*{id(cache): cache for cache in used}.values())

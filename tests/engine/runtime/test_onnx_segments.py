@@ -18,7 +18,7 @@ from engine.runtime.segmented import SegmentRuntime
 from engine.runtime.sessions import cpu_provider
 from engine.runtime.step_times import measure
 from tests.bundles import Bundles
-from tests.engine.runtime.held import homes
+from tests.engine.runtime.held import owners
 from tests.engine.runtime.quiet_clock import quiet_clock
 from tests.engine.runtime.test_onnx_runtime import OTHER, VOCAB_PROMPT, segment
 from tests.engine.worker.segmented_runtime import smallest_manifest
@@ -164,7 +164,7 @@ def test_rows_that_are_not_finite_are_named_and_no_others(bundles: Bundles) -> N
 def test_steps_are_timed_without_leaving_caches(bundles: Bundles) -> None:
     runtime = open_segments(bundles("segments"), rows=16)
     assert {shape.rows for shape in measure(runtime, quiet_clock(0.01)).times} == {1, 8, 16}
-    assert homes(runtime._caches) == []
+    assert owners(runtime._caches) == []
 
 
 def test_close_and_open_again(bundles: Bundles) -> None:
@@ -192,7 +192,7 @@ def test_few_rows_at_a_time_over_int8_caches_are_the_whole_prompt(bundles: Bundl
     for start in range(0, 40, count):
         last = run(runtime, segment("b", PROMPT[start : start + count], start, (1, 3, 5)))
     np.testing.assert_allclose(last, whole, atol=5e-3 * np.abs(whole).max())
-    first, second = homes(runtime._caches)
+    first, second = owners(runtime._caches)
     for mine, theirs in ((first.keys, second.keys), (first.values, second.values)):
         assert mine.dtype == np.int8
         steps = np.abs(mine[..., :40, :].astype(int) - theirs[..., :40, :])
@@ -204,7 +204,7 @@ def test_int8_caches_are_near_float_ones_in_a_quarter_of_the_memory(bundles: Bun
     text = tuple(b"What does the keeper of a lighthouse write down?"[:40])
     near, exact = (run(runtime, segment("a", text, 0, (4, 2, 9))) for runtime in (rounded, floats))
     assert 0 < np.abs(near - exact).max() < 0.1 * np.abs(exact).max()
-    ((small,), (large,)) = (homes(runtime._caches) for runtime in (rounded, floats))
+    ((small,), (large,)) = (owners(runtime._caches) for runtime in (rounded, floats))
     assert 4 * small.keys.nbytes == large.keys.nbytes and 4 * small.values.nbytes == large.values.nbytes
 
 
@@ -229,7 +229,7 @@ def test_a_shared_prefix_of_int8_caches_is_a_copy(bundles: Bundles) -> None:
     runtime = open_segments(bundles(INT8_CACHES))
     run(runtime, segment("a", PROMPT, 0, (4, 2, 9)))
     run(runtime, segment("b", PROMPT[32:], 32, (4, 2, 7)))
-    owner, sharer = homes(runtime._caches)
+    owner, sharer = owners(runtime._caches)
     assert (owner.keys[..., :32, :] == sharer.keys[..., :32, :]).all()
     assert (owner.values[..., :32, :] == sharer.values[..., :32, :]).all()
     runtime.offload(slice(64, 80), b"block")
@@ -273,4 +273,4 @@ def test_sums_that_are_too_large_are_no_rows_that_are_not_finite() -> None:
 def test_steps_over_int8_caches_are_timed(bundles: Bundles) -> None:
     runtime = open_segments(bundles(INT8_CACHES), rows=16)
     assert {shape.rows for shape in measure(runtime, quiet_clock(0.01)).times} == {1, 8, 16}
-    assert homes(runtime._caches) == []
+    assert owners(runtime._caches) == []

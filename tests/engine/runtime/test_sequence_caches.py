@@ -1,4 +1,4 @@
-"""Where keys and values of sequences lie: which cache is gone on with, what is copied, what is given back."""
+"""Where keys and values of sequences lie: which cache it continues, what is copied, what is given back."""
 
 import sys
 
@@ -11,7 +11,7 @@ from engine.bundle.variant import StepShape
 from engine.runtime.interface import PackedBatch, PackedSegment
 from engine.runtime.kv import SequenceCaches
 from engine.runtime.kv_memory import GroupColumns, SequenceCache
-from tests.engine.runtime.held import held_bytes, homes
+from tests.engine.runtime.held import held_bytes, owners
 from tests.engine.worker.segmented_runtime import smallest_manifest
 
 Caches = SequenceCaches[None]
@@ -102,7 +102,7 @@ def test_what_is_not_kept_is_overwritten(caches: Caches) -> None:
 
 def test_a_step_of_which_nothing_is_kept_leaves_nothing(caches: Caches) -> None:
     run(caches, ((3,), 0, (1, 2)), kept=0)
-    assert homes(caches) == []
+    assert owners(caches) == []
 
 
 def test_a_block_with_a_new_owner_leaves_its_old_cache(caches: Caches) -> None:
@@ -116,9 +116,9 @@ def test_a_block_with_a_new_owner_leaves_its_old_cache(caches: Caches) -> None:
 def test_memory_is_given_back_with_the_last_block(caches: Caches) -> None:
     run(caches, ((3, 1), 0, (1, 2, 3, 4, 5)))
     caches.free((1,))
-    assert len(homes(caches)) == 1
+    assert len(owners(caches)) == 1
     caches.free((3,))
-    assert homes(caches) == []
+    assert owners(caches) == []
     caches.free((3, 77))  # what was never written is nowhere
 
 
@@ -198,7 +198,7 @@ def test_a_long_run_of_blocks_that_are_still_used_becomes_a_base(sharing: Caches
     assert first.base.columns == first.base_columns == 16 and first.columns == 64
     assert tokens_of(first, 17) == [*PREFIX, 7] and tokens_of(second, 17) == [*PREFIX, 8]
     assert tokens_of(owner_now, 19) == [*PREFIX, 1, 2, 3]
-    assert owner.homes == {}
+    assert owner.owned == {}
     assert held_bytes(sharing) == held(first, second, owner_now)
 
 
@@ -221,7 +221,7 @@ def test_an_owner_that_is_in_the_step_already_goes_on_upon_the_base_in_the_next(
     assert tokens_of(owner, 18) == [*PREFIX, 1, 2]
     (owner_now,) = run(sharing, ((*BLOCKS, 9), 18, (3,)))
     assert owner_now.base is sharer.base and tokens_of(owner_now, 19) == [*PREFIX, 1, 2, 3]
-    assert owner not in homes(sharing)
+    assert owner not in owners(sharing)
 
 
 def test_what_a_finished_sequence_left_is_copied_once_and_then_shared(sharing: Caches) -> None:
@@ -234,7 +234,7 @@ def test_what_a_finished_sequence_left_is_copied_once_and_then_shared(sharing: C
     assert second.base is third.base is not None
     (fourth,) = run(sharing, ((*BLOCKS, 9, 13), 20, (6,)))  # the finished one's own block is still there, upon the base
     assert fourth.base is second.base and tokens_of(fourth, 21) == [*PREFIX, 1, 2, 3, 4, 6]
-    assert left not in homes(sharing)
+    assert left not in owners(sharing)
 
 
 def test_a_shorter_run_sees_less_of_the_base(sharing: Caches) -> None:
@@ -294,7 +294,7 @@ def test_a_sequence_that_has_become_long_for_its_base_leaves_it(sharing: Caches)
     (long,) = run(sharing, ((*BLOCKS, 10), 18, (8,)), room=70)
     assert short.base is not None and long.base is None and long.columns == 128
     assert tokens_of(long, 19) == [*PREFIX, 7, 7, 8]
-    assert short not in homes(sharing) and run(sharing, ((*BLOCKS, 10), 19, (6,)), room=70) == [long]
+    assert short not in owners(sharing) and run(sharing, ((*BLOCKS, 10), 19, (6,)), room=70) == [long]
     (other,) = run(sharing, ((*BLOCKS, 11), 16, (5,)))
     assert other.base is short.base and tokens_of(other, 17) == [*PREFIX, 5]
 
@@ -308,7 +308,7 @@ def test_a_long_owner_goes_on_as_it_is_when_others_share_its_beginning(sharing: 
     (owner_now,) = run(sharing, (blocks, 68, (3,)))
     assert owner_now is owner and owner.base is None and tokens_of(owner, 69) == [*PREFIX, *tail, 3]
     sharing.free((*BLOCKS, 10))
-    assert homes(sharing) == [owner] and tokens_of(owner, 69) == [*PREFIX, *tail, 3]
+    assert owners(sharing) == [owner] and tokens_of(owner, 69) == [*PREFIX, *tail, 3]
 
 
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 2, 0), (2, 0, 1)])
@@ -322,7 +322,7 @@ def test_a_base_lives_as_long_as_a_block_or_a_cache_needs_it(sharing: Caches, or
         wanted = [caches[later] for later in order[done:] if later in caches]
         wanted += [owner.base] if owner.base and 2 in order[done:] else []
         assert held_bytes(sharing) == held(other, *wanted)
-    assert homes(sharing) == [other]
+    assert owners(sharing) == [other]
 
 
 def test_blocks_of_a_base_are_offloaded_and_loaded_ones_become_one(sharing: Caches) -> None:

@@ -17,7 +17,7 @@ from engine.runtime.interface import Logits, PackedBatch
 from engine.speculation.draft_models import DraftModel
 from engine.speculation.draft_steps import DraftSteps
 from tests.engine.fake_runtime import FakeRuntime
-from tests.engine.runtime.held import homes
+from tests.engine.runtime.held import owners
 from tests.engine.worker.segmented_runtime import SegmentedFake
 from tests.engine.worker.simulation import VOCAB, Simulation, by_hand, fixed, free, segmented, simulate
 
@@ -204,7 +204,7 @@ def test_forgotten_sequences_hold_no_block_of_the_draft() -> None:
     drafter.retain(())
     pool, runtime = drafter.steps.sequences.pool, runtime_of(drafter)
     assert pool.referenced == 0 and isinstance(runtime, SegmentedFake)
-    in_memory = {block for cache in homes(runtime.caches) for block in cache.homes.values()}
+    in_memory = {block for cache in owners(runtime.caches) for block in cache.owned.values()}
     assert in_memory.isdisjoint(pool.snapshot().free)
 
 

@@ -141,7 +141,8 @@ def searched_scales(
         statistics.add(run)
     hessian = statistics.hessian
     sizes = np.sqrt(np.diagonal(hessian))
-    # Rows whose outputs have one size: one that is only large, as what reads it is small, has no say of its own.
+    # Each row is divided by the size of its outputs: one that is large only because its reader is small must not count
+    # for more than the others.
     outputs = np.sqrt(np.square(weight) @ np.square(sizes).astype(np.float32) / len(sizes))[:, None]
     weight = np.asarray(weight / np.where(outputs > 0, outputs, 1), np.float32)
     columns = np.sqrt(np.square(weight, dtype=np.float64).mean(axis=0))

@@ -14,7 +14,7 @@ from engine.runtime.segmented import SegmentRuntime
 from engine.worker.assembly import assemble
 from tests.engine.compile.check.test_families import GEMMA3N
 from tests.engine.compile.check.test_windows_served import TOKENS, WINDOW, answer
-from tests.engine.runtime.held import homes
+from tests.engine.runtime.held import owners
 
 SHARED = {"layer_types": ["sliding_attention", "full_attention"] * 3, "num_kv_shared_layers": 2, "global_head_dim": 32}
 SHARED |= {"num_hidden_layers": 6, "hidden_size_per_layer_input": 16, "vocab_size_per_layer_input": 384}
@@ -43,7 +43,7 @@ def test_a_long_answer_holds_a_bounded_number_of_columns(
 
     def bounded() -> None:
         assert windows.held <= windows.wanted(1000) <= 4
-        for cache in homes(runtime._caches):
+        for cache in owners(runtime._caches):
             assert cache.behind_columns <= 128
 
     found = answer(served, "a", prompt, bounded)
