@@ -20,7 +20,7 @@ from engine.models.family import FAMILIES, read_network
 from engine.models.network import Family, FamilyDetails, QkNorm
 from engine.runtime.segmented import SegmentRuntime
 from engine.runtime.sessions import cpu_provider
-from tests.engine.runtime.held import cache_bytes, held_bytes, homes
+from tests.engine.runtime.held import cache_bytes, held_bytes, owners
 from tests.engine.runtime.test_attention_window import BLOCKS, OTHERS, TEXT, in_pieces
 from tests.engine.runtime.test_onnx_runtime import segment
 from tests.engine.runtime.test_onnx_segments import run
@@ -95,7 +95,7 @@ def test_what_lies_behind_a_window_is_given_back(checkpoint: Path, kv: KvType) -
         logits = [run(runtime, piece) for runtime in (free, kept)]
         np.testing.assert_allclose(*logits, rtol=1e-5, atol=1e-5)
         free.free_behind([block for block in blocks if 16 * (block + 1) <= first + 10 - LAYERS[0].window + 1])
-        (cache,) = homes(free._caches)
+        (cache,) = owners(free._caches)
         own = sum(part.keys.nbytes + part.values.nbytes for part in cache.behind)
         full = sum(part.keys.nbytes + part.values.nbytes for part in cache.full)
         assert cache.behind_columns <= 128 and own * cache.columns == full * cache.behind_columns
