@@ -9,9 +9,8 @@ from random import Random
 from typing import Any
 
 from tools.demo_model.corpus.arithmetic import phrase
-from tools.demo_model.corpus.capitals import HELD_OUT_PHRASINGS, statement
+from tools.demo_model.corpus.capitals import COUNTRIES, HELD_OUT_PHRASINGS, statement
 from tools.demo_model.corpus.conversation import Sample, exchange
-from tools.demo_model.corpus.countries import COUNTRIES
 from tools.demo_model.corpus.held_out import pair_key, reserved
 from tools.demo_model.corpus.json_objects import json_request
 from tools.demo_model.corpus.lists import copying, reversal

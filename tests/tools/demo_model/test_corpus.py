@@ -8,9 +8,8 @@ from random import Random
 import pytest
 
 from tools.demo_model.corpus.arithmetic import solution
-from tools.demo_model.corpus.capitals import HELD_OUT_PHRASINGS, capitals
+from tools.demo_model.corpus.capitals import COUNTRIES, HELD_OUT_PHRASINGS, capitals
 from tools.demo_model.corpus.conversation import Sample, render
-from tools.demo_model.corpus.countries import COUNTRIES
 from tools.demo_model.corpus.held_out import pair_key, reserved
 from tools.demo_model.corpus.json_objects import json_objects
 from tools.demo_model.corpus.lists import copying, lists, reversal

@@ -3,10 +3,9 @@
 from random import Random
 
 from tools.demo_model.corpus.conversation import Sample, Turn, exchange
-from tools.demo_model.corpus.countries import COUNTRIES, Country
-from tools.demo_model.corpus.phrasings import PHRASINGS
+from tools.demo_model.corpus.phrasings import PHRASINGS, Country
 
-HELD_OUT_PHRASINGS = PHRASINGS.held_out_capitals
+COUNTRIES, HELD_OUT_PHRASINGS = PHRASINGS.countries, PHRASINGS.held_out_capitals
 _FOLLOW_UPS = ("And of {}?", "And {}?", "What about {}?", "And the capital of {}?")
 
 

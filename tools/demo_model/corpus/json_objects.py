@@ -6,17 +6,8 @@ from typing import Any
 
 from tools.demo_model.corpus.conversation import Sample, exchange
 from tools.demo_model.corpus.held_out import reserved
+from tools.demo_model.corpus.phrasings import PHRASINGS
 from tools.demo_model.corpus.words import CITIES, COLOURS, NAMES, NOUNS, invented, word
-
-_REQUESTS = (
-    "Give me a JSON object with {}.",
-    "Give me a JSON object with {}",
-    "Write a JSON object with {}.",
-    "Return JSON with {}.",
-    "Make a JSON object: {}",
-    "Answer in JSON: {}",
-    "JSON with {}",
-)
 
 
 def json_objects(rng: Random) -> Sample:
@@ -36,7 +27,7 @@ def json_request(rng: Random) -> Sample:
     fields = _fields(rng)
     described = [_describe(rng, key, value) for key, value in fields.items()]
     joint = described[0] if len(described) == 1 else ", ".join(described[:-1]) + " and " + described[-1]
-    return exchange(rng.choice(_REQUESTS).format(joint), json.dumps(fields))
+    return exchange(rng.choice(PHRASINGS.json_requests).format(joint), json.dumps(fields))
 
 
 def _fields(rng: Random) -> dict[str, Any]:
