@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+import venv
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -25,6 +26,18 @@ def install(python: Path, *arguments: str) -> "subprocess.CompletedProcess[str]"
         [*command, *arguments],
         env={**more, **os.environ}, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL,
     )  # fmt: skip
+
+
+def environment(folder: Path, *arguments: str) -> Path:
+    """The Python of an environment that has these by `install`; made anew when they are others. OSError says why not."""
+    python = folder.absolute() / ("Scripts/python.exe" if sys.platform == "win32" else "bin/python")
+    marker, wanted = folder / "packages.txt", "\n".join(arguments)
+    if not marker.is_file() or marker.read_text() != wanted:
+        venv.create(folder, clear=True, with_pip=True, symlinks=sys.platform != "win32")
+        if (done := install(python, *arguments)).returncode:
+            raise OSError(f"{arguments[0]} could not be installed: {done.stderr.strip()[-300:]}")
+        marker.write_text(wanted)
+    return python
 
 
 def pip_configuration() -> str:

@@ -70,18 +70,18 @@ def write_checkpoint(folder: Path, shape: Qwen3Shape, seed: int = 0) -> None:
     write_shards(folder, _tensors(shape, np.random.default_rng(seed)))
 
 
-def byte_tokenizer(size: int = 256 + len(SPECIAL_TOKENS)) -> Tokenizer:
+def byte_tokenizer(size: int = 256 + len(SPECIAL_TOKENS), special: Sequence[str] = SPECIAL_TOKENS) -> Tokenizer:
     """A tokenizer of `size` tokens without merges: every byte is one token, any text survives the round trip.
 
     The other tokens are made-up words. No text becomes them, but a random model picks them, and then streams real text.
     """
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    words = [f"{WORD_START}w{index}" for index in range(size - len(alphabet) - len(SPECIAL_TOKENS))]
+    words = [f"{WORD_START}w{index}" for index in range(size - len(alphabet) - len(special))]
     vocabulary = {token: index for index, token in enumerate([*alphabet, *words])}
     tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.add_special_tokens(list(SPECIAL_TOKENS))
+    tokenizer.add_special_tokens(list(special))
     return tokenizer
 
 

@@ -9,35 +9,23 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import gguf
-
-OURS = ("rope.scaling.type", "rope.scaling.factor", "rope.scaling.original_context_length", "context_length")
+from gguf.scripts.gguf_new_metadata import MetadataDetails, copy_with_new_metadata
 
 
 def write_yarn(source: Path, target: Path, factor: float, original: int = 0) -> None:
     """original: tokens, 0 = the file's context. The new file's context is the factor times as long."""
     reader = gguf.GGUFReader(source)
-    architecture = _text(reader, "general.architecture")
+    architecture = str(reader.fields["general.architecture"].contents())
     original = original or int(reader.fields[f"{architecture}.context_length"].contents())
-    writer = gguf.GGUFWriter(target, architecture)
-    told = {f"{architecture}.{name}" for name in OURS}
-    for name, found in reader.fields.items():
-        if name not in told and not name.startswith("GGUF.") and name != "general.architecture":
-            sub_type = found.types[1] if found.types[0] is gguf.GGUFValueType.ARRAY else None
-            writer.add_key_value(name, found.contents(), found.types[0], sub_type)
-    writer.add_context_length(round(original * factor))
-    writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)
-    writer.add_rope_scaling_factor(factor)
-    writer.add_rope_scaling_orig_ctx_len(original)
-    for tensor in reader.tensors:
-        writer.add_tensor(tensor.name, tensor.data, raw_dtype=tensor.tensor_type)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-
-
-def _text(reader: gguf.GGUFReader, name: str) -> str:
-    return str(reader.fields[name].contents())
+    uint32, float32, text = gguf.GGUFValueType.UINT32, gguf.GGUFValueType.FLOAT32, gguf.GGUFValueType.STRING
+    told = {
+        "context_length": MetadataDetails(uint32, round(original * factor)),
+        "rope.scaling.type": MetadataDetails(text, "yarn"),
+        "rope.scaling.factor": MetadataDetails(float32, factor),
+        "rope.scaling.original_context_length": MetadataDetails(uint32, original),
+    }
+    named = {f"{architecture}.{name}": value for name, value in told.items()}
+    copy_with_new_metadata(reader, gguf.GGUFWriter(target, architecture), named, ())
 
 
 def main(argv: Sequence[str] | None = None) -> int:

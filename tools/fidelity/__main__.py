@@ -7,7 +7,7 @@ Of both published files, and with --made of Q4_0, Q8_0 and F16 versions that lla
 import argparse
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -20,9 +20,9 @@ from rich.table import Table
 from server.commands.tables import table, wide_console
 from tools.fidelity.served import ServedFile, read_as_served
 from tools.llama_cpp.__main__ import MODELS, TREE
-from tools.llama_cpp.fidelity import CONTEXT, OWN, PUBLISHED, QUANTIZE, WINDOWS, Measurement, ReadWindows
+from tools.llama_cpp.fidelity import CONTEXT, OWN, PUBLISHED, WINDOWS, Measurement, ReadWindows
 from tools.llama_cpp.figures import LlamaFigures
-from tools.llama_cpp.programs import LlamaCpp, run_step
+from tools.llama_cpp.programs import LlamaCpp
 from tools.real_models.fetch import RealModels, default_folder
 from tools.real_models.held_out import held_out_text
 
@@ -77,15 +77,13 @@ def measured(
 ) -> Iterator[FileBeside]:
     """Each file through both, in order. Raises what fetching, building, compiling and serving raise."""
     figures = msgspec.json.decode(FIGURES.read_bytes(), type=LlamaFigures)
-    text = held_out_text(models.fetch(TREE))
-    say = partial(console.print, markup=False, highlight=False, soft_wrap=True)
-    programs = LlamaCpp(models.fetch(TREE), models.folder / "llama.cpp-build", say)
+    text, say, programs = _beside(models, console)
     for name in names:
         for kind in kinds:
             with TemporaryDirectory(prefix="hexserve-") as folder:
                 file = models.fetch(name)
                 if kind != PUBLISHED:
-                    file = _made(programs, file, kind, Path(folder))
+                    file = programs.quantised(file, Path(folder) / f"{kind}.gguf", kind)
                 say(f"{name} {kind}")
                 theirs = figures.of(name, kind)
                 count, kl = (theirs.halfway.windows, theirs.halfway.kl) if is_half else (figures.windows, theirs.kl)
@@ -95,9 +93,7 @@ def measured(
 
 def at_context(models: RealModels, name: str, context: int, console: Console) -> FileBeside:
     """The published file in windows of `context` tokens, both sides measured now. Raises what `measured` does."""
-    text = held_out_text(models.fetch(TREE))
-    say = partial(console.print, markup=False, highlight=False, soft_wrap=True)
-    programs = LlamaCpp(models.fetch(TREE), models.folder / "llama.cpp-build", say)
+    text, say, programs = _beside(models, console)
     windows = ReadWindows(context, CONTEXT * WINDOWS // context)
     with TemporaryDirectory(prefix="hexserve-") as scratch:
         folder, file = Path(scratch), models.fetch(name)
@@ -108,12 +104,10 @@ def at_context(models: RealModels, name: str, context: int, console: Console) ->
     return FileBeside(name, f"{PUBLISHED}, {context} tokens", theirs.kl.mean, ours)
 
 
-def _made(programs: LlamaCpp, published: Path, kind: str, folder: Path) -> Path:
-    made = folder / f"{kind}.gguf"
-    name, *words = QUANTIZE.split()
-    command = [str(programs.program(name)), *(word.format(file=published, made=made, kind=kind) for word in words)]
-    run_step(f"make {kind}", command, folder / "log.txt", lambda _: None)
-    return made
+def _beside(models: RealModels, console: Console) -> tuple[str, Callable[[str], None], LlamaCpp]:
+    """The text that both sides read, how to tell each step, and llama.cpp's programs."""
+    say, tree = partial(console.print, markup=False, highlight=False, soft_wrap=True), models.fetch(TREE)
+    return held_out_text(tree), say, LlamaCpp(tree, models.folder / "llama.cpp-build", say)
 
 
 def table_of(found: list[FileBeside]) -> Table:

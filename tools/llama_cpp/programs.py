@@ -46,6 +46,12 @@ class LlamaCpp:
                 self._run(f"build {name}", [cmake, "--build", str(self._folder), "--target", name, "--parallel", jobs])
         return built
 
+    def quantised(self, source: Path, made: Path, kind: str) -> Path:
+        """`made`, which llama-quantize makes of a GGUF file in another kind of blocks, such as F32. BuildFailed."""
+        command = [str(self.program("llama-quantize")), "--allow-requantize", str(source), str(made), kind]
+        self._run(f"{kind} of {source.name}", command)
+        return made
+
     def _tools(self) -> tuple[str, str]:
         """cmake and ninja: the system's, else from wheels in an environment of their own."""
         if not any(map(shutil.which, COMPILERS)):

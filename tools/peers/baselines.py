@@ -5,14 +5,12 @@ The first reads no Q5_0, so that both sides get the file in Q8_0. The second and
 its builder makes 4 bits of them, 8 where Q4_K_M has 6. ik_llama.cpp is built from its sources.
 """
 
-import sys
-import venv
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from tools.llama_cpp.programs import BuildFailed, LlamaCpp, run_step
-from tools.packages import install
+from tools.packages import environment
 from tools.peers.setup import PeersFolder, SetupFailed
 from tools.real_models.fetch import RealModels, default_folder
 
@@ -62,16 +60,11 @@ class Baseline:
 
 def _environment(folder: Path, packages: tuple[str, ...], say: Say) -> Path:
     """The Python of an environment that has these packages; made the first time. SetupFailed."""
-    python = folder / ("Scripts/python.exe" if sys.platform == "win32" else "bin/python")
-    marker = folder / "packages.txt"
-    if not marker.is_file() or marker.read_text() != "\n".join(packages):
-        say(f"install {packages[0]} ...")
-        venv.create(folder, clear=True, with_pip=True)
-        done = install(python, *packages)
-        if done.returncode:
-            raise SetupFailed(f"{packages[0]} could not be installed: {done.stderr.strip()[-300:]}")
-        marker.write_text("\n".join(packages))
-    return python
+    say(f"environment of {packages[0]} ...")
+    try:
+        return environment(folder, *packages)
+    except OSError as error:
+        raise SetupFailed(str(error)) from None
 
 
 def _openvino(peers: PeersFolder, gguf: Path, load: BaselineLoad, port: int, say: Say) -> RunningCommand:

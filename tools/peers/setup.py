@@ -6,7 +6,6 @@ from pathlib import Path
 
 from rich.console import Console
 
-from tools.llama_cpp.fidelity import QUANTIZE
 from tools.llama_cpp.programs import BuildFailed, LlamaCpp, run_step
 from tools.real_models.fetch import FetchFailed, RealModels, default_folder
 from tools.real_models.packages import pinned
@@ -51,14 +50,10 @@ class PeersFolder:
         """A GGUF file in another kind of blocks, such as F32, as llama-quantize makes it. SetupFailed."""
         made = self.folder / f"{source.stem}-{kind}.gguf"
         if not made.is_file():
-            draft = made.with_suffix(".draft")
-            name, *words = QUANTIZE.split()
-            command = [str(self.program(name)), *(word.format(file=source, made=draft, kind=kind) for word in words)]
             try:
-                run_step(f"{kind} of {source.name}", command, self.folder / "log.txt", self._say)
+                self.llama.quantised(source, made.with_suffix(".draft"), kind).rename(made)
             except BuildFailed as error:
                 raise SetupFailed(str(error)) from None
-            draft.rename(made)
         return made
 
     def bundle(self, source: Path, options: str) -> Path:

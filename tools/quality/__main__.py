@@ -74,7 +74,7 @@ def measure(options: argparse.Namespace, console: Console) -> list[QualityRow]:
     rows: list[QualityRow] = []
     for name in filter(None, options.models.split(",")):
         is_demo = name == DEMO
-        subject = folder.demo() if is_demo else folder.published(name, models, peers.program("llama-quantize"))
+        subject = folder.demo() if is_demo else folder.published(name, models, peers.llama)
         rows += measured(folder, baselines, subject, options)
     return rows
 

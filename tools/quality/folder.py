@@ -15,7 +15,7 @@ from engine.compile.sources.source import open_source
 from engine.demo.location import CALIBRATION, HELD_OUT, demo_folder, shipped_texts
 from engine.models.family import read_network
 from engine.processes import child_environment, module_command
-from tools.llama_cpp.programs import run_step
+from tools.llama_cpp.programs import LlamaCpp, run_step
 from tools.quality.report import EMULATED, QualityRow
 from tools.real_models.fetch import RealModels
 from tools.real_models.held_out import held_out_text as held_out_text_of
@@ -98,18 +98,15 @@ class QualityFolder:
         held_out.write_text("".join(shipped_texts(HELD_OUT)), encoding="utf-8")
         return Subject("demo", demo_folder(), held_out, CALIBRATION)
 
-    def published(self, name: str, models: RealModels, quantise: Path) -> Subject:
+    def published(self, name: str, models: RealModels, llama: LlamaCpp) -> Subject:
         """The floats of a published file, which is fetched the first time; scored on text that nobody tunes on.
 
-        quantise: llama-quantize. Codes of the file would be kept, so every form begins with 16-bit floats of them.
+        Codes of the file would be kept, so every form begins with 16-bit floats of them.
         """
         held_out, floats = self.folder / "held-out.txt", self.folder / f"{name}-f16.gguf"
         held_out.write_text(held_out_text_of(models.fetch("llama-cpp")), encoding="utf-8")
         if not floats.is_file():
-            draft = floats.with_suffix(".draft")
-            command = [str(quantise), "--allow-requantize", str(models.fetch(name)), str(draft), "F16"]
-            self.run(f"{name}: floats", command)
-            draft.replace(floats)
+            llama.quantised(models.fetch(name), floats.with_suffix(".draft"), "F16").replace(floats)
         return Subject(name, floats, held_out, None)
 
     def kept(

@@ -11,7 +11,6 @@ import os
 import subprocess
 import sys
 import time
-import venv
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
@@ -26,7 +25,7 @@ from gguf import GGMLQuantizationType
 from engine.processes import module_command
 from engine.speech.audio_helper import decoded
 from server.commands.own_server import ServerFailed, free_port, running_child, serve_command
-from tools.packages import install
+from tools.packages import environment
 from tools.real_models.fetch import FetchFailed, RealModels, default_folder
 from tools.speech.fidelity import divergence_of
 from tools.speech.ggml import write_published
@@ -151,8 +150,11 @@ def _asked(address: str, at_once: int, said: Sequence[Path]) -> tuple[list[str],
 
 @contextmanager
 def _baseline(folder: Path, name: str, model: Path, threads: int, at_once: int) -> Iterator[Ask]:
-    script, python = Path(__file__).parent / "baselines.py", _environment(folder / name, BASELINES[name])
-    command = [str(python), str(script), name, str(model), str(threads), str(at_once)]
+    try:
+        python = environment(folder / name, *BASELINES[name])
+    except OSError as error:
+        raise NoBaseline(str(error)) from None
+    command = [str(python), str(Path(__file__).with_name("baselines.py")), name, str(model), str(threads), str(at_once)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
         assert child.stdin is not None and child.stdout is not None
 
@@ -166,16 +168,6 @@ def _baseline(folder: Path, name: str, model: Path, threads: int, at_once: int) 
 
         yield ask
         child.stdin.close()
-
-
-def _environment(folder: Path, packages: Sequence[str]) -> Path:
-    python = folder / ("Scripts/python.exe" if sys.platform == "win32" else "bin/python")
-    if not (folder / "whole").exists():
-        venv.create(folder, symlinks=sys.platform != "win32")
-        if (done := install(python, *packages)).returncode:
-            raise NoBaseline(f"{packages[0]} cannot be installed: {done.stderr.strip()}")
-        (folder / "whole").touch()
-    return python.absolute()
 
 
 if __name__ == "__main__":

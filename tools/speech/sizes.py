@@ -1,25 +1,26 @@
-"""Whispers of published sizes with random weights: `python -m tools.speech.sizes [--sizes tiny,...]`.
+"""Whispers of published sizes with random weights: `python -m tools.speech.sizes [--sizes tiny base ...]`.
 
 Each is written, compiled and run as a worker runs it, one after the other in processes of their own: how long that
 takes and the most memory (resident) of each. Needs an installed `hexserve[dev]`, Linux and 4 GB of disk for large-v3.
 """
 
 import argparse
-import json
 import os
+import resource
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
+from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from safetensors.numpy import save_file
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from engine.bundle.manifest import load_manifest
 from engine.bundle.speech import speech_of
@@ -27,13 +28,15 @@ from engine.config import EngineConfig
 from engine.processes import module_command
 from engine.request import Request, SamplingParams, SpeechRules
 from engine.worker.assembly import assemble
+from tools.random_checkpoint import byte_tokenizer
 
 TIMES, TOKENS, AT_ONCE = 1501, 100, 4
 WORDS = 50_257
+Found = TypeVar("Found")
+HEADINGS = "size | million parameters | compile, s | GB | bundle, GB | load, s | hear 30 s, s | token, ms"
 
 
-@dataclass(frozen=True, slots=True)
-class Size:
+class Size(NamedTuple):
     """layers: that listen, and that write. is_v3: 128 bands and Cantonese."""
 
     hidden: int
@@ -53,33 +56,22 @@ SIZES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Worked:
-    """Seconds to load, to hear 30 s of sound, for a token of one text, and for one of each of several."""
-
-    load: float
-    hear: float
-    token: float
-    tokens: float
-
-
 def write_random(folder: Path, size: Size, seed: int = 0) -> int:
     """A Hugging Face folder in float16; how many parameters it has."""
     import torch  # noqa: PLC0415 (what starts processes stays small: the peak of each begins with its parent's)
     from transformers import WhisperConfig, WhisperForConditionalGeneration  # noqa: PLC0415
+    from transformers.models.whisper.tokenization_whisper import LANGUAGES  # noqa: PLC0415
 
-    tokenizer = tokenizer_of(size)
-    sizes: dict[str, Any] = {
-        "num_mel_bins": 128 if size.is_v3 else 80,
-        "vocab_size": tokenizer.get_vocab_size() + TIMES,
-    }
+    codes = [code for code in LANGUAGES if size.is_v3 or code != "yue"]
+    names = ("endoftext", "startoftranscript", *codes, "translate", "transcribe", "startoflm", "startofprev")
+    special = [f"<|{name}|>" for name in (*names, "nospeech", "notimestamps")]  # in their published order
+    sizes: dict[str, Any] = {"num_mel_bins": 128 if size.is_v3 else 80, "vocab_size": WORDS + len(special) + TIMES}
     sizes |= dict.fromkeys(("encoder_attention_heads", "decoder_attention_heads"), size.hidden // 64)
     sizes |= dict.fromkeys(("encoder_ffn_dim", "decoder_ffn_dim"), 4 * size.hidden)
     sizes |= dict(zip(("encoder_layers", "decoder_layers"), size.layers, strict=True))
-    config = WhisperConfig(d_model=size.hidden, **sizes)
-    config.architectures = ["WhisperForConditionalGeneration"]
+    config = WhisperConfig(d_model=size.hidden, architectures=["WhisperForConditionalGeneration"], **sizes)
     config.save_pretrained(folder)
-    tokenizer.save(str(folder / "tokenizer.json"))
+    byte_tokenizer(WORDS + len(special), special).save(str(folder / "tokenizer.json"))
     with torch.device("meta"):
         empty = WhisperForConditionalGeneration(config).model.state_dict()
     random, tensors = np.random.default_rng(seed), {}
@@ -91,22 +83,16 @@ def write_random(folder: Path, size: Size, seed: int = 0) -> int:
     return sum(tensor.size for tensor in tensors.values())
 
 
-def tokenizer_of(size: Size) -> Tokenizer:
-    """Of bytes and made-up words; with the special tokens in their published order."""
-    from transformers.models.whisper.tokenization_whisper import LANGUAGES  # noqa: PLC0415
-
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    words = [*alphabet, *(f"Ġw{index}" for index in range(WORDS - len(alphabet)))]
-    made = Tokenizer(models.BPE({word: index for index, word in enumerate(words)}, []))
-    made.pre_tokenizer, made.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
-    codes = [code for code in LANGUAGES if size.is_v3 or code != "yue"]
-    names = ("endoftext", "startoftranscript", *codes, "translate", "transcribe", "startoflm", "startofprev")
-    made.add_special_tokens([f"<|{name}|>" for name in (*names, "nospeech", "notimestamps")])
-    return made
+def compiled(source: Path, bundle: Path, quant: str) -> float:
+    """Seconds of the command."""
+    start = time.perf_counter()
+    command = [*module_command("server", "compile"), str(source), "-o", str(bundle), "--quant", quant]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    return time.perf_counter() - start
 
 
-def worked(bundle: Path, threads: int) -> Worked:
-    """What the worker's engine does with random sound."""
+def worked(bundle: Path, threads: int) -> tuple[float, ...]:
+    """Seconds to load, to hear 30 s of random sound, for a token of one text, and for one of each of several."""
     start, spec = time.perf_counter(), speech_of(load_manifest(bundle))
     made = assemble(EngineConfig(str(bundle), max_running=AT_ONCE, threads=threads))
     load = time.perf_counter() - start
@@ -128,58 +114,43 @@ def worked(bundle: Path, threads: int) -> Worked:
     each = [(seconds(texts, TOKENS + 1) - seconds(texts, 1)) / TOKENS for texts in (1, AT_ONCE)]
     made.loop.close()
     made.runtime.close()
-    return Worked(load, hear, *each)
+    return load, hear, *each
 
 
-def peak_of(command: Sequence[str]) -> tuple[str, float, int]:
-    """What a command prints, its seconds, and the most bytes of it that were resident."""
-    start = time.perf_counter()
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
-        printed = child.stdout.read() if child.stdout else ""
-        _, status, used = os.wait4(child.pid, 0)
-        child.returncode = os.waitstatus_to_exitcode(status)
-    if child.returncode:
-        raise subprocess.CalledProcessError(child.returncode, command)
-    return printed, time.perf_counter() - start, used.ru_maxrss * 1024
+def alone(work: Callable[..., Found], *given: object) -> tuple[Found, int]:
+    """What a function returns in a process of its own, and the most bytes resident of that or of one it started."""
+    with ProcessPoolExecutor(1, get_context("spawn")) as pool:
+        return pool.submit(_with_peak, work, *given).result()
+
+
+def _with_peak(work: Callable[..., Found], *given: object) -> tuple[Found, int]:
+    found = work(*given)
+    peaks = (resource.getrusage(whose).ru_maxrss for whose in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return found, max(peaks) * 1024
 
 
 def measured(name: str, folder: Path, quant: str, threads: int) -> str:
     """A line of the table."""
     source, bundle = folder / "source", folder / "bundle"
-    again = (sys.executable, "-m", "tools.speech.sizes")
-    parameters = int(peak_of([*again, "--write", name, str(source)])[0].splitlines()[-1])
-    asked = [*module_command("server", "compile"), str(source), "-o", str(bundle), "--quant", quant]
-    _, compiling, compiler = peak_of(asked)
+    parameters, _ = alone(write_random, source, SIZES[name])
+    compiling, compiler = alone(compiled, source, bundle, quant)
     shutil.rmtree(source)
     size = sum(file.stat().st_size for file in bundle.iterdir())
-    printed, _, worker = peak_of([*again, "--worked", str(bundle), str(threads)])
-    found = Worked(**json.loads(printed.splitlines()[-1]))
+    (load, hear, token, tokens), worker = alone(worked, bundle, threads)
     cells = (f"{parameters / 1e6:.0f}", f"{compiling:.0f}", f"{compiler / 1e9:.2f}", f"{size / 1e9:.2f}")
-    times = (f"{found.load:.1f}", f"{found.hear:.2f}", f"{1000 * found.token:.1f}", f"{1000 * found.tokens:.1f}")
+    times = (f"{load:.1f}", f"{hear:.2f}", f"{1000 * token:.1f}", f"{1000 * tokens:.1f}")
     return f"| {' | '.join((name, *cells, *times, f'{worker / 1e9:.2f}'))} |"
 
 
 def main() -> int:
     """Measure and print each."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--sizes", default=",".join(SIZES))
+    parser.add_argument("--sizes", nargs="+", choices=SIZES, default=list(SIZES))
     parser.add_argument("--quant", choices=("fp32", "int8", "int4"), default="int8")
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
-    parser.add_argument("--worked", nargs=2, metavar=("BUNDLE", "THREADS"), help=argparse.SUPPRESS)
-    parser.add_argument("--write", nargs=2, metavar=("SIZE", "FOLDER"), help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.write:
-        print(write_random(Path(options.write[1]), SIZES[options.write[0]]))
-        return 0
-    if options.worked:
-        found = worked(Path(options.worked[0]), int(options.worked[1]))
-        print(json.dumps({name: getattr(found, name) for name in Worked.__slots__}))
-        return 0
-    if unknown := set(options.sizes.split(",")) - SIZES.keys():
-        parser.error(f"--sizes {min(unknown)}: it is one of {', '.join(SIZES)}")
-    print("| size | million parameters | compile, s | GB | bundle, GB | load, s | hear 30 s, s | token, ms |", end="")
-    print(f" {AT_ONCE} texts, ms | worker, GB |\n" + "|---" * 10 + "|", flush=True)
-    for name in options.sizes.split(","):
+    print(f"| {HEADINGS} | {AT_ONCE} texts, ms | worker, GB |\n" + "|---" * 10 + "|", flush=True)
+    for name in options.sizes:
         with tempfile.TemporaryDirectory() as folder:
             print(measured(name, Path(folder), options.quant, options.threads), flush=True)
     return 0
