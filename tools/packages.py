@@ -29,7 +29,7 @@ def install(python: Path, *arguments: str) -> "subprocess.CompletedProcess[str]"
 
 
 def environment(folder: Path, *arguments: str) -> Path:
-    """The Python of an environment that has these by `install`; made anew when they are others. OSError says why not."""
+    """The Python of an environment that has these by `install`, made anew when they are others. OSError."""
     python = folder.absolute() / ("Scripts/python.exe" if sys.platform == "win32" else "bin/python")
     marker, wanted = folder / "packages.txt", "\n".join(arguments)
     if not marker.is_file() or marker.read_text() != wanted:
