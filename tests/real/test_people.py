@@ -12,8 +12,7 @@ from tests.live import serving
 from tests.real.conftest import fetched
 from tests.real.test_speech import MODEL
 from tools.real_models.fetch import FetchFailed, RealModels, default_folder
-from tools.speech.people import recordings_of_people
-from tools.speech.recordings import ReadAloud
+from tools.speech.recordings import ReadAloud, recordings_of_people
 from tools.speech.report import wrong_words
 
 MOST_WORSE = 0.005  # of all words

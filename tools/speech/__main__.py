@@ -29,8 +29,7 @@ from tools.packages import environment
 from tools.real_models.fetch import FetchFailed, RealModels, default_folder
 from tools.speech.fidelity import divergence_of
 from tools.speech.ggml import write_published
-from tools.speech.people import recordings_of_people
-from tools.speech.recordings import NoVoice, ReadAloud, recordings
+from tools.speech.recordings import NoVoice, ReadAloud, recordings, recordings_of_people
 from tools.speech.report import MISSED, Listener, Sound, table, wrong_words
 
 BASELINES = {"faster-whisper": ("faster-whisper==1.2.1",), "whisper.cpp": ("pywhispercpp==1.5.1", "numpy==2.4.6")}
