@@ -99,8 +99,6 @@ class Settings:
         """SettingsError for lists whose parts, and times of which a fraction, cannot be what they should."""
         if 0 < self.engine.step_timeout_s < 1:
             raise SettingsError("step_timeout_s must be 0 or at least 1: less would end workers that are only busy")
-        if self.engine.devices and (self.engine.lora or self.engine.draft or self.engine.kv_file):
-            raise SettingsError("devices: lora, draft and kv_file are for a model on one device")
         try:
             if self.model_name in named_adapters(self.engine.lora):
                 raise SettingsError(f"lora: the adapter {self.model_name} has the name of the model")

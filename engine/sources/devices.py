@@ -5,9 +5,12 @@ import platform
 from collections.abc import Callable, Collection
 from pathlib import Path
 
+from engine.bundle.manifest import MANIFEST_FILE, load_manifest
 from engine.demo.location import SHIPPED
 from engine.errors import BundleError
-from engine.files import GGUF_SUFFIX
+from engine.files import GGUF_SUFFIX, is_regular, reading
+from engine.genie.config import is_genie_folder
+from engine.genie.speech import is_hub_speech
 from engine.processes import install_command
 from engine.sources.fetched import locate
 from engine.sources.resolve import Wanted, compile_behind, compiled, is_good, resolve_bundle
@@ -15,6 +18,7 @@ from engine.sources.retention import LaterCompilations
 
 NPU, CPU, AUTO = "npu", "cpu", "auto"
 BOTH = (f"{NPU},{CPU}", f"{CPU},{NPU}")
+WORDS = ("", NPU, CPU, AUTO, *BOTH)
 # The blocks of a GGUF file are kept where the NPU can hold them, which integer graphs cannot.
 NPU_QUANT, NPU_QUANT_OF_GGUF = "w4a16", "w4"
 NPU_OPTIONS = (("target", "x-elite"), ("rows", (1, 32, 128)), ("context", (1024, 4096)))
@@ -32,7 +36,8 @@ def devices_of(setting: str, name: str, names: Collection[str] = ()) -> str:
     for part in (part.strip() for part in setting.split(",")):
         key, equals, value = part.rpartition("=")
         if equals:
-            last, found[key] = key, value
+            last = key.strip()
+            found[last] = value
         elif not last:
             raise BundleError(f"devices {setting}: '{part}' stands before the first NAME=")
         else:
@@ -44,26 +49,56 @@ def devices_of(setting: str, name: str, names: Collection[str] = ()) -> str:
 
 
 def bundles_for(
-    devices: str, source: str, cache: Path, resolve: Callable[[], Path], later: LaterCompilations
+    devices: str,
+    source: str,
+    cache: Path,
+    resolve: Callable[[], Path],
+    later: LaterCompilations,
+    alone: Collection[str] = (),
 ) -> tuple[Path, Path | None]:
     """The bundle of a model, and that for another device where two serve it. BundleError.
 
     devices: what the setting says of it. resolve: the bundle that the source is without the setting. later: compiles
-    for an NPU that nobody asked for by name, while the CPU serves.
+    for an NPU that nobody asked for by name, while the CPU serves. alone: settings that two devices cannot honour.
     """
-    if devices == AUTO:
-        return resolve(), _there_or_later(_for_npu(source, cache), later) if has_npu() else None
-    if devices == NPU:
-        return compiled(_for_npu(source, cache)), None
-    if devices in BOTH:
-        return resolve(), compiled(_for_npu(source, cache))
-    if devices in ("", CPU):
+    words, other = _words(devices), other_bundle(devices, cache)
+    is_made = words in (NPU, CPU, AUTO) and _is_for_npu(source, cache)
+    if words == CPU and is_made:
+        raise BundleError(f"devices is cpu, and {source} is made for the NPU; name its checkpoint or its other bundle")
+    if words in ("", CPU) or is_made or (words == AUTO and not has_npu()):
         return resolve(), None
-    found = resolve()
+    if words == NPU:
+        return compiled(_for_npu(source, cache, "lora" in alone)), None
+    if alone:
+        raise BundleError(f"devices is {devices}: {' and '.join(alone)} can be used on one device only")
+    if words == AUTO:
+        return resolve(), _there_or_later(_for_npu(source, cache), later)
+    return resolve(), other or compiled(_for_npu(source, cache))
+
+
+def other_bundle(devices: str, cache: Path) -> Path | None:
+    """The bundle that the setting names; None where it names devices. BundleError where it names neither."""
+    if _words(devices) in WORDS:
+        return None
     try:
-        return found, resolve_bundle(devices, cache)
+        return resolve_bundle(devices, cache)
     except BundleError as error:
         raise BundleError(f"devices is npu, cpu, npu,cpu, auto or another bundle: {error}") from None
+
+
+def _words(devices: str) -> str:
+    return ",".join(part.strip().lower() for part in devices.split(","))
+
+
+def _is_for_npu(source: str, cache: Path) -> bool:
+    """Whether it is a bundle for the NPU, or what becomes one without a compilation. BundleError."""
+    if source in SHIPPED:
+        return False
+    with reading(source):
+        folder = locate(source, cache).path
+        if is_regular(folder / MANIFEST_FILE):
+            return load_manifest(folder).npu is not None
+        return is_genie_folder(folder) or is_hub_speech(folder)
 
 
 def has_npu() -> bool:
@@ -80,14 +115,14 @@ def _there_or_later(wanted: Wanted, later: LaterCompilations) -> Path | None:
     return None
 
 
-def _for_npu(source: str, cache: Path) -> Wanted:
+def _for_npu(source: str, cache: Path, lora: bool = False) -> Wanted:
     if importlib.util.find_spec("onnxruntime_qnn") is None:
         raise BundleError(f"devices: the NPU for {source} needs: {install_command('qnn')}")
     folder, name = _checkpoint(source, cache)
     # The emulator needs a binary for each variant, a device is better off with one for all.
     more = (*NPU_OPTIONS, ("share_weights", has_npu()))
     quant = NPU_QUANT_OF_GGUF if folder.suffix == GGUF_SUFFIX else NPU_QUANT
-    return Wanted(folder, name, cache, quant, False, more)
+    return Wanted(folder, name, cache, quant, lora, more)
 
 
 def _checkpoint(source: str, cache: Path) -> tuple[Path, str]:

@@ -5,7 +5,6 @@ import subprocess
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -23,14 +22,14 @@ ESTIMATE_S = 120.0
 class BundleLoader:
     """One model's way into memory.
 
-    find: the bundle's folder; blocks and may compile, BundleError. None: it is `config.bundle`.
+    find: the settings with bundles for sources; blocks and may compile, BundleError. None: `config` is that.
     open_engine: an engine that has not been started. manifest: as far as it is known before.
     """
 
     def __init__(
         self,
         config: EngineConfig,
-        find: Callable[[], Path] | None,
+        find: Callable[[], EngineConfig] | None,
         open_engine: Callable[[EngineConfig], Engine],
         manifest: Manifest | None = None,
     ) -> None:
@@ -44,7 +43,7 @@ class BundleLoader:
     def estimate(self) -> int:
         """The bytes that the loaded model will take at most. BundleError. Blocks; the first time a second or more."""
         if self._find is not None:
-            self._config = replace(self._config, bundle=str(self._find()))
+            self._config = self._find()
             self._find = None
         manifest = load_described(Path(self._config.bundle))
         if self._size is None or manifest != self.manifest:  # the bundle may have been compiled anew meanwhile

@@ -17,7 +17,7 @@ from engine.errors import BundleError
 from engine.grammar.compiler_pool import GrammarCompilerLimits
 from engine.isolation.helper_pool import HelperLimits
 from engine.isolation.machine import usable_memory
-from engine.sources.devices import bundles_for, devices_of
+from engine.sources.devices import bundles_for, devices_of, other_bundle
 from engine.sources.resolve import cache_folder, models_in, resolve_bundle
 from engine.sources.retention import LaterCompilations, in_use
 from engine.text.answer_finding import load_described
@@ -102,7 +102,7 @@ def _several(settings: Settings, cache: Path, open_engine: OpenEngine, held: Exi
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """manifest: None for what is compiled at its first use."""
+    """manifest: None for what is compiled at its first use; the settings still name its source."""
 
     name: str
     settings: Settings
@@ -111,7 +111,8 @@ class _Found:
 
 def _find(source: ModelSource, settings: Settings, cache: Path, held: ExitStack) -> _Found:
     if not source.is_eager:
-        return _Found(source.name, settings.with_bundle(Path(source.source), cache), None)
+        other_bundle(settings.engine.devices, cache)  # what names nothing is refused now
+        return _Found(source.name, settings, None)
     folders = _found(settings, cache, held)
     manifest = load_described(folders[0])
     return _Found(source.name or manifest.name, _resolved(settings, folders, cache, held), manifest)
@@ -119,21 +120,22 @@ def _find(source: ModelSource, settings: Settings, cache: Path, held: ExitStack)
 
 def _served(model: _Found, cache: Path, held: ExitStack, open_engine: Callable[[EngineConfig], Engine]) -> ServedModel:
     own = replace(model.settings, model_name=model.name)
-    later = held.enter_context(LaterCompilations())
+    served = ServedModel(own)
 
-    def find() -> Path:
-        folder = resolve_bundle(own.engine.bundle, cache, later=later)
-        held.enter_context(in_use(folder, cache))
-        return folder
+    def find() -> EngineConfig:
+        served.settings = _resolved(own, _found(own, cache, held), cache, held)
+        return served.settings.engine
 
-    return ServedModel(own, BundleLoader(own.engine, None if model.manifest else find, open_engine, model.manifest))
+    served.loader = BundleLoader(own.engine, None if model.manifest else find, open_engine, model.manifest)
+    return served
 
 
 def _found(settings: Settings, cache: Path, held: ExitStack) -> tuple[Path, Path | None]:
     """The bundle folder of the settings, and that for another device. BundleError."""
     later, engine = held.enter_context(LaterCompilations()), settings.engine
     resolve = partial(resolve_bundle, engine.bundle, cache, lora=bool(engine.lora), later=later)
-    found = bundles_for(engine.devices, engine.bundle, cache, resolve, later)
+    alone = [name for name in ("lora", "draft", "kv_file") if getattr(engine, name)]
+    found = bundles_for(engine.devices, engine.bundle, cache, resolve, later, alone)
     for folder in filter(None, found):
         held.enter_context(in_use(folder, cache))
     return found

@@ -2,11 +2,14 @@
 
 import importlib.util
 import json
+import re
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from engine.bundle.manifest import NpuSpec, load_manifest
 from engine.errors import BundleError
 from engine.sources import devices
 from engine.sources.devices import bundles_for, devices_of
@@ -27,6 +30,7 @@ def resolved() -> Path:
         ("chat=npu,embed=cpu", "npu", "cpu"),
         ("chat=npu,cpu,embed=cpu", "npu,cpu", "cpu"),
         ("chat=auto", "auto", ""),
+        ("chat = npu, cpu, embed = cpu", " npu,cpu", " cpu"),
     ],
 )
 def test_what_is_said_of_a_model(setting: str, chat: str, embed: str) -> None:
@@ -50,7 +54,7 @@ def test_a_word_that_is_no_device_is_told_with_those_that_are(tmp_path: Path) ->
         bundles_for("gpu", "demo", tmp_path, resolved, LaterCompilations())
 
 
-@pytest.mark.parametrize("devices", ["", "cpu"])
+@pytest.mark.parametrize("devices", ["", "cpu", " CPU "])
 def test_one_device_as_the_bundle_is(devices: str, tmp_path: Path) -> None:
     assert bundles_for(devices, "demo", tmp_path, resolved, LaterCompilations()) == (resolved(), None)
 
@@ -67,7 +71,57 @@ def test_auto_is_one_device_where_there_is_no_npu(tmp_path: Path, monkeypatch: p
     assert bundles_for("auto", "demo", tmp_path, resolved, LaterCompilations()) == (resolved(), None)
 
 
-@pytest.mark.parametrize("setting", ["npu,cpu", "cpu,npu", "npu"])
+@pytest.fixture
+def npu_bundle(bundles: Bundles, tmp_path: Path) -> Path:
+    manifest = load_manifest(bundles("free"))
+    (folder := tmp_path / "for-npu").mkdir()
+    (folder / "manifest.json").write_bytes(
+        msgspec.json.encode(msgspec.structs.replace(manifest, files={}, npu=NpuSpec(60, 73, {})))
+    )
+    return folder
+
+
+@pytest.mark.parametrize("setting", ["npu", "NPU", "auto"])
+def test_a_bundle_for_the_npu_is_served_there(
+    setting: str, npu_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(devices, "has_npu", lambda: True)
+    assert bundles_for(setting, str(npu_bundle), tmp_path, resolved, LaterCompilations(), ["draft"]) == (
+        resolved(),
+        None,
+    )
+
+
+def test_a_folder_that_becomes_a_bundle_for_the_npu_is_served_there(tmp_path: Path) -> None:
+    (folder := tmp_path / "genie").mkdir()
+    (folder / "genie_config.json").write_text("{}")
+    assert bundles_for("npu", str(folder), tmp_path, resolved, LaterCompilations()) == (resolved(), None)
+
+
+def test_a_bundle_for_the_npu_is_refused_where_the_cpu_is_asked_for(npu_bundle: Path, tmp_path: Path) -> None:
+    with pytest.raises(BundleError, match=f"devices is cpu, and {re.escape(str(npu_bundle))} is made for the NPU"):
+        bundles_for("CPU", str(npu_bundle), tmp_path, resolved, LaterCompilations())
+
+
+@pytest.mark.parametrize("setting", ["auto", "npu,cpu", "other"])
+def test_two_devices_are_refused_where_one_is_needed(
+    setting: str, bundles: Bundles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(devices, "has_npu", lambda: True)
+    setting = str(bundles("free")) if setting == "other" else setting
+    with pytest.raises(
+        BundleError, match=f"devices is {re.escape(setting)}: lora and kv_file can be used on one device only"
+    ):
+        bundles_for(setting, "demo", tmp_path, resolved, LaterCompilations(), ["lora", "kv_file"])
+
+
+@pytest.mark.parametrize("setting", ["", "cpu", "auto"])
+def test_what_needs_one_device_gets_it(setting: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(devices, "has_npu", lambda: False)
+    assert bundles_for(setting, "demo", tmp_path, resolved, LaterCompilations(), ["lora"]) == (resolved(), None)
+
+
+@pytest.mark.parametrize("setting", ["npu,cpu", "NPU, CPU", "cpu,npu", "npu"])
 def test_what_an_npu_needs_is_compiled_of_the_checkpoint(
     setting: str, bundles: Bundles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -99,7 +153,8 @@ def test_blocks_of_a_file_are_kept_for_the_npu(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(devices, "compiled", compiled)
     (file := tmp_path / "model.gguf").write_bytes(b"GGUF")
     bundles_for("npu", str(file), tmp_path, resolved, LaterCompilations())
-    assert [(wanted.folder, wanted.quant) for wanted in asked] == [(file, "w4")]
+    bundles_for("npu", str(file), tmp_path, resolved, LaterCompilations(), ["lora"])  # the compiler's to refuse, first
+    assert [(wanted.folder, wanted.quant, wanted.lora) for wanted in asked] == [(file, "w4", False), (file, "w4", True)]
 
 
 def test_with_auto_the_cpu_serves_until_the_other_bundle_is_there(

@@ -18,9 +18,9 @@ from tests.server.scripted_engine import ScriptedEngine
 def test_a_source_is_found_once_and_the_engine_gets_the_folder(bundles: Bundles) -> None:
     folder, found, opened = bundles("free"), [], []
 
-    def find() -> Path:
+    def find() -> EngineConfig:
         found.append(folder)
-        return folder
+        return EngineConfig(str(folder))
 
     def open_engine(config: EngineConfig) -> ScriptedEngine:
         opened.append(config.bundle)

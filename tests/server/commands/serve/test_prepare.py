@@ -14,6 +14,7 @@ from engine.client.engine import ClientLimits
 from engine.config import EngineConfig
 from engine.errors import BundleError
 from engine.isolation.machine import usable_memory
+from server.commands.serve import start
 from server.commands.serve.start import MACHINE_SHARE, Prepared, prepare
 from server.models.manager import ModelManager
 from server.models.models import Models
@@ -49,7 +50,7 @@ def compiled(bundles: Bundles) -> None:
 
 
 def settings_of(bundle: Path, **options: object) -> Settings:
-    engine = {name: options.pop(name) for name in ("draft", "lora", "kv_file", "threads") if name in options}
+    engine = {name: options.pop(name) for name in ("draft", "lora", "kv_file", "threads", "devices") if name in options}
     return Settings(EngineConfig(str(bundle), **engine), **options)  # type: ignore[arg-type]
 
 
@@ -133,9 +134,37 @@ async def test_what_belongs_to_one_model_is_the_firsts(made: Prepare, bundles: B
     assert opened[1].bundle == str(bundles("free"))
 
 
+async def test_a_checkpoint_of_a_folder_is_served_as_the_settings_say(
+    made: Prepare, bundles: Bundles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(start, "resolve_bundle", lambda *_, **__: bundles("free"))
+    (inside := tmp_path / "models").mkdir()
+    (inside / "one").symlink_to(bundles.source)
+    place = f"one={bundles('fixed')}"
+    (model,) = made(Settings(EngineConfig("", devices=place), models_dir=str(inside))).make(ClientLimits()).models
+    assert model.loader is not None and model.manifest is None
+    model.loader.estimate()
+    opened = cast(OpenedEngine, model.loader.open()).config
+    assert (opened.bundle, opened.devices) == (str(bundles("free")), str(bundles("fixed")))
+    assert model.settings.engine == opened and opened.cost_cache
+
+
+async def test_a_model_on_one_device_may_have_a_file_for_prompts(made: Prepare, bundles: Bundles) -> None:
+    more = f"embed={bundles('fixed')}"
+    options = {"model_name": "chat", "kv_file": "pages", "devices": "chat=cpu,embed=cpu"}
+    models = made(settings_of(bundles("free"), more_models=more, **options)).make(ClientLimits()).models
+    engines = [model.settings.engine for model in models]
+    assert [(engine.devices, engine.kv_file) for engine in engines] == [("", "pages"), ("", "")]
+
+
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
+        (
+            {"bundle": "", "models_dir": "{inside}", "devices": "one=gibberish"},
+            "devices is npu, .*: gibberish does not",
+        ),
+        ({"devices": "{free}", "kv_file": "pages"}, "devices is .*: kv_file can be used on one device only"),
         ({"more_models": "a={free},a={fixed}"}, "two models are called a: .* and .*; NAME=SOURCE gives another name"),
         ({"more_models": "a={free}", "lora": "a=folder"}, "two models are called a: the adapter a and "),
         ({"model_name": "a", "bundle": "b={free}"}, "called b and model_name is a: give one of them"),
@@ -148,7 +177,9 @@ def test_what_cannot_be_honoured_is_refused_by_name(
     made: Prepare, bundles: Bundles, tmp_path: Path, options: dict[str, str], expected: str
 ) -> None:
     (tmp_path / "empty").mkdir()
-    places = {"free": bundles("free"), "fixed": bundles("fixed"), "empty": tmp_path / "empty"}
+    (inside := tmp_path / "inside").mkdir()
+    (inside / "one").symlink_to(bundles.source)
+    places = {"free": bundles("free"), "fixed": bundles("fixed"), "empty": tmp_path / "empty", "inside": inside}
     given = {key: value.format(**places) for key, value in options.items()}
     bundle = given.pop("bundle", str(bundles("segments")))
     settings = settings_of(Path("x"), **given)
