@@ -4,6 +4,8 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 
+import msgspec
+
 from engine.errors import Busy, BusyReason
 from engine.messages import StepRecord
 
@@ -53,6 +55,12 @@ class StepFeed:
         self._tell = tell
         self._watches: set[StepWatch] = set()
         self._is_closed = False
+        self._workers = 0
+
+    def join(self) -> int:
+        """The place of another worker that will give records; all join before the first one does."""
+        self._workers += 1
+        return self._workers - 1
 
     @property
     def is_watched(self) -> bool:
@@ -70,9 +78,19 @@ class StepFeed:
             self._tell(True)
         return watch
 
-    def give(self, record: StepRecord) -> None:
+    def give(self, record: StepRecord, place: int = 0) -> None:
+        """A record of the worker at that place. Of several workers no two steps or sequences keep the same number."""
+        if self._workers > 1:
+            record = self._apart(record, place)
         for watch in self._watches:
             watch.give(record)
+
+    def _apart(self, record: StepRecord, place: int) -> StepRecord:
+        def told(number: int) -> int:
+            return number * self._workers + place
+
+        segments = [msgspec.structs.replace(each, sequence=told(each.sequence)) for each in record.segments]
+        return msgspec.structs.replace(record, number=told(record.number), segments=tuple(segments))
 
     def close(self) -> None:
         self._is_closed = True

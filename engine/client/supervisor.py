@@ -97,6 +97,7 @@ class Supervisor:
         self._past_stats, self._stats = Stats(), Stats()
         self._deaths_in_a_row = 0  # since a token was delivered
         self.steps = StepFeed(self.tell_watched)
+        self._place = 0  # among those whose steps the feed has
         self.restarts = 0
         self.death_reason = ""
 
@@ -115,6 +116,7 @@ class Supervisor:
         assert self._task is None, "a supervisor starts once"
         if self.state is not EngineState.LOADING:  # closed while the bundle was being read
             raise EngineFailure(CLOSING)
+        self._place = self.steps.join()
         self._first_ready = asyncio.get_running_loop().create_future()
         self._task = asyncio.create_task(self._keep_alive())
         self._task.add_done_callback(self._on_task_end)
@@ -295,7 +297,7 @@ class Supervisor:
                 if self._watchdog is not None:
                     self._watchdog.heard(report)
             case StepRecord():
-                self.steps.give(report)
+                self.steps.give(report, self._place)
             case Ready():
                 self._on_ready(report)
             case Fatal():

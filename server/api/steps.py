@@ -7,6 +7,7 @@ from typing import Literal
 import msgspec
 from fastapi import APIRouter, Request, Response
 
+from engine.client.engine import Engine
 from engine.client.step_feed import StepWatch
 from engine.messages import Stats, StepRecord
 from server.api.openapi import answers
@@ -35,7 +36,7 @@ class WatchedStep(Answer):
     """One step. Its segments stand in the order of their rows, behind `rows` minus theirs rows of padding.
 
     `began_ms` counts from when somebody began to watch; `run_ms` is inside the graphs, `step_ms` the whole step.
-    `context` is the width of its key axis. The gauges are those after it.
+    `context` is the width of its key axis. The gauges are those of its device after it.
     """
 
     number: int
@@ -62,11 +63,8 @@ class StepsEvent(Answer, kw_only=True):
     kv_slots_total: int
 
 
-def steps_event(gauges: Stats | StepRecord, records: Sequence[StepRecord] = (), dropped: int = 0) -> StepsEvent:
-    """The steps since the last event, of which `dropped` before these were not kept.
-
-    gauges: those of the last one; those of now in the first event, for a watcher who comes while nothing runs.
-    """
+def steps_event(gauges: Stats, records: Sequence[StepRecord] = (), dropped: int = 0) -> StepsEvent:
+    """The steps since the last event, of which `dropped` before these were not kept, and the engine's gauges."""
     return StepsEvent(
         dropped=dropped,
         steps=[msgspec.convert(record, WatchedStep, from_attributes=True) for record in records],
@@ -93,15 +91,15 @@ async def watch_steps(request: Request, model: str | None = None) -> Response:
     if engine is None:
         return Response(frame(steps_event(Stats())) + DONE, headers=HEADERS, media_type="text/event-stream")
     watch = engine.watch_steps()
-    return EventStream(_frames(watch, engine.stats), server.settings.keep_alive_s, watch.end)
+    return EventStream(_frames(watch, engine), server.settings.keep_alive_s, watch.end)
 
 
-async def _frames(watch: StepWatch, stats: Stats) -> AsyncIterator[bytes]:
-    yield frame(steps_event(stats))
+async def _frames(watch: StepWatch, engine: Engine) -> AsyncIterator[bytes]:
+    yield frame(steps_event(engine.stats))
     while True:
         records, dropped = await watch.read()
         if not records:
             break
-        yield frame(steps_event(records[-1], records, dropped))
+        yield frame(steps_event(engine.stats, records, dropped))
         await asyncio.sleep(INTERVAL_S)
     yield DONE

@@ -2,11 +2,12 @@
 
 import asyncio
 
+import msgspec
 import pytest
 
 from engine.client.step_feed import KEPT_RECORDS, MOST_WATCHERS, StepFeed
 from engine.errors import Busy, BusyReason
-from engine.messages import StepRecord
+from engine.messages import StepRecord, StepSegment
 
 
 def record(number: int) -> StepRecord:
@@ -43,6 +44,25 @@ async def test_every_watch_gets_every_step_since_it_was_opened(feed: StepFeed) -
     feed.give(record(2))
     assert [each.number for each in (await early.read())[0]] == [1, 2]
     assert [each.number for each in (await late.read())[0]] == [2]
+
+
+async def test_no_two_workers_have_steps_or_sequences_of_one_number(feed: StepFeed) -> None:
+    places = [feed.join(), feed.join()]
+    watch = feed.open()
+    counted = [(place, number) for number in range(1, 4) for place in places]
+    for place, number in counted:
+        segment = StepSegment(number, "decode", 1, 0, 0, 1)
+        feed.give(msgspec.structs.replace(record(number), segments=(segment, segment)), place)
+    records, _ = await watch.read()
+    assert len({each.number for each in records}) == len(counted)
+    assert [len({segment.sequence for segment in each.segments}) for each in records] == [1] * len(counted)
+    assert len({each.segments[0].sequence for each in records}) == len(counted)
+
+
+async def test_an_only_worker_keeps_its_numbers(feed: StepFeed) -> None:
+    watch, place = feed.open(), feed.join()
+    feed.give(record(5), place)
+    assert await watch.read() == ([record(5)], 0)
 
 
 async def test_a_reader_waits_for_the_next_step(feed: StepFeed) -> None:

@@ -222,6 +222,19 @@ async def test_counters_add_up_over_workers(scene: Scene) -> None:
     assert supervisor.stats.generated_tokens == 9
 
 
+async def test_steps_of_two_workers_have_numbers_of_their_own(scene: Scene) -> None:
+    workers = [scene.supervisor(), scene.supervisor()]
+    feed = workers[1].steps = workers[0].steps
+    await asyncio.gather(*(supervisor.start() for supervisor in workers))
+    watch, numbers = feed.open(), list[int]()
+    for number, supervisor in enumerate(workers):
+        supervisor.tell_watched(True)
+        supervisor.submit(request(f"r{number}", "hello", tokens=3))
+    while len(numbers) < 6:
+        numbers += [record.number for record in (await watch.read())[0]]
+    assert sorted(numbers) == [2, 3, 4, 5, 6, 7]
+
+
 async def test_whoever_watches_the_steps_sees_those_of_the_next_worker_too(scene: Scene) -> None:
     supervisor = scene.supervisor()
     watch = supervisor.steps.open()  # before there is a worker

@@ -7,6 +7,7 @@ from typing import Any
 
 import httpx
 import jsonschema
+import msgspec
 import pytest
 from fastapi import FastAPI
 
@@ -72,6 +73,7 @@ async def test_steps_arrive_and_the_worker_records_only_meanwhile(
         assert (first["steps"], first["dropped"]) == ([], 0)
         assert [first[name] for name in ("running", "waiting", "kv_slots_used", "kv_slots_total")] == [3, 0, 32, 64]
         assert engine.watched == [True]
+        engine.stats = msgspec.structs.replace(engine.stats, running=9, waiting=4, kv_slots_used=48)
         engine.steps.give(record(1))
         second = await events.next()
         checker.validate(first)
@@ -86,7 +88,8 @@ async def test_steps_arrive_and_the_worker_records_only_meanwhile(
         "accepted": 1,
         "tokens": 2,
     }
-    assert (second["running"], second["waiting"], second["kv_slots_used"]) == (2, 1, 32)
+    assert (told["running"], told["waiting"], told["kv_slots_used"]) == (2, 1, 32)  # of one device
+    assert [second[name] for name in ("running", "waiting", "kv_slots_used", "kv_slots_total")] == [9, 4, 48, 64]
     await until(engine, [True, False])
 
 
