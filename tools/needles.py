@@ -70,28 +70,17 @@ def needles(ask: Ask, tokens: int, depths: Sequence[float], question: str = QUES
         yield Needle(depth, answer.prompt_tokens, answer.text, str(number) in answer.text.replace(",", ""))
 
 
-def asking(client: httpx.Client, model: str) -> Ask:
-    """Of a server's chat completions, greedily. httpx.HTTPError when it refuses."""
+def asking(client: httpx.Client, model: str, continues: bool = False) -> Ask:
+    """Of a server's chat completions, or its completions, greedily. httpx.HTTPError when it refuses."""
 
     def ask(text: str, most: int) -> NeedleAnswer:
-        body = {"model": model, "messages": [{"role": "user", "content": text}], "temperature": 0, "max_tokens": most}
-        answer = client.post("/v1/chat/completions", json=body)
-        answer.raise_for_status()
-        told = answer.json()
-        return NeedleAnswer(told["choices"][0]["message"]["content"] or "", told["usage"]["prompt_tokens"])
-
-    return ask
-
-
-def continuing(client: httpx.Client, model: str) -> Ask:
-    """Of a server's completions, greedily. httpx.HTTPError when it refuses."""
-
-    def ask(text: str, most: int) -> NeedleAnswer:
-        body = {"model": model, "prompt": text, "temperature": 0, "max_tokens": most}
-        answer = client.post("/v1/completions", json=body)
-        answer.raise_for_status()
-        told = answer.json()
-        return NeedleAnswer(told["choices"][0]["text"], told["usage"]["prompt_tokens"])
+        asked = {"prompt": text} if continues else {"messages": [{"role": "user", "content": text}]}
+        body = {"model": model, "temperature": 0, "max_tokens": most, **asked}
+        place = "/v1/completions" if continues else "/v1/chat/completions"
+        told = client.post(place, json=body).raise_for_status().json()
+        [choice] = told["choices"]
+        answer = choice["text"] if continues else choice["message"]["content"] or ""
+        return NeedleAnswer(answer, told["usage"]["prompt_tokens"])
 
     return ask
 
@@ -107,9 +96,9 @@ def main() -> int:
     arguments = parser.parse_args()
     with httpx.Client(base_url=arguments.url, timeout=None) as client:
         model = arguments.model or client.get("/v1/models").json()["data"][0]["id"]
-        ask, question = (continuing, BEGINNING) if arguments.continues else (asking, QUESTION)
+        ask, question = asking(client, model, arguments.continues), BEGINNING if arguments.continues else QUESTION
         missed = 0
-        for found in needles(ask(client, model), arguments.tokens, arguments.depths, question):
+        for found in needles(ask, arguments.tokens, arguments.depths, question):
             missed += not found.is_found
             told = "found" if found.is_found else f"missed: {found.answer[:60]!r}"
             print(f"depth {found.depth:.2f} of {found.prompt_tokens} tokens: {told}", flush=True)

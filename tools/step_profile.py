@@ -12,21 +12,25 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import onnx
 from prometheus_client.parser import text_string_to_metric_families
 
+from engine.bundle.manifest import GraphKind, load_manifest
+from engine.bundle.segments import LINEAR_DATA
 from server.commands.bench.load import BenchLoad, BenchTarget, Book, measure
 from server.commands.bench.measured import PromptSource
 from server.commands.bench.session import prepare, targets_at
 from server.commands.exit_codes import FAILED, INTERRUPTED, whole_numbers
 from server.commands.http_client import Unreachable
 from server.commands.own_server import ServerFailed, running_server
-from tools.step_weights import StepWeights, step_weights
 
 PART = "graph: "
 STAGE_SECONDS = "hexserve:stage_seconds_total"
 EXPERTS_READ = "hexserve:experts_read_total"
 READING = (f"{PART}linear", f"{PART}head")  # where weights are read
 TIMEOUT_S = 300.0
+EXPERTS = "_experts_"  # in the names of what all experts of a layer have
+LENGTH, LOCATION = "length", "location"
 STAGES = ("plan", "pack", "blocks", "graph", "sample", "commit", "keep", "events", "send")
 
 
@@ -135,6 +139,40 @@ def read_metrics(text: str) -> tuple[dict[str, float], float]:
     samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
     stages = {sample.labels["stage"]: sample.value for sample in samples if sample.name == STAGE_SECONDS}
     return stages, sum(sample.value for sample in samples if sample.name == EXPERTS_READ)
+
+
+@dataclass(frozen=True, slots=True)
+class StepWeights:
+    """matrices: bytes that every step reads. expert: bytes of one expert of one layer, 0 = there are none."""
+
+    matrices: int
+    expert: float = 0.0
+
+    def read(self, steps: float, experts: float) -> float:
+        """Bytes of so many steps, over all of which so many different experts were read."""
+        return self.matrices * steps + self.expert * experts
+
+
+def step_weights(folder: Path) -> StepWeights:
+    """Of a segmented bundle, whose prompts are computed by then. BundleError when it is none."""
+    manifest = load_manifest(folder)
+    matrices = experts = 0
+    for graph in manifest.graphs:
+        if graph.kind is GraphKind.LINEAR:
+            for name, size in _stored(folder / graph.file):
+                matrices, experts = (matrices, experts + size) if EXPERTS in name else (matrices + size, experts)
+    spec = manifest.model.experts
+    return StepWeights(matrices, experts / (len(spec.layers) * spec.count) if spec else 0.0)
+
+
+def _stored(graph: Path) -> list[tuple[str, int]]:
+    """Name and bytes of each tensor of a graph's matrices."""
+    found = []
+    for tensor in onnx.load(graph, load_external_data=False).graph.initializer:
+        told = {entry.key: entry.value for entry in tensor.external_data}
+        if told.get(LOCATION) == LINEAR_DATA:
+            found.append((tensor.name, int(told[LENGTH])))
+    return found
 
 
 if __name__ == "__main__":

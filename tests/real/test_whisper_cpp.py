@@ -18,7 +18,7 @@ from tests.live import serving
 from tests.real.conftest import fetched
 from tests.real.test_speech import MODEL, SAID, SOUNDS
 from tools.real_models.fetch import RealModels
-from tools.speech.ggml import bytes_of_letters, words_of, write_published
+from tools.speech.ggml import words_of, write_published
 from tools.speech.report import wrong_words
 
 
@@ -39,7 +39,7 @@ def test_pairs_that_are_joined_are_those_that_were_published(folder: Path) -> No
     model = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))["model"]
     merges = model["merges"]
     published = [tuple(merge.split(" ")) if isinstance(merge, str) else tuple(merge) for merge in merges]
-    letters = bytes_of_letters()
+    letters = {letter: byte for byte, letter in bytes_to_unicode().items()}
     found = joined(words_of(model["vocab"]))
     assert found[0] == (b" ", b"t")
     assert found[1:] == [tuple(bytes(map(letters.__getitem__, part)) for part in merge) for merge in published]

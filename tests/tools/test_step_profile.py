@@ -3,13 +3,22 @@
 import dataclasses
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from engine.compile.arguments import CompileArguments, Quant
+from engine.compile.pipeline import compile_bundle
+from engine.compile.progress import SilentProgress
+from tests.random_gguf import write_gguf
 from tests.server.commands.scripted_server import Script, serving
 from tools import step_profile
-from tools.step_profile import StepProfile, markdown, read_metrics, rows
+from tools.random_checkpoint import SHAPES
+from tools.step_profile import StepProfile, markdown, read_metrics, rows, step_weights
 
+SHAPE = replace(SHAPES["tiny"], experts=8, chosen=2, tied=False, vocab=512)
+BYTES = 0.5 + 4 / 32  # of a weight of 4 bits with its share of a float32 scale
 PROFILE = StepProfile(4, 10, {"plan": 0.1, "graph": 0.8, "graph: head": 0.2, "send": 0.1})
 
 
@@ -52,3 +61,15 @@ def test_a_server_of_its_own_is_profiled(monkeypatch: pytest.MonkeyPatch, capsys
     printed = capsys.readouterr().out
     for text in ("1 client", "2 clients", "graph: layers", "80.00 (80.0%)", "| plan | 5.00 (5.0%) | 5.00 (5.0%) |"):
         assert text in printed
+
+
+def test_bytes_of_a_shape(tmp_path: Path) -> None:
+    write_gguf(tmp_path / "random.gguf", SHAPE)
+    arguments = CompileArguments(tmp_path / "random.gguf", tmp_path / "bundle", quant=Quant.KEEP)
+    compile_bundle(arguments, SilentProgress())
+    found = step_weights(tmp_path / "bundle")
+    heads = 2 * SHAPE.heads + 2 * SHAPE.kv_heads  # queries and outputs, keys and values
+    assert found.expert == 3 * SHAPE.hidden * SHAPE.ffn * BYTES
+    attention = SHAPE.layers * heads * SHAPE.head_dim * SHAPE.hidden
+    assert found.matrices == (attention + SHAPE.vocab * SHAPE.hidden) * BYTES
+    assert found.read(steps=3, experts=5) == 3 * found.matrices + 5 * found.expert

@@ -7,8 +7,8 @@ import numpy as np
 
 from engine.compile.sources.source import open_source
 from engine.models.family import read_network
+from tests.random_gguf import write_gguf
 from tools.random_checkpoint import SHAPES
-from tools.random_gguf import write_gguf
 from tools.yarn_gguf import write_yarn
 
 

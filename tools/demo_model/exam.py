@@ -46,14 +46,17 @@ def exams(limit: int) -> list[Exam]:
     unfitting = [with_unrelated_tools(rng, question.sample) for question in _capitals()]
     return [
         Exam("capitals", _some(_capitals(), limit), 0.95),
-        Exam("2-digit addition", _some(_additions(rng), limit), 0.90),
-        Exam("copying 24 items", tuple(_copy(rng, 24) for _ in range(limit)), 0.95, 200),
+        Exam("2-digit addition", _some(_sums(rng, "+"), limit), 0.90),
+        Exam("copying 24 items", tuple(_list(rng, copying, 24) for _ in range(limit)), 0.95, 200),
         Exam("valid tool call", tuple(Question(each, _valid_call(each)) for each in tools), 0.90, 96),
         Exam("exact tool call", tuple(Question(each, _exact_call(each)) for each in tools), None, 96),
-        Exam("no call when no tool fits", _some([_uncalled(each) for each in unfitting], limit)),
-        Exam("2-digit subtraction", _some(_subtractions(rng), limit)),
+        Exam(
+            "no call when no tool fits",
+            _some([Question(each, lambda answer: "<tool_call>" not in answer) for each in unfitting], limit),
+        ),
+        Exam("2-digit subtraction", _some(_sums(rng, "-"), limit)),
         Exam("3-digit addition", tuple(_large_addition(rng) for _ in range(limit))),
-        Exam("reversing 8 items", tuple(_reversed(rng, 8) for _ in range(limit)), None, 96),
+        Exam("reversing 8 items", tuple(_list(rng, reversal, 8) for _ in range(limit)), None, 96),
         Exam("JSON object", tuple(_json(rng) for _ in range(limit)), None, 96),
     ]
 
@@ -70,14 +73,10 @@ def _capitals() -> list[Question]:
     ]
 
 
-def _additions(rng: Random) -> list[Question]:
+def _sums(rng: Random, sign: str) -> list[Question]:
     pairs = combinations_with_replacement(range(10, 100), 2)
-    return [_sum(rng, first, "+", second) for first, second in pairs if reserved(pair_key(first, second, "+"))]
-
-
-def _subtractions(rng: Random) -> list[Question]:
-    pairs = combinations_with_replacement(range(10, 100), 2)
-    return [_sum(rng, first, "-", second) for second, first in pairs if reserved(pair_key(first, second, "-"))]
+    ordered = (pair if sign == "+" else pair[::-1] for pair in pairs)
+    return [_sum(rng, first, sign, second) for first, second in ordered if reserved(pair_key(first, second, sign))]
 
 
 def _large_addition(rng: Random) -> Question:
@@ -91,19 +90,14 @@ def _sum(rng: Random, first: int, sign: str, second: int) -> Question:
     if sign == "+" and rng.random() < 0.5:
         first, second = second, first
     result = first + second if sign == "+" else first - second
-    return Question(exchange(*phrase(rng, first, sign, second)), _ending_in(result))
+    return Question(
+        exchange(*phrase(rng, first, sign, second)), lambda answer: re.findall(r"-?\d+", answer)[-1:] == [str(result)]
+    )
 
 
-def _copy(rng: Random, length: int) -> Question:
+def _list(rng: Random, make: Callable[[Random, int], tuple[str, str]], length: int) -> Question:
     while True:
-        request, answer = copying(rng, length)
-        if reserved(request):
-            return Question(exchange(request, answer), _equal_to(answer))
-
-
-def _reversed(rng: Random, length: int) -> Question:
-    while True:
-        request, answer = reversal(rng, length)
+        request, answer = make(rng, length)
         if reserved(request):
             return Question(exchange(request, answer), _equal_to(answer))
 
@@ -115,20 +109,12 @@ def _json(rng: Random) -> Question:
             return Question(sample, _equal_json(sample.turns[-1].content))
 
 
-def _uncalled(sample: Sample) -> Question:
-    return Question(sample, lambda answer: "<tool_call>" not in answer)
-
-
 def _containing(text: str) -> Callable[[str], bool]:
     return lambda answer: text in answer
 
 
 def _equal_to(text: str) -> Callable[[str], bool]:
     return lambda answer: answer.strip() == text
-
-
-def _ending_in(number: int) -> Callable[[str], bool]:
-    return lambda answer: re.findall(r"-?\d+", answer)[-1:] == [str(number)]
 
 
 def _equal_json(text: str) -> Callable[[str], bool]:

@@ -3,33 +3,21 @@
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
+from engine.demo.location import demo_folder
+
 END_OF_TEXT, END_OF_TURN = 0, 2
-SIZES: Mapping[str, Any] = MappingProxyType(
-    {
-        "hidden_size": 256,
-        "intermediate_size": 704,
-        "num_hidden_layers": 4,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "head_dim": 64,
-        "max_position_embeddings": 2048,
-        "tie_word_embeddings": True,
-        "eos_token_id": END_OF_TURN,
-        "pad_token_id": END_OF_TEXT,
-    }
-)
 
 
 def new_network(vocabulary: int) -> Any:
-    """A Qwen3 of the demo model's sizes with random weights."""
-    network: Any = Qwen3ForCausalLM(Qwen3Config(**SIZES, vocab_size=vocabulary))
+    """A Qwen3 of the embedded model's sizes with random weights."""
+    config = Qwen3Config.from_pretrained(demo_folder(), vocab_size=vocabulary, dtype=torch.float32)
+    network: Any = Qwen3ForCausalLM(config)
     nn.init.normal_(network.model.embed_tokens.weight, std=0.04)
     for name, module in network.model.layers.named_modules():
         if name.endswith(("o_proj", "down_proj")):

@@ -13,7 +13,7 @@ import os
 import platform
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -28,14 +28,7 @@ from tools.peers.agreement import Floats
 from tools.peers.baselines import BASELINES, BaselineLoad, baselines_named
 from tools.peers.fidelity import kernels, ratio_of_fidelity
 from tools.peers.memory import MemoryWatch
-from tools.peers.report import (
-    PeerRatio,
-    ratios_of_baseline,
-    ratios_of_load,
-    ratios_of_memory,
-    ratios_of_prefix,
-    table,
-)
+from tools.peers.report import PeerRatio, ratios_of_baseline, ratios_of_load, ratios_of_memory, ratios_of_prefix, table
 from tools.peers.setup import VERSION, PeersFolder, SetupFailed
 from tools.real_models.fetch import FetchFailed, RealModels, default_folder
 
@@ -133,9 +126,8 @@ def beside_baselines(
         with running_child(ready.command, port, ready.ready_path) as other, hexserve(ours, options.threads) as own:
             measured = floats.agreement(baseline.name, other.address, own.address)
             for prompt_tokens, clients in LOADS:
-                words = ["--prompt-tokens", str(prompt_tokens), "--clients", ",".join(map(str, clients))]
                 name = f"{baseline.name}-{prompt_tokens}"
-                figures = bench((other, own), words, options, name, takes_ids=baseline.takes_ids)
+                figures = bench((other, own), load_words(prompt_tokens, clients), options, name, baseline.takes_ids)
                 measured += ratios_of_baseline(baseline.name, prompt_tokens, figures)
         say(table(measured))
         found += measured
@@ -167,10 +159,15 @@ def measure(servers: tuple[OwnServer, OwnServer], options: argparse.Namespace) -
     """All loads, one after the other."""
     found: list[PeerRatio] = []
     for prompt_tokens, clients in LOADS:
-        load = ["--prompt-tokens", str(prompt_tokens), "--clients", ",".join(map(str, clients))]
+        load = load_words(prompt_tokens, clients)
         found += ratios_of_load(prompt_tokens, bench(servers, load, options, f"{prompt_tokens}"))
-    prefix = ["--shared-prefix", str(PREFIX_TOKENS), "--clients", "1", "--prompt-tokens", "16"]
+    prefix = ["--shared-prefix", str(PREFIX_TOKENS), *load_words(16, (1,))]
     return found + ratios_of_prefix(PREFIX_TOKENS, bench(servers, prefix, options, "prefix"))
+
+
+def load_words(prompt_tokens: int, clients: Sequence[int]) -> list[str]:
+    """Options of `hexserve bench`."""
+    return ["--prompt-tokens", str(prompt_tokens), "--clients", ",".join(map(str, clients))]
 
 
 def bench(

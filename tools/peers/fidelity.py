@@ -47,17 +47,8 @@ def kernels(llama: LlamaCpp, gguf: Path) -> str:
     with tempfile.NamedTemporaryFile("w", suffix=".txt") as text:
         text.write("a line of words and nothing else\n" * 40)
         text.flush()
-        command = [
-            str(llama.program("llama-perplexity")),
-            "-m",
-            str(gguf),
-            "-f",
-            text.name,
-            "-c",
-            "32",
-            "--chunks",
-            "1",
-        ]
+        words = ["-m", str(gguf), "-f", text.name, "-c", "32", "--chunks", "1"]
+        command = [str(llama.program("llama-perplexity")), *words]
         printed = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
     theirs = instructions_in(printed.stdout + printed.stderr)
     return f"hexserve multiplies with {', '.join(ours) or 'no vectors'}, llama.cpp with {', '.join(theirs) or 'none'}."

@@ -76,12 +76,8 @@ def ratios_of_prefix(tokens: int, figures: dict[str, Any]) -> list[PeerRatio]:
 def ratios_of_memory(own: tuple[int, int], other: tuple[int, int]) -> list[PeerRatio]:
     """Peaks as (rss, pss) in bytes; no figure where there is no pss."""
     return [
-        PeerRatio(
-            f"peak memory, {own[0] / 1e9:.2f} / {other[0] / 1e9:.2f} GB", "RSS", _over(own[0], other[0]), MEMORY_BAR
-        ),
-        PeerRatio(
-            f"peak memory, {own[1] / 1e9:.2f} / {other[1] / 1e9:.2f} GB", "PSS", _over(own[1], other[1]), MEMORY_BAR
-        ),
+        PeerRatio(f"peak memory, {ours / 1e9:.2f} / {theirs / 1e9:.2f} GB", name, _over(ours, theirs), MEMORY_BAR)
+        for name, ours, theirs in zip(("RSS", "PSS"), own, other, strict=True)
     ]
 
 

@@ -35,15 +35,15 @@ class RequestProgress:
         return ((self.job.number, self.emitted - 1),)
 
 
-class Serial:
-    """One request after the other, as Genie serves them: the prompt in wide steps, then a step for every token.
+class Queues:
+    """Requests that wait for their turn, and those that go on."""
 
-    A chunk runs in the variant of fewest rows that holds it, else in the widest.
-    """
+    preemptions = 0  # each request has caches of its own
 
     def __init__(self, prices: Prices) -> None:
         self._prices = prices
         self._queue: deque[RequestProgress] = deque()
+        self._decode_queue: deque[RequestProgress] = deque()
 
     def add(self, job: Job, now_s: float) -> None:
         """Queue a request."""
@@ -52,12 +52,14 @@ class Serial:
     @property
     def has_work(self) -> bool:
         """Whether a request is unfinished."""
-        return bool(self._queue)
+        return bool(self._queue or self._decode_queue)
 
-    @property
-    def preemptions(self) -> int:
-        """None: each has the whole cache."""
-        return 0
+
+class Serial(Queues):
+    """One request after the other, as Genie serves them: the prompt in wide steps, then a step for every token.
+
+    A chunk runs in the variant of fewest rows that holds it, else in the widest.
+    """
 
     def step(self) -> Step:
         """A chunk of the first request's prompt, or its next token."""
@@ -70,7 +72,7 @@ class Serial:
         return Step(self._prices.milliseconds[shape], shape.rows, rows, tokens)
 
 
-class Fusion:
+class Fusion(Queues):
     """Prefill/decode fusion as mllm has it: in each step a chunk of one prompt and one decode row.
 
     The decode row belongs to the front of the decode queue until that request ends. A step has N rows, of which N - 1
@@ -78,28 +80,9 @@ class Fusion:
     more, for its second cache.
     """
 
-    def __init__(self, prices: Prices) -> None:
-        self._prices = prices
-        self._prefill_queue: deque[RequestProgress] = deque()
-        self._decode_queue: deque[RequestProgress] = deque()
-
-    def add(self, job: Job, now_s: float) -> None:
-        """Queue a request."""
-        self._prefill_queue.append(RequestProgress(job))
-
-    @property
-    def has_work(self) -> bool:
-        """Whether a request is unfinished."""
-        return bool(self._prefill_queue or self._decode_queue)
-
-    @property
-    def preemptions(self) -> int:
-        """None: each request has its own caches."""
-        return 0
-
     def step(self) -> Step:
         """The fronts of both queues, or of the one that is not empty."""
-        prefill = self._prefill_queue[0] if self._prefill_queue else None
+        prefill = self._queue[0] if self._queue else None
         decode = self._decode_queue[0] if self._decode_queue else None
         past = max(each.computed for each in (prefill, decode) if each is not None)
         wanted = prefill.prompt_left + 1 if prefill is not None else 1
@@ -112,12 +95,12 @@ class Fusion:
 
     def _prefill(self, rows: int) -> tuple[tuple[int, int], ...]:
         """Compute a chunk; a prompt that is done joins the decode queue behind the others."""
-        if not self._prefill_queue:
+        if not self._queue:
             return ()
-        front = self._prefill_queue[0]
+        front = self._queue[0]
         tokens = front.advance(rows)
         if tokens:
-            self._prefill_queue.popleft()
+            self._queue.popleft()
             if not front.is_finished:
                 self._decode_queue.append(front)
         return tokens

@@ -80,19 +80,7 @@ def hub_figures() -> HubFigures:
     return msgspec.json.decode(DATA.read_bytes(), type=HubFigures)
 
 
-@dataclass(frozen=True, slots=True)
-class PublishedSpeed:
-    """What AI Hub has measured: the least milliseconds to a first token, and tokens a second, at a context."""
-
-    runtime: str
-    precision: str
-    device: str
-    context: int
-    first_token_ms: float
-    tokens_per_second: float
-
-
-def published_speeds(name: str, chipset: str) -> tuple[PublishedSpeed, ...]:
+def published_speeds(name: str, chipset: str) -> tuple[HubSpeed, ...]:
     """Of a model on the NPU of all devices with this chip, every runtime and precision. FetchFailed."""
     perf, platform, enums = (hub_module(f"proto_helpers.{part}") for part in ("perf", "platform", "platform_enums"))
     expected = user_error()
@@ -102,26 +90,22 @@ def published_speeds(name: str, chipset: str) -> tuple[PublishedSpeed, ...]:
         raise FetchFailed(f"AI Hub has published no speeds of {name}: {first_line(error)}") from error
     except OSError as error:
         raise unreachable(error) from error
-    return tuple(_speeds(records.performance_metrics, enums))
+    return tuple(_speeds(name, records.performance_metrics, enums))
 
 
-def _speeds(records: Iterable[Any], enums: ModuleType) -> Iterable[PublishedSpeed]:
+def _speeds(name: str, records: Iterable[Any], enums: ModuleType) -> Iterable[HubSpeed]:
     for record in records:
         for speed in record.llm_metrics:
             if (speed.desired_compute_unit or "npu").lower() != "npu":
                 continue
-            yield PublishedSpeed(
-                enums.runtime_proto_to_str(record.runtime),
-                enums.precision_proto_to_str(record.precision),
-                record.device,
-                speed.context_length,
-                speed.time_to_first_token_range_milliseconds.min,
-                speed.tokens_per_second,
-            )
+            said = enums.runtime_proto_to_str(record.runtime), enums.precision_proto_to_str(record.precision)
+            first = speed.time_to_first_token_range_milliseconds.min
+            figures = speed.context_length, first, speed.tokens_per_second
+            yield HubSpeed(name, record.device, "npu", *said, *figures)
 
 
 def ask_hub(
-    model: str, device: str, kv_bytes: int, ask: Callable[[str, str], Sequence[PublishedSpeed]] = published_speeds
+    model: str, device: str, kv_bytes: int, ask: Callable[[str, str], Sequence[HubSpeed]] = published_speeds
 ) -> Published:
     """What AI Hub publishes today of `hub:MODEL`, at its widest context. ValueError where that is nothing.
 
@@ -131,14 +115,12 @@ def ask_hub(
         found = ask(model.removeprefix(HUB), HUB_CHIPS.get(device, device))
     except FetchFailed as error:
         raise ValueError(str(error)) from error
-    served = [
-        speed for speed in found if speed.runtime in RUNTIMES and speed.first_token_ms and speed.tokens_per_second
-    ]
+    served = [speed for speed in found if speed.runtime in RUNTIMES and speed.first_token_ms and speed.decode_per_s]
     if not served:
         raise ValueError(f"AI Hub has published no speeds of {model} on {device}")
-    best = max(served, key=lambda speed: (speed.context, speed.tokens_per_second))
+    best = max(served, key=lambda speed: (speed.context, speed.decode_per_s))
     source = f"AI Hub today ({best.runtime}, {best.precision})"
-    return Published(model, device, best.first_token_ms, best.tokens_per_second, best.context, kv_bytes, source)
+    return Published(model, device, best.first_token_ms, best.decode_per_s, best.context, kv_bytes, source)
 
 
 def find(model: str, device: str) -> tuple[Published, ...]:

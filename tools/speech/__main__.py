@@ -58,8 +58,7 @@ class Rounds:
     def side(self, groups: Mapping[str, Sequence[ReadAloud]]) -> Listener:
         """What is reported."""
         texts = iter(self.texts)
-        pairs = [[(each.text, next(texts)) for each in said] for said in groups.values()]
-        errors = [sum(wrong_words(*pair)[0] for pair in each) for each in pairs]
+        errors = [sum(wrong_words(each.text, next(texts))[0] for each in said) for said in groups.values()]
         return Listener(errors, self.alone, self.together)
 
 

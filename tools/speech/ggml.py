@@ -10,6 +10,7 @@ import gguf
 import numpy as np
 from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 from numpy.typing import NDArray
+from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from engine.compile.sources.speech.source import KEY_BIAS, open_speech
 from engine.speech.log_mel import filters
@@ -88,16 +89,9 @@ def write_published(folder: Path, file: Path, kind: GGMLQuantizationType = F16) 
 
 def words_of(spelled: Mapping[str, int]) -> list[bytes]:
     """By id; as published they are spelled in letters of GPT-2's."""
-    letters = bytes_of_letters()
+    letters = {letter: byte for byte, letter in bytes_to_unicode().items()}
     by_id = {number: bytes(map(letters.__getitem__, word)) for word, number in spelled.items() if number < ORDINARY}
     return [by_id[number] for number in range(ORDINARY)]
-
-
-def bytes_of_letters() -> dict[str, int]:
-    """How GPT-2 spells bytes."""
-    visible = {*range(33, 127), *range(161, 173), *range(174, 256)}
-    others = (byte for byte in range(256) if byte not in visible)
-    return {chr(byte): byte for byte in visible} | {chr(256 + n): byte for n, byte in enumerate(others)}
 
 
 def _tensor(name: str, value: Floats, kind: GGMLQuantizationType) -> bytes:

@@ -5,7 +5,7 @@ import pytest
 from engine.bundle.variant import StepShape
 from engine.sources.names import FetchFailed
 from tools.simulate.prices import Prices, fixed_table, lay_out
-from tools.simulate.published import HUB_CHIPS, PublishedSpeed, ask_hub, find, price
+from tools.simulate.published import HUB_CHIPS, HubSpeed, ask_hub, find, price
 
 MODEL = "llama_v3_2_1b_instruct"
 
@@ -56,12 +56,12 @@ def test_what_ai_hub_publishes_today() -> None:
     """The widest context of the runtimes that are served counts; a first token is a step of 128 rows."""
     asked = []
 
-    def ask(model: str, chip: str) -> list[PublishedSpeed]:
+    def ask(model: str, chip: str) -> list[HubSpeed]:
         asked.append((model, chip))
         return [
-            PublishedSpeed("genie", "w4a16", "CRD", 512, 80.0, 30.0),
-            PublishedSpeed("geniex_qairt", "w4a16", "CRD", 4096, 100.0, 20.0),
-            PublishedSpeed("geniex_llamacpp", "q4_0", "CRD", 8192, 900.0, 40.0),
+            HubSpeed("qwen3_4b", "CRD", "npu", "genie", "w4a16", 512, 80.0, 30.0),
+            HubSpeed("qwen3_4b", "CRD", "npu", "geniex_qairt", "w4a16", 4096, 100.0, 20.0),
+            HubSpeed("qwen3_4b", "CRD", "npu", "geniex_llamacpp", "q4_0", 8192, 900.0, 40.0),
         ]
 
     found = ask_hub("hub:qwen3_4b", "x-elite", 147_456, ask)
@@ -71,7 +71,7 @@ def test_what_ai_hub_publishes_today() -> None:
 
 
 def test_nothing_published_is_one_sentence() -> None:
-    def silent(model: str, chip: str) -> list[PublishedSpeed]:
+    def silent(model: str, chip: str) -> list[HubSpeed]:
         raise FetchFailed("the catalogue of Qualcomm AI Hub cannot be reached: no route")
 
     with pytest.raises(ValueError, match="AI Hub has published no speeds of hub:nobody on x-elite"):

@@ -28,14 +28,8 @@ _COPIED = ("tokenizer.json", "tokenizer_config.json")
 
 def family(mask: int) -> Mapping[str, Any]:
     """What config.json says of the model beyond its sizes. mask: the id of the mask token."""
-    return MappingProxyType(
-        {
-            "architectures": ["SDARForCausalLM"],
-            "model_type": "sdar",
-            "block_size": BLOCK,
-            "mask_token_id": mask,
-        }
-    )
+    named = {"architectures": ["SDARForCausalLM"], "model_type": "sdar"}
+    return MappingProxyType({**named, "block_size": BLOCK, "mask_token_id": mask})
 
 
 def write_tokenizer(folder: Path, mask: int) -> None:

@@ -8,8 +8,8 @@ import pytest
 from engine.compile.arguments import CompileArguments, Quant
 from engine.compile.pipeline import compile_bundle
 from engine.compile.progress import SilentProgress
+from tests.random_gguf import write_gguf
 from tools.random_checkpoint import SHAPES
-from tools.random_gguf import write_gguf
 
 TINY = SHAPES["tiny"]
 

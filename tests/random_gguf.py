@@ -1,4 +1,4 @@
-"""`python -m tools.random_gguf --shape qwen3-20b-a3b -o FILE`: a GGUF file of random Q4_0 blocks, 4.5 bits a weight.
+"""`python -m tests.random_gguf --shape qwen3-20b-a3b -o FILE`: a GGUF file of random Q4_0 blocks, 4.5 bits a weight.
 
 For measuring on models that no machine here has: its sizes are real, its answers are noise. Matrices of one size share
 their blocks, so that a file of 12 GB takes 100 MB of memory and a minute.
@@ -115,7 +115,7 @@ def _blocks(sizes: tuple[int, ...]) -> NDArray[np.uint8]:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Parse the command line and write the file."""
-    parser = argparse.ArgumentParser(prog="python -m tools.random_gguf", description="Write a GGUF of random blocks.")
+    parser = argparse.ArgumentParser(prog="python -m tests.random_gguf", description="Write a GGUF of random blocks.")
     parser.add_argument("--shape", choices=list(SHAPES), required=True)
     parser.add_argument("--layers", type=int, default=0, help="fewer than the shape has, 0 = all")
     parser.add_argument("-o", "--output", type=Path, required=True)
