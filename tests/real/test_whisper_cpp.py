@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import openai
 import pytest
+from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from engine.bundle.manifest import Manifest, load_manifest
 from engine.compile.arguments import CompileArguments, Quant
