@@ -54,6 +54,40 @@ class StepProfile:
         return sum(self.seconds.get(part, 0.0) for part in READING)
 
 
+@dataclass(frozen=True, slots=True)
+class StepWeights:
+    """matrices: bytes that every step reads. expert: bytes of one expert of one layer, 0 = there are none."""
+
+    matrices: int
+    expert: float = 0.0
+
+    def read(self, steps: float, experts: float) -> float:
+        """Bytes of so many steps, over all of which so many different experts were read."""
+        return self.matrices * steps + self.expert * experts
+
+
+def step_weights(folder: Path) -> StepWeights:
+    """Of a segmented bundle, whose prompts are computed by then. BundleError when it is none."""
+    manifest = load_manifest(folder)
+    matrices = experts = 0
+    for graph in manifest.graphs:
+        if graph.kind is GraphKind.LINEAR:
+            for name, size in _stored(folder / graph.file):
+                matrices, experts = (matrices, experts + size) if EXPERTS in name else (matrices + size, experts)
+    spec = manifest.model.experts
+    return StepWeights(matrices, experts / (len(spec.layers) * spec.count) if spec else 0.0)
+
+
+def _stored(graph: Path) -> list[tuple[str, int]]:
+    """Name and bytes of each tensor of a graph's matrices."""
+    found = []
+    for tensor in onnx.load(graph, load_external_data=False).graph.initializer:
+        told = {entry.key: entry.value for entry in tensor.external_data}
+        if told.get(LOCATION) == LINEAR_DATA:
+            found.append((tensor.name, int(told[LENGTH])))
+    return found
+
+
 def main() -> int:
     """Load a server of our own and print the table."""
     parser = argparse.ArgumentParser(prog="python -m tools.step_profile", description=__doc__)
@@ -139,40 +173,6 @@ def read_metrics(text: str) -> tuple[dict[str, float], float]:
     samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
     stages = {sample.labels["stage"]: sample.value for sample in samples if sample.name == STAGE_SECONDS}
     return stages, sum(sample.value for sample in samples if sample.name == EXPERTS_READ)
-
-
-@dataclass(frozen=True, slots=True)
-class StepWeights:
-    """matrices: bytes that every step reads. expert: bytes of one expert of one layer, 0 = there are none."""
-
-    matrices: int
-    expert: float = 0.0
-
-    def read(self, steps: float, experts: float) -> float:
-        """Bytes of so many steps, over all of which so many different experts were read."""
-        return self.matrices * steps + self.expert * experts
-
-
-def step_weights(folder: Path) -> StepWeights:
-    """Of a segmented bundle, whose prompts are computed by then. BundleError when it is none."""
-    manifest = load_manifest(folder)
-    matrices = experts = 0
-    for graph in manifest.graphs:
-        if graph.kind is GraphKind.LINEAR:
-            for name, size in _stored(folder / graph.file):
-                matrices, experts = (matrices, experts + size) if EXPERTS in name else (matrices + size, experts)
-    spec = manifest.model.experts
-    return StepWeights(matrices, experts / (len(spec.layers) * spec.count) if spec else 0.0)
-
-
-def _stored(graph: Path) -> list[tuple[str, int]]:
-    """Name and bytes of each tensor of a graph's matrices."""
-    found = []
-    for tensor in onnx.load(graph, load_external_data=False).graph.initializer:
-        told = {entry.key: entry.value for entry in tensor.external_data}
-        if told.get(LOCATION) == LINEAR_DATA:
-            found.append((tensor.name, int(told[LENGTH])))
-    return found
 
 
 if __name__ == "__main__":

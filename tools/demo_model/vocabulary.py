@@ -7,23 +7,16 @@ from random import Random
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
+from engine.demo.location import demo_folder
 from tools.demo_model.corpus.conversation import TOOL_CLOSING, TOOL_PREAMBLE, Sample, render
 from tools.demo_model.corpus.mixture import draw
 
 VOCABULARY_SIZE = 3072
 SPECIAL_TOKENS = (
-    "<|endoftext|>",
-    "<|im_start|>",
-    "<|im_end|>",
-    "<tool_call>",
-    "</tool_call>",
-    "<tool_response>",
-    "</tool_response>",
-    "<think>",
-    "</think>",
+    *("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<tool_call>", "</tool_call>"),
+    *("<tool_response>", "</tool_response>", "<think>", "</think>"),
 )
 _CONTROL_TOKENS = SPECIAL_TOKENS[:3]
-_MAX_LENGTH = 2048
 _PATTERN = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}"
     r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -67,17 +60,8 @@ def save_vocabulary(tokenizer: Tokenizer, folder: Path) -> None:
         # The trainer marks all of its tokens special; tags must survive in the text for those who parse it.
         token["special"] = token["content"] in _CONTROL_TOKENS
     (folder / "tokenizer.json").write_text(json.dumps(file, ensure_ascii=False, indent=2), encoding="utf-8")
-    config = {
-        "tokenizer_class": "PreTrainedTokenizerFast",
-        "add_bos_token": False,
-        "bos_token": None,
-        "eos_token": "<|im_end|>",
-        "pad_token": "<|endoftext|>",
-        "unk_token": None,
-        "clean_up_tokenization_spaces": False,
-        "model_max_length": _MAX_LENGTH,
-        "chat_template": CHAT_TEMPLATE,
-    }
+    settings = json.loads((demo_folder() / "tokenizer_config.json").read_text(encoding="utf-8"))
+    config = settings | {"chat_template": CHAT_TEMPLATE}
     (folder / "tokenizer_config.json").write_text(json.dumps(config, indent=2) + "\n")
 
 

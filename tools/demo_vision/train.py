@@ -21,17 +21,8 @@ from tokenizers import Tokenizer
 from torch import Tensor
 from torch.nn import functional
 
-from tools.demo_vision.model import (
-    CLOSING,
-    OPENING,
-    PLACEHOLDER,
-    SIDE,
-    TOKENS,
-    load_model,
-    new_model,
-    save_model,
-    tokenizer_with_images,
-)
+from tools.demo_vision import model as vision
+from tools.demo_vision.model import CLOSING, OPENING, PLACEHOLDER, SIDE, TOKENS
 from tools.demo_vision.scenes import Scene, draw_scene, questions
 
 SCENES, ASKED = 48, 4  # of a step; questions of a scene
@@ -86,8 +77,8 @@ def loss_of(model: Any, batch: tuple[Tensor, Tensor, Tensor]) -> Tensor:
 
 def train(minutes: float, out: Path, start: Path | None, seed: int, first: int) -> None:
     """Train for so many minutes, saving now and then."""
-    console, tokenizer = Console(), tokenizer_with_images()
-    model = load_model(start) if start else new_model(seed)
+    console, tokenizer = Console(), vision.tokenizer_with_images()
+    model = vision.load_model(start) if start else vision.new_model(seed)
     optimizer = torch.optim.AdamW(model.parameters(), RATE, betas=(0.9, 0.98), weight_decay=0.01)
     losses: deque[float] = deque(maxlen=50)
     began = saved = time.monotonic()
@@ -110,9 +101,9 @@ def train(minutes: float, out: Path, start: Path | None, seed: int, first: int) 
             if step % 20 == 0:
                 console.print(f"step {step}, loss {sum(losses) / len(losses):.4f}, {share:.0%} of the time")
             if time.monotonic() - saved > SAVE_EVERY_S:
-                save_model(model, out)
+                vision.save_model(model, out)
                 saved = time.monotonic()
-    save_model(model, out)
+    vision.save_model(model, out)
 
 
 def main() -> None:

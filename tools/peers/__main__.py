@@ -175,12 +175,12 @@ def bench(
     load: list[str],
     options: argparse.Namespace,
     name: str,
-    takes_ids: bool = True,
+    is_ids: bool = True,
 ) -> dict[str, Any]:
-    """Run `hexserve bench` over both; its figures. takes_ids: prompts are token ids, else chats of about as many."""
+    """Run `hexserve bench` over both; its figures. is_ids: prompts are token ids, else chats of about as many."""
     figures = options.folder / f"figures-{name}.json"
     command = [sys.executable, "-m", "server", "bench", *(server.address for server in servers), *load]
-    command += ["--token-ids", str(VOCABULARY)] if takes_ids else []
+    command += ["--token-ids", str(VOCABULARY)] if is_ids else []
     command += ["--max-tokens", str(ANSWER_TOKENS), "--rounds", str(options.rounds)]
     command += ["--requests-per-client", str(options.requests), "--json", str(figures)]
     if subprocess.run(command, check=False).returncode:

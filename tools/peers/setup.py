@@ -7,8 +7,7 @@ from pathlib import Path
 from rich.console import Console
 
 from tools.llama_cpp.programs import BuildFailed, LlamaCpp, run_step
-from tools.real_models.fetch import FetchFailed, RealModels, default_folder
-from tools.real_models.packages import pinned
+from tools.real_models.fetch import FetchFailed, RealModels, default_folder, pinned
 
 LLAMA_CPP = "llama-cpp"
 SOURCE, VERSION = (getattr(pinned()[LLAMA_CPP].packages[0], field) for field in ("name", "version"))

@@ -33,15 +33,8 @@ from tools.proofs.genie_reference import GenieAnswers, genie_greedy
 CITIES = ("France", "Peru", "Japan", "Italy", "Spain", "Egypt", "Canada", "Norway", "Chile", "Kenya")
 QUESTIONS = (
     *(f"What is the capital of {country}?" for country in CITIES),
-    "Hello!",
-    "Who are you?",
-    "Thank you.",
-    "What is 17 + 25?",
-    "What is 3 + 4?",
-    "Copy this list: apple, pear, plum",
-    "How are you?",
-    "Tell me a joke.",
-    "What can you do?",
+    *("Hello!", "Who are you?", "Thank you.", "What is 17 + 25?", "What is 3 + 4?"),
+    *("Copy this list: apple, pear, plum", "How are you?", "Tell me a joke.", "What can you do?"),
     "Name a fruit. Then say in one word which color it has, in which country it grows, and at which time of the year.",
 )
 COLUMNS = (SpinnerColumn(), TextColumn("{task.description}: {task.completed:.0f} steps"), TimeElapsedColumn())
@@ -92,12 +85,8 @@ def compare(bundle: Path, clients: int, count: int, scratch: Path, more: tuple[s
     prompts = [list(maker.chat_ids(prompt, template.answer(prompt.request))) for prompt in asked]
     with Progress(*COLUMNS, console=Console(stderr=True)) as progress:
         task = progress.add_task("Genie", total=None)
-        genie = genie_greedy(
-            bundle,
-            [(prompt, count) for prompt in prompts],
-            scratch,
-            lambda steps: progress.update(task, completed=steps),
-        )
+        jobs = [(prompt, count) for prompt in prompts]
+        genie = genie_greedy(bundle, jobs, scratch, lambda steps: progress.update(task, completed=steps))
     tokenizer = maker.tokenizer
     ends = manifest.text.stop_ids
     texts = [

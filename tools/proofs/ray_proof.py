@@ -31,6 +31,8 @@ from ray.cluster_utils import Cluster
 from deploy.ray_serve import Options, build
 
 NODES, STREAMS, TOKENS = 3, 24, 96
+NODE = {"num_cpus": 2, "resources": {"hexserve": 1}, "node_ip_address": "127.0.0.1"}
+NODE |= {"object_store_memory": 80_000_000, "include_dashboard": False}
 GROUPS, ASKED = 9, 5  # conversations with a system text of their own, and requests of each
 WORDS = (
     *("amber", "birch", "cedar", "delta", "ember", "frost", "grove", "heron"),
@@ -44,7 +46,7 @@ def system_text(group: int) -> str:
 
 
 async def cached_share(client: AsyncOpenAI) -> float:
-    """Of the tokens of prompts, found cached. Each group in turn, round after round, so that a router that does not look has moved on meanwhile."""
+    """Of the prompts' tokens, found cached. Each group in turn: a router that does not look has moved on meanwhile."""
     prompt = cached = 0
     for turn in range(ASKED):
         for group in range(GROUPS):
@@ -141,9 +143,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--python", default=sys.executable, help="the Python that has hexserve")
     given = parser.parse_args(arguments)
-    cluster = Cluster(initialize_head=True, head_node_args=_node())
+    cluster = Cluster(initialize_head=True, head_node_args=NODE)
     for _ in range(NODES - 1):
-        cluster.add_node(**_node())
+        cluster.add_node(**NODE)
     ray.init(address=cluster.address, log_to_driver=False)
     try:
         found = asyncio.run(prove(Options(replicas=NODES, python=given.python, options=["--deterministic"])))
@@ -153,16 +155,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         cluster.shutdown()
     print(json.dumps(found))
     return int(found["lost_or_changed"] > 0 or found["killed_processes"] == 0)
-
-
-def _node() -> dict[str, Any]:
-    return {
-        "num_cpus": 2,
-        "resources": {"hexserve": 1},
-        "node_ip_address": "127.0.0.1",
-        "object_store_memory": 80_000_000,
-        "include_dashboard": False,
-    }
 
 
 if __name__ == "__main__":

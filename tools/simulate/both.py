@@ -17,7 +17,7 @@ from tools.simulate.clock import Run, SimulatedAnswer
 from tools.simulate.drawing import drawing
 from tools.simulate.figures import Figures, figures
 from tools.simulate.load import SimulatedLoad
-from tools.simulate.processors import Processors, both_processors
+from tools.simulate.lone import Processors, both_processors
 from tools.simulate.published import ROWS, hub_figures
 
 BOTH_PROMPTS = (128, 512, 2000, 4000)

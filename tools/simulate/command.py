@@ -11,8 +11,8 @@ from tools.simulate.both import BOTH_PROMPTS, run_both
 from tools.simulate.host_times import MEASURED, HostTimes
 from tools.simulate.lone import run_lone
 from tools.simulate.published import HUB
+from tools.simulate.report import run_simulation
 from tools.simulate.scenario import Scenario, check_lengths, measured_device, published_devices, with_slot_ms
-from tools.simulate.session import run_simulation
 
 MODEL, DEVICE = "llama_v3_2_3b_instruct", "x-elite"
 OWN_KV_BYTES = 65_536
@@ -62,7 +62,10 @@ def simulate(
         if lone:
             others = {"--costs": costs, "--rows": rows, "--slots": slots, "--svg": svg_file}
             _refuse_given(others, "goes without --lone: that compares published rates of one stream")
-            raise typer.Exit(_lone(prompt, output, json_file))
+            _within("--prompt", prompt, 1, 2**20)
+            _within("--output", output, 1, 2**20)
+            run_lone(prompt, output, json_file)
+            raise typer.Exit
         if both:
             others = {"--costs": costs, "--model": model, "--rows": rows, "--slots": slots, "--json": json_file}
             _refuse_given(others, "goes without --both: that takes published rates of one model")
@@ -75,32 +78,23 @@ def simulate(
         own = (host, max_gap_ms, reserve_tokens)
         listed_slots = whole_numbers(slots, "--slots") if slots else ()
         scenario = _checked(Scenario(levels, requests, prompt, output, rate, seed, *own, slots=listed_slots))
+        cached = OWN_KV_BYTES if kv_bytes is None else kv_bytes
+        _within("--kv-bytes", cached, 1, 2**24)
         if costs is None:
             if not model.startswith(HUB):
                 _refuse_given({"--kv-bytes": kv_bytes}, "needs --costs or a model of hub: the others have their own")
             listed = whole_numbers(rows, "--rows") if rows else ()
-            chosen, cached = (model or MODEL, device or DEVICE), OWN_KV_BYTES if kv_bytes is None else kv_bytes
-            _within("--kv-bytes", cached, 1, 2**24)
-            devices = published_devices(*chosen, listed, context, same_context, cached)
+            devices = published_devices(model or MODEL, device or DEVICE, listed, context, same_context, cached)
         else:
             given = {"--model": model, "--device": device, "--rows": rows, "--context": context}
             given["--same-context"] = same_context
             _refuse_given(given, "goes without --costs: that file names its own variants")
-            cached = OWN_KV_BYTES if kv_bytes is None else kv_bytes
-            _within("--kv-bytes", cached, 1, 2**24)
             devices = [measured_device(costs, cached)]
         devices = with_slot_ms(devices, slot_ms)
         check_lengths(scenario, devices)
         run_simulation(scenario, devices, costs is None, json_file, svg_file)
     except ValueError as error:
         refuse(error)
-
-
-def _lone(prompt: int, output: int, json_file: Path | None) -> int:
-    _within("--prompt", prompt, 1, 2**20)
-    _within("--output", output, 1, 2**20)
-    run_lone(prompt, output, json_file)
-    return 0
 
 
 def _checked(scenario: Scenario) -> Scenario:

@@ -63,19 +63,10 @@ def _width(found: Sequence[Figures]) -> int:
     return max(640, 2 * MARGIN + bars)
 
 
-def _text(
-    parent: Element,
-    x: float,
-    y: float,
-    words: str,
-    *,
-    size: int = 12,
-    anchor: str = "start",
-    weight: str = "400",
-    fill: str = "#1f2933",
-) -> None:
+def _text(parent: Element, x: float, y: float, words: str, size: int = 12, **look: str) -> None:
     """A line of words; `x` and `y` are of its baseline, at the side that `anchor` names."""
-    made = SubElement(parent, "text", {"x": f"{x:.1f}", "y": f"{y:.1f}", "font-size": str(size), "fill": fill})
-    made.set("text-anchor", anchor)
-    made.set("font-weight", weight)
+    look = {"anchor": "start", "weight": "400", "fill": "#1f2933"} | look
+    made = SubElement(parent, "text", {"x": f"{x:.1f}", "y": f"{y:.1f}", "font-size": str(size), "fill": look["fill"]})
+    made.set("text-anchor", look["anchor"])
+    made.set("font-weight", look["weight"])
     made.text = words

@@ -1,4 +1,4 @@
-"""The figures as a table, bars and JSON."""
+"""One run of `python -m tools.simulate`: every policy on every device, then figures as tables, bars and JSON."""
 
 import dataclasses
 import json
@@ -7,16 +7,50 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 from server.commands.bench.session import bar
 from server.commands.tables import table
 from tools.simulate.drawing import drawing
 from tools.simulate.figures import Figures
-from tools.simulate.scenario import Device, Scenario
+from tools.simulate.scenario import Device, Scenario, assumptions, play
 
 BAR_CELLS = 40
 LATENCY = ("output\ntok/s", "of\nserial", "first token\nmean s", "first token\np95 s", "gap\np99 s", "longest\ngap s")
 STEPS = ("steps", "useful rows\nper step", "tokens\nper step", "longest gap\nsteps", "KV slots\ngiven back")
+
+
+def run_simulation(
+    scenario: Scenario, devices: Sequence[Device], is_published: bool, json_file: Path | None, svg_file: Path | None
+) -> None:
+    """Simulate, print and write. ValueError when a file cannot be written."""
+    console = Console()
+    played = _play_all(scenario, devices, console)
+    sentences = assumptions(scenario, is_published, devices[0].prices.slot_ms)
+    for device_played, found in played:
+        print_device(console, device_played, found)
+    print_assumptions(console, sentences)
+    if json_file is not None:
+        write_json(json_file, scenario, played, sentences)
+        console.print(f"Written to {json_file}", markup=False, highlight=False)
+    if svg_file is not None:
+        write_svg(svg_file, played)
+        console.print(f"Drawn in {svg_file}", markup=False, highlight=False)
+
+
+def _play_all(scenario: Scenario, devices: Sequence[Device], console: Console) -> list[tuple[Device, list[Figures]]]:
+    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
+    tokens = len(devices) * sum((3 + len(scenario.slots)) * scenario.load(count).tokens for count in scenario.clients)
+    played = []
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bars:
+        task = bars.add_task("simulating", total=tokens)
+        for device in devices:
+            found: list[Figures] = []
+            for count in scenario.clients:
+                bars.update(task, description=f"{device.name}, {count} clients")
+                found += play(scenario, device, count, lambda amount: bars.advance(task, amount))
+            played.append((device, found))
+    return played
 
 
 def print_device(console: Console, device: Device, found: Sequence[Figures]) -> None:

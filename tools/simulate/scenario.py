@@ -123,6 +123,11 @@ def assumptions(scenario: Scenario, has_published: bool, slot_ms: float = 0.0) -
         if has_published
         else "A step costs what your file says. A grid measured for free shapes is taken as so many fixed variants."
     )
+    slots = (
+        f"{FUSED} D: hexserve's scheduler over fused graphs of D decode slots, which requests take in turns. Every "
+        "running request has a cache of all slots; each cache of a graph beyond the first costs "
+        f"{_cost_text(slot_ms)}.",
+    )
     return [
         prices,
         f"Every step costs more on the host: {scenario.host.text()} ({scenario.host.source}), linear between. "
@@ -131,21 +136,10 @@ def assumptions(scenario: Scenario, has_published: bool, slot_ms: float = 0.0) -
         "then one row for each token; changing the variant costs nothing. This is how Genie works.",
         f"{FUSION}: one chunk of one prompt and one decode row a step, the row belongs to one request until it ends; "
         f"its second cache costs {_cost_text(slot_ms)} and its copies nothing. This is mllm's scheduler.",
-        *_slot_assumptions(scenario, slot_ms),
+        *(slots if scenario.slots else ()),
         "hexserve: its own scheduler and settings. Re-laying a cache for another width and moving its KV blocks to "
         "memory and back cost 1 ms per 4 MB; writing new keys and values is part of the host's time.",
         "No prompt shares its beginning with another, nothing is guessed, every answer has its full length.",
-    ]
-
-
-def _slot_assumptions(scenario: Scenario, slot_ms: float) -> list[str]:
-    """Of fused graphs, if any are simulated."""
-    if not scenario.slots:
-        return []
-    return [
-        f"{FUSED} D: hexserve's scheduler over fused graphs of D decode slots, which requests take in turns. Every "
-        "running request has a cache of all slots; each cache of a graph beyond the first costs "
-        f"{_cost_text(slot_ms)}."
     ]
 
 

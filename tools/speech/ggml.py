@@ -12,6 +12,7 @@ from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 from numpy.typing import NDArray
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
+from engine.compile.sources.speech.ggml import SIZES
 from engine.compile.sources.speech.source import KEY_BIAS, open_speech
 from engine.speech.log_mel import filters
 
@@ -48,12 +49,8 @@ def write_ggml(
     kind: GGMLQuantizationType = F32,
 ) -> Path:
     """config: sizes as transformers names them. words: by id. tensors: under transformers' names. kind: of matrices."""
-    sizes = [
-        *(config[name] for name in ("vocab_size", "max_source_positions", "d_model")),
-        *(config[name] for name in ("encoder_attention_heads", "encoder_layers", "max_target_positions", "d_model")),
-        *(config[name] for name in ("decoder_attention_heads", "decoder_layers", "num_mel_bins")),
-        NUMBERS[kind.name],
-    ]
+    told = {"encoder_width": config["d_model"], **config, "type": NUMBERS[kind.name]}
+    sizes = [told[name] for name in SIZES]
     bands = filters(config["num_mel_bins"]).astype("<f4")
     with path.open("wb") as file:
         file.write(struct.pack("<I11i", MAGIC, *sizes) + struct.pack("<2i", *bands.shape) + bands.tobytes())
@@ -71,17 +68,9 @@ def write_published(folder: Path, file: Path, kind: GGMLQuantizationType = F16) 
     with open_speech(folder) as source:
         network, names = source.network, source.checkpoint.unused()
         spec = network.decoder.spec
-        config = {
-            "vocab_size": spec.vocab,
-            "max_source_positions": network.positions,
-            "d_model": spec.hidden,
-            "encoder_attention_heads": network.encoder_heads,
-            "encoder_layers": network.encoder_layers,
-            "max_target_positions": network.decoder.max_position,
-            "decoder_attention_heads": spec.heads,
-            "decoder_layers": spec.layers,
-            "num_mel_bins": network.mels,
-        }
+        heard = (network.positions, spec.hidden, network.encoder_heads, network.encoder_layers)
+        written = (network.decoder.max_position, spec.hidden, spec.heads, spec.layers, network.mels)
+        config = dict(zip(SIZES, (spec.vocab, *heard, *written), strict=False))  # behind which is the type
         stored = [name for name in names if not name.endswith(KEY_BIAS)]
         tensors = [(name, source.checkpoint.tensor(name, source.checkpoint.shape(name))) for name in stored]
     return write_ggml(file, config, words_of(spelled), tensors, kind)
@@ -89,7 +78,7 @@ def write_published(folder: Path, file: Path, kind: GGMLQuantizationType = F16) 
 
 def words_of(spelled: Mapping[str, int]) -> list[bytes]:
     """By id; as published they are spelled in letters of GPT-2's."""
-    letters = {letter: byte for byte, letter in bytes_to_unicode().items()}
+    letters = {letter: byte for byte, letter in bytes_to_unicode().items()}  # type: ignore[no-untyped-call]
     by_id = {number: bytes(map(letters.__getitem__, word)) for word, number in spelled.items() if number < ORDINARY}
     return [by_id[number] for number in range(ORDINARY)]
 

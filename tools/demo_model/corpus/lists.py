@@ -1,5 +1,6 @@
 """Copying and reversing lists, the tasks that show whether a key-value cache works."""
 
+from collections.abc import Callable
 from random import Random
 from string import ascii_lowercase, ascii_uppercase
 
@@ -30,21 +31,23 @@ def lists(rng: Random) -> Sample:
 
 def echoes(rng: Random) -> Sample:
     """Ask for a few words to be copied, from which copying is learned soonest."""
-    while True:
-        items = _draw(rng, rng.randint(2, 9), [word(rng) for _ in range(20)], True)
-        text = _separator(rng).join(items)
-        question = rng.choice(PHRASINGS.copies).format(text)
-        if not reserved(question):
-            return exchange(question, text)
+    return _copied(rng, lambda: _draw(rng, rng.randint(2, 9), [word(rng) for _ in range(20)], True))
 
 
 def numerals(rng: Random) -> Sample:
     """Ask for a list of numbers to be copied, in which digits alone do not tell the place."""
+
+    def items() -> list[str]:
+        length, top = rng.randint(6, 30), rng.choice(_TOPS)
+        return _draw(rng, length, list(map(str, range(top))), rng.random() < 0.9)
+
+    return _copied(rng, items)
+
+
+def _copied(rng: Random, items: Callable[[], list[str]]) -> Sample:
     while True:
-        numbers = _draw(
-            rng, rng.randint(6, 30), [str(number) for number in range(rng.choice(_TOPS))], rng.random() < 0.9
-        )
-        text = _separator(rng).join(numbers)
+        listed = items()
+        text = _separator(rng).join(listed)
         question = rng.choice(PHRASINGS.copies).format(text)
         if not reserved(question):
             return exchange(question, text)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tools.simulate.processors import LoneRates, Processors, both_processors
+from tools.simulate.lone import LoneRates, Processors, both_processors
 from tools.simulate.published import HubFigures, HubSpeed
 
 
