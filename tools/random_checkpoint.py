@@ -63,10 +63,8 @@ def write_checkpoint(folder: Path, shape: Qwen3Shape, seed: int = 0) -> None:
     tokenizer.save(str(folder / "tokenizer.json"))
     _write_json(folder / "config.json", _config(shape, tokenizer))
     _write_json(folder / "generation_config.json", {"eos_token_id": [_id(tokenizer, 2), _id(tokenizer, 0)]})
-    _write_json(
-        folder / "tokenizer_config.json",
-        {"chat_template": CHAT_TEMPLATE, "eos_token": SPECIAL_TOKENS[2], "add_bos_token": False},
-    )
+    settings = {"chat_template": CHAT_TEMPLATE, "eos_token": SPECIAL_TOKENS[2], "add_bos_token": False}
+    _write_json(folder / "tokenizer_config.json", settings)
     write_shards(folder, _tensors(shape, np.random.default_rng(seed)))
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tools.packages import pip_configuration, settings_of_uv
+from tools.packages import environment, pip_configuration, settings_of_uv
 
 
 def test_what_pip_is_told_by_a_file_and_by_variables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -38,3 +38,14 @@ def test_a_failure_is_told(tmp_path: Path) -> None:
         capture_output=True, text=True, check=False, cwd=Path(__file__).parents[2],
     )  # fmt: skip
     assert done.returncode and "hexserve-no-such-package" in done.stderr
+
+
+def test_an_environment_is_made_anew_where_its_packages_are_others(tmp_path: Path) -> None:
+    """One that has them is used again; a failure leaves none that counts as made."""
+    (tmp_path / "packages.txt").write_text("a==1\nb")
+    python = environment(tmp_path, "a==1", "b")
+    assert python.is_relative_to(tmp_path) and not python.exists()
+    for _ in range(2):
+        with pytest.raises(OSError, match="hexserve-no-such-package could not be installed"):
+            environment(tmp_path, "hexserve-no-such-package", "--no-index", "--no-deps")
+        assert python.exists() and not (tmp_path / "packages.txt").exists()

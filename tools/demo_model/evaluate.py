@@ -46,12 +46,8 @@ class Examinee:
     def _batch(self, prompts: list[str], longest: int) -> list[str]:
         inputs = self.tokenizer(prompts, return_tensors="pt", padding=True, add_special_tokens=False)
         with torch.inference_mode():
-            output = self.model.generate(
-                input_ids=inputs["input_ids"],
-                attention_mask=inputs["attention_mask"],
-                max_new_tokens=longest,
-                do_sample=False,
-            )
+            asked = {name: inputs[name] for name in ("input_ids", "attention_mask")}
+            output = self.model.generate(**asked, max_new_tokens=longest, do_sample=False)
         answers = self.tokenizer.batch_decode(output[:, inputs["input_ids"].shape[1] :])
         return [answer.split("<|im_end|>")[0].split("<|endoftext|>")[0] for answer in answers]
 

@@ -173,7 +173,8 @@ def run(trainer: Trainer, stream: Callable[[int], Iterator[list[Batch]]]) -> Non
         trainer.restore(plan.resume)
     losses: deque[float] = deque(maxlen=50)
     started = saved = time.monotonic()
-    with _progress() as progress:
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[report]}"))
+    with Progress(*columns, TimeRemainingColumn()) as progress:
         task = progress.add_task("training", total=1.0, report="")
         for batches in stream(trainer.steps):
             now = time.monotonic()
@@ -211,12 +212,6 @@ def _padded(part: list[_Encoded]) -> Batch:
     return Batch(torch.tensor(rows), torch.tensor(chosen), torch.tensor(targets))
 
 
-def _progress() -> Progress:
-    return Progress(
-        TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[report]}"), TimeRemainingColumn()
-    )
-
-
 def read_plan(description: str) -> Plan:
     """The plan that the command line asks for; sets torch's threads."""
     parser = argparse.ArgumentParser(description=description)
@@ -226,9 +221,7 @@ def read_plan(description: str) -> Plan:
     parser.add_argument("--tokens-per-step", type=int, default=4096)
     parser.add_argument("--save-every", type=float, default=3, help="minutes between two checkpoints")
     parser.add_argument("--resume", type=Path, help="the state.pt of an earlier run")
-    parser.add_argument(
-        "--threads", type=int, default=2, help="no more than idle cores: on a busy one they wait for each other"
-    )
+    parser.add_argument("--threads", type=int, default=2, help="at most the idle cores: they wait for each other")
     given = parser.parse_args()
     # Sure predictions leave gradients too small for normal floats, with which some processors are very slow.
     torch.set_flush_denormal(True)

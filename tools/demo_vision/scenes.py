@@ -93,14 +93,10 @@ def _of_shapes(scene: Scene, rng: Random) -> list[SceneQuestion]:
     for item in items:
         alike = [each for each in items if each.shape == item.shape]
         if len(alike) == 1:
-            found.append(
-                SceneQuestion("colour", f"What color is the {item.shape}?", f"The {item.shape} is {item.colour}.")
-            )
-        found.append(
-            SceneQuestion(
-                "shape", f"What is {item.place}?", f"{_article(item.colour).title()} {item.colour} {item.shape}."
-            )
-        )
+            answer = f"The {item.shape} is {item.colour}."
+            found.append(SceneQuestion("colour", f"What color is the {item.shape}?", answer))
+        answer = f"{_article(item.colour).title()} {item.colour} {item.shape}."
+        found.append(SceneQuestion("shape", f"What is {item.place}?", answer))
     for is_there in (True, False):
         colour, shape = _asked_for(items, rng, is_there)
         text = f"Is there {_article(colour)} {colour} {shape}?"
@@ -115,11 +111,10 @@ def _asked_for(items: tuple[Item, ...], rng: Random, is_there: bool) -> tuple[st
 
 
 def _of_writing(scene: Scene) -> list[SceneQuestion]:
-    is_number = scene.written.isdigit()
-    kind, name = ("number", "number") if is_number else ("word", "word")
+    kind = "number" if scene.written.isdigit() else "word"
     return [
         SceneQuestion(kind, "What does it say?", f"It says {scene.written}."),
-        SceneQuestion(kind, "What do you see?", f"The {name} {scene.written}."),
+        SceneQuestion(kind, "What do you see?", f"The {kind} {scene.written}."),
         SceneQuestion("count", "How many shapes are there?", _count(0)),
     ]
 

@@ -31,9 +31,8 @@ def read_as_served(file: Path, text: str, context: int, count: int, folder: Path
     folder: gets both bundles. CompileError, BundleError or EngineFailure when a step fails.
     """
     served, floats = folder / "served", folder / "floats"
-    manifest = compile_bundle(
-        CompileArguments(file, served, quant=default_quant(CompileTarget.CPU, file), force=True), SilentProgress()
-    )
+    asked = CompileArguments(file, served, quant=default_quant(CompileTarget.CPU, file), force=True)
+    manifest = compile_bundle(asked, SilentProgress())
     exact = CompileArguments(file, floats, quant=Quant.FP32, parity_tokens=LEAST_TOKENS, force=True)
     compile_bundle(exact, SilentProgress())
     with ExitStack() as stack:

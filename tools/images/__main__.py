@@ -95,9 +95,8 @@ def reader(bundle: Path, picture: Image.Image, threads: int) -> Callable[[], Flo
 def judge(family: str, model: Any, picture: Image.Image) -> Callable[[], Floats]:
     """The same by transformers: rows, and beside each what it adds in the first layers of the text."""
     if family.startswith("Qwen"):
-        given = dict(
-            Qwen2VLImageProcessorPil(**ENCODERS[family]["processor"], **COLOURS)([picture], return_tensors="pt")
-        )
+        processor = Qwen2VLImageProcessorPil(**ENCODERS[family]["processor"], **COLOURS)
+        given = dict(processor([picture], return_tensors="pt"))
     else:
         values = (torch.tensor(np.asarray(picture)).permute(2, 0, 1)[None] / 255 - 0.5) / 0.5
         given = {"pixel_values": values[None] if family == "SmolVLM" else values}

@@ -29,9 +29,8 @@ def main() -> int:
     parser.add_argument("--folder", type=Path, default=default_folder(), help="of the real models")
     options, console = parser.parse_args(), Console()
     try:
-        found = measure(
-            RealModels(options.folder), partial(console.print, markup=False, highlight=False, soft_wrap=True)
-        )
+        say = partial(console.print, markup=False, highlight=False, soft_wrap=True)
+        found = measure(RealModels(options.folder), say)
     except (FidelityFailed, FetchFailed, HeldOutChanged) as error:
         console.print(f"error: {error}", markup=False, style="red", soft_wrap=True)
         return FAILED

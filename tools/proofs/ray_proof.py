@@ -18,9 +18,8 @@ from typing import Any
 
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 os.environ.setdefault("RAY_raylet_start_wait_time_s", "180")  # the machine may be busy
-os.environ.setdefault(
-    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0"
-)  # else Ray leaves loopback for the address of the machine
+# Else Ray leaves loopback for the address of the machine.
+os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
 
 import psutil
 import ray
@@ -103,13 +102,9 @@ class Killer:
 
 def replica_pids() -> list[int]:
     """Process ids of the actors that have a server."""
-    return [
-        process.pid
-        for process in psutil.process_iter(["cmdline"])
-        if any(
-            "ServeReplica" in part and "Replica" in part.rsplit(":", 1)[-1] for part in process.info["cmdline"] or ()
-        )
-    ]
+    found = [(process.pid, process.info["cmdline"] or ()) for process in psutil.process_iter(["cmdline"])]
+    named = [(pid, word) for pid, words in found for word in words if "ServeReplica" in word]
+    return [pid for pid, word in named if "Replica" in word.rsplit(":", 1)[-1]]
 
 
 def started(options: Options) -> AsyncOpenAI:

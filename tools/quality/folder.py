@@ -21,6 +21,8 @@ from tools.real_models.fetch import RealModels
 from tools.real_models.held_out import held_out_text as held_out_text_of
 
 KEY_LENGTH = 12
+Words = tuple[str, ...]
+Place = tuple[str, str, str]  # of a row: checkpoint, form, way
 HERE = Path(__file__).resolve().parent
 ENGINE = HERE.parents[1] / "engine"
 SCORERS = (ENGINE / "evaluation",)
@@ -157,21 +159,14 @@ class QualityFolder:
         return replace(self.scored(subject, place, bits, source, ("--quant", "fp32"), ""), seconds=seconds)
 
     def scored(
-        self,
-        subject: Subject,
-        place: tuple[str, str, str],
-        bits: float,
-        source: Path,
-        options: tuple[str, ...],
-        quality: str,
-        scored: tuple[str, ...] = (),
+        self, subject: Subject, place: Place, bits: float, source: Path, options: Words, way: str, scored: Words = ()
     ) -> QualityRow:
-        """Compile and score. quality: of --quality, '' where there is nothing to choose. scored: as of a form."""
+        """Compile and score. way: of --quality, '' where there is nothing to choose. scored: as of a form."""
         bundle, figures = self.folder / "bundle", self.folder / "figures" / _file_name(*place, ".json")
         hexserve = [sys.executable, "-m", "server"]
         command = [*hexserve, "compile", str(source), "-o", str(bundle), "--force", *options]
         began = time.monotonic()
-        self.run(f"{' '.join(place)}: compile", [*command, *(("--quality", quality) if quality else ())])
+        self.run(f"{' '.join(place)}: compile", [*command, *(("--quality", way) if way else ())])
         seconds = time.monotonic() - began
         figures.parent.mkdir(exist_ok=True)
         judged = [*hexserve, "eval", str(bundle), "--text", str(subject.held_out), "--against"]

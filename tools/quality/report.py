@@ -76,10 +76,8 @@ def _bar(row: QualityRow, name: str, part: float, whole: float, most: float) -> 
 
 def table(rows: Sequence[QualityRow]) -> str:
     """Markdown, one line for each row."""
-    lines = [
-        "| checkpoint | form | way | bits a weight | KL mean | top-1 % | perplexity loss % | made in s |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
+    head = "| checkpoint | form | way | bits a weight | KL mean | top-1 % | perplexity loss % | made in s |"
+    lines = [head, "|---" * 8 + "|"]
     for row in rows:
         lines.append(
             f"| {row.checkpoint} | {row.form} | {row.way} | {row.bits:.2f} | {row.kl.value:.3g} "

@@ -88,11 +88,12 @@ def _sentences(whole: Path) -> Iterator[tuple[str, str]]:
     for line in gzip.decompress((whole / LISTED).read_bytes()).decode("utf-8").splitlines():
         name, _, text = line.partition(":")
         path = whole / SOUNDS / f"{name}.wav"
-        if path.exists() and not NOT_SAID & set(text) and _seconds(path) >= LEAST_S:
+        if path.exists() and not NOT_SAID & set(text) and seconds_of(path) >= LEAST_S:
             yield f"{name}.wav", text.strip()
 
 
-def _seconds(path: Path) -> float:
+def seconds_of(path: Path) -> float:
+    """The length of a WAV file."""
     with wave.open(str(path)) as file:
         return float(file.getnframes() / file.getframerate())
 

@@ -45,12 +45,6 @@ class _Stream:
         return self.read + len(self.answer.tokens)
 
 
-@dataclass(slots=True)
-class _Device:
-    costs: DeviceCosts
-    free_s: float = 0.0
-
-
 def device_costs(each: Sequence[Processors]) -> list[DeviceCosts]:
     """NPU and CPU, from rates at one context or several."""
     npu: list[tuple[int, int, float]] = []
@@ -68,7 +62,7 @@ class _Play:
     """Clients that send one request after the other, over one device or two."""
 
     def __init__(self, costs: Sequence[DeviceCosts], load: SimulatedLoad) -> None:
-        self._devices = [_Device(one) for one in costs]
+        self._costs, self._free_s = costs, [0.0] * len(costs)
         self._load = load
         self._streams: list[_Stream] = []
         self._run = Run()
@@ -78,7 +72,7 @@ class _Play:
         for client in range(len(self._load.starts_s)):
             self._send(client, 0, 0.0)
         while self._streams:
-            index = min(range(len(self._devices)), key=self._next_start)
+            index = min(range(len(self._costs)), key=self._next_start)
             self._step(index, self._next_start(index))
         self._run.seconds = max(answer.times_s[-1] for answer in self._run.answers.values())
         return self._run
@@ -86,7 +80,7 @@ class _Play:
     def _send(self, client: int, turn: int, now: float) -> None:
         if turn < self._load.requests:
             job = self._load.job(client, turn)
-            at = reader(job.prompt, self._loads()) if len(self._devices) > 1 else 0
+            at = reader(job.prompt, self._loads()) if len(self._costs) > 1 else 0
             self._streams.append(_Stream(SimulatedAnswer(job, now), at, now))
 
     def _own(self, index: int) -> list[_Stream]:
@@ -94,15 +88,15 @@ class _Play:
 
     def _next_start(self, index: int) -> float:
         arrivals = [stream.ready_s for stream in self._own(index)]
-        return max(self._devices[index].free_s, min(arrivals)) if arrivals else float("inf")
+        return max(self._free_s[index], min(arrivals)) if arrivals else float("inf")
 
     def _loads(self) -> list[DeviceLoad]:
         loads = []
-        for index, device in enumerate(self._devices):
+        for index, costs in enumerate(self._costs):
             writing = [stream for stream in self._own(index) if not stream.unread]
             unread = sum(stream.unread for stream in self._own(index))
             mean = sum(stream.context for stream in writing) // len(writing) if writing else 0
-            loads.append(DeviceLoad(device.costs, len(writing), mean, unread))
+            loads.append(DeviceLoad(costs, len(writing), mean, unread))
         return loads
 
     def _step(self, index: int, start: float) -> None:
@@ -116,8 +110,7 @@ class _Play:
                 room -= chunk
         rows = len(writing) + sum(chunk for _, chunk in chunks)
         context = sum(stream.context for stream in here) // len(here)
-        device = self._devices[index]
-        end = device.free_s = start + device.costs.step_ms(rows, context) / 1000.0
+        end = self._free_s[index] = start + self._costs[index].step_ms(rows, context) / 1000.0
         self._run.steps += 1
         self._run.rows_used += rows
         for stream, chunk in chunks:
@@ -136,7 +129,7 @@ class _Play:
             self._streams.remove(stream)
             self._run.answers[len(self._run.answers)] = answer
             self._send(job.client, job.number % self._load.requests + 1, now)
-        elif len(self._devices) > 1 and (len(answer.tokens) == 1 or stream.context % BLOCK_SIZE == 0):
+        elif len(self._costs) > 1 and (len(answer.tokens) == 1 or stream.context % BLOCK_SIZE == 0):
             there = writer(index, stream.context, left, self._loads())
             if there != index:
                 stream.at = there

@@ -1,6 +1,7 @@
 """The options of `python -m tools.simulate`, their limits, and what they name."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -12,7 +13,7 @@ from tools.simulate.host_times import MEASURED, HostTimes
 from tools.simulate.lone import run_lone
 from tools.simulate.published import HUB
 from tools.simulate.report import run_simulation
-from tools.simulate.scenario import Scenario, check_lengths, measured_device, published_devices, with_slot_ms
+from tools.simulate.scenario import Scenario, check_lengths, measured_device, published_devices
 
 MODEL, DEVICE = "llama_v3_2_3b_instruct", "x-elite"
 OWN_KV_BYTES = 65_536
@@ -90,7 +91,7 @@ def simulate(
             given["--same-context"] = same_context
             _refuse_given(given, "goes without --costs: that file names its own variants")
             devices = [measured_device(costs, cached)]
-        devices = with_slot_ms(devices, slot_ms)
+        devices = [replace(each, prices=replace(each.prices, slot_ms=slot_ms)) for each in devices]
         check_lengths(scenario, devices)
         run_simulation(scenario, devices, costs is None, json_file, svg_file)
     except ValueError as error:

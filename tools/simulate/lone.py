@@ -91,9 +91,5 @@ def _table(fitting: list[Processors], prompt: int, output: int) -> Table:
 
 
 def _cells(rates: LoneRates, prompt: int, output: int) -> tuple[str, ...]:
-    return (
-        f"{rates.prefill:.0f}",
-        f"{rates.decode:.1f}",
-        f"{rates.seconds(prompt, 1):.2f}",
-        f"{rates.seconds(prompt, output):.2f}",
-    )
+    times = (f"{rates.seconds(prompt, tokens):.2f}" for tokens in (1, output))
+    return (f"{rates.prefill:.0f}", f"{rates.decode:.1f}", *times)

@@ -1,7 +1,7 @@
 """What is simulated: the models with their step prices, the load, and every assumption in words."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 from engine.bundle.specs import SPARE_COLUMNS
@@ -46,11 +46,6 @@ class Scenario:
     def load(self, clients: int) -> SimulatedLoad:
         """The load of so many clients."""
         return SimulatedLoad(starts(clients, self.rate, self.seed), self.requests, self.prompt, self.output)
-
-
-def with_slot_ms(devices: Sequence[Device], slot_ms: float) -> list[Device]:
-    """The devices with a price for further caches of a graph."""
-    return [replace(device, prices=replace(device.prices, slot_ms=slot_ms)) for device in devices]
 
 
 def published_devices(

@@ -27,9 +27,8 @@ def slot_prices(prices: Prices, slots: int) -> Prices:
     times = {}
     for count in sorted(rows):
         caches = min(count, slots) + (count > slots)
-        times[StepShape(count, past)] = float(
-            np.interp(count, list(by_rows), list(by_rows.values()))
-        ) + prices.slot_ms * (caches - 1)
+        run_ms = float(np.interp(count, list(by_rows), list(by_rows.values())))
+        times[StepShape(count, past)] = run_ms + prices.slot_ms * (caches - 1)
     return replace(prices, shapes=slot_table(rows, past, slots), milliseconds=times)
 
 

@@ -30,11 +30,8 @@ def read_wheel(wheel: Path) -> HubFigures:
     with zipfile.ZipFile(wheel) as archive:
         chips = yaml.safe_load(archive.read("qai_hub_models/devices_and_chipsets.yaml"))["chipsets"]
         devices = {chips[chip]["reference_device"]: device for device, chip in HUB_CHIPS.items()}
-        names = sorted(
-            PurePosixPath(name).parent.name
-            for name in archive.namelist()
-            if PurePosixPath(name).match(f"{MODELS}/*/perf.yaml")
-        )
+        paths = map(PurePosixPath, archive.namelist())
+        names = sorted(path.parent.name for path in paths if path.match(f"{MODELS}/*/perf.yaml"))
         kv_bytes, speeds = {}, []
         for model in names:
             text = archive.read(f"{MODELS}/{model}/perf.yaml")

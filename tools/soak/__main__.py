@@ -69,9 +69,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--requests", type=int, default=2000)
     parser.add_argument("--minutes", type=float, default=20.0, help="the longest run")
     parser.add_argument("--clients", type=int, default=24, help="requests at once")
-    parser.add_argument(
-        "--kill-every", type=int, default=200, help="requests between two kills of the worker; 0 = none"
-    )
+    parser.add_argument("--kill-every", type=int, default=200, help="requests between kills of the worker; 0 = none")
     parser.add_argument("--seed", type=int, default=1)
     return parser.parse_args()
 

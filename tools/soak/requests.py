@@ -143,9 +143,8 @@ async def upload(asker: Asker, drawn: random.Random) -> None:
 
 async def wrong(asker: Asker, drawn: random.Random) -> None:
     """Mistakes of a client."""
-    body = drawn.choice(
-        (b"{", b'{"model": 1}', b'{"messages": []}', json.dumps({"model": "x", "messages": []}).encode())
-    )
+    other = json.dumps({"model": "x", "messages": []}).encode()
+    body = drawn.choice((b"{", b'{"model": 1}', b'{"messages": []}', other))
     await asker.refused("/v1/chat/completions", body, 400, 404)
 
 

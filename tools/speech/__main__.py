@@ -23,7 +23,6 @@ import numpy as np
 from gguf import GGMLQuantizationType
 
 from engine.processes import module_command
-from engine.speech.audio_helper import decoded
 from server.commands.own_server import ServerFailed, free_port, running_child, serve_command
 from tools.packages import environment
 from tools.real_models.fetch import FetchFailed, RealModels, default_folder
@@ -122,8 +121,7 @@ def _as_samples(said: Sequence[ReadAloud], folder: Path) -> list[Path]:
     folder.mkdir(exist_ok=True)
     files = [folder / f"{number}.npy" for number in range(len(said))]
     for each, file in zip(said, files, strict=True):
-        heard = decoded(each.path.read_bytes(), each.seconds + 1)
-        np.save(file, np.frombuffer(heard, "<i2").astype(np.float32) / 32768)
+        np.save(file, each.samples)
     return files
 
 

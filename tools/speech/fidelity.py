@@ -13,7 +13,6 @@ from engine.compile.check.parity import Interval, all_divergences, draw, interva
 from engine.compile.sources.text_files import load_tokenizer
 from engine.config import EngineConfig
 from engine.request import Pooling, Request, SamplingParams
-from engine.speech.audio_helper import decoded
 from engine.speech.log_mel import HOP, SAMPLE_RATE, log_mel
 from engine.worker.assembly import assemble
 from engine.worker.step import EngineLoop
@@ -52,10 +51,7 @@ def _logits(folder: Path, manifest: Manifest, said: Sequence[ReadAloud], threads
 
 def _behind_each(loop: EngineLoop, spec: SpeechSpec, each: ReadAloud, ids: Sequence[int]) -> Iterator[Float32]:
     """Behind none of the tokens, the first, the first two and so on."""
-    samples = np.frombuffer(decoded(each.path.read_bytes(), each.seconds + 1), "<i2").astype(np.float32) / np.float32(
-        32768
-    )
-    audio = log_mel(samples, spec.mels, spec.frames).tobytes()
+    audio = log_mel(each.samples, spec.mels, spec.frames).tobytes()
     opening = (spec.start, spec.languages["en"], spec.transcribe, spec.no_timestamps)
     for count in range(len(ids) + 1):
         prompt = (*opening, *ids[:count])

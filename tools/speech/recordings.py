@@ -3,13 +3,16 @@
 import json
 import shutil
 import subprocess
-import wave
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.speech.audio_helper import decoded
 from tools.real_models.debian import TEXTS as SAID
-from tools.real_models.debian import fetch_recordings
+from tools.real_models.debian import fetch_recordings, seconds_of
 
 TEXTS = Path(__file__).parent / "texts.txt"
 VOICES = {
@@ -31,6 +34,12 @@ class ReadAloud:
     text: str
     seconds: float
 
+    @property
+    def samples(self) -> NDArray[np.float32]:
+        """16,000 a second, from -1 to 1."""
+        heard = np.frombuffer(decoded(self.path.read_bytes(), self.seconds + 1), "<i2")
+        return heard.astype(np.float32) / np.float32(32768)
+
 
 def recordings(folder: Path) -> list[ReadAloud]:
     """Each paragraph by each voice, then all of them by each: a long one. Raises NoVoice."""
@@ -44,7 +53,7 @@ def recordings_of_people(folder: Path) -> list[ReadAloud]:
     """Of one person, at 8,000 samples a second: fetched into a folder of real models, 65 of 4 to 73 s. FetchFailed."""
     place = fetch_recordings(folder)
     said: dict[str, str] = json.loads((place / SAID).read_text(encoding="utf-8"))
-    return [_recorded(place / name, text) for name, text in said.items()]
+    return [ReadAloud(place / name, text, seconds_of(place / name)) for name, text in said.items()]
 
 
 def _spoken(folder: Path, voice: str, name: str, text: str) -> ReadAloud:
@@ -54,9 +63,4 @@ def _spoken(folder: Path, voice: str, name: str, text: str) -> ReadAloud:
     if not path.exists():
         said: Sequence[str] = [text] if command[0] == "espeak-ng" else ["-t", text]
         subprocess.run([*command, str(path), *said], check=True)
-    return _recorded(path, text)
-
-
-def _recorded(path: Path, text: str) -> ReadAloud:
-    with wave.open(str(path)) as file:
-        return ReadAloud(path, text, file.getnframes() / file.getframerate())
+    return ReadAloud(path, text, seconds_of(path))
