@@ -8,7 +8,7 @@ from engine.compile.arguments import CompileArguments, KvType, Target, default_q
 from engine.compile.pipeline import compile_bundle
 from engine.compile.progress import SilentProgress
 from tests.live import serving
-from tools.needles import BEGINNING, QUESTION, asking, continuing, needles
+from tools.needles import BEGINNING, QUESTION, asking, needles
 from tools.yarn_gguf import write_yarn
 
 DEPTHS = (0.0, 0.6)
@@ -24,8 +24,8 @@ def missed(file: Path, folder: Path, tokens: int, goes_on: bool) -> list[str]:
         httpx.Client(base_url=server.url, timeout=None) as client,
     ):
         model = client.get("/v1/models").json()["data"][0]["id"]
-        ask, question = (continuing, BEGINNING) if goes_on else (asking, QUESTION)
-        found = list(needles(ask(client, model), tokens, DEPTHS, question))
+        question = BEGINNING if goes_on else QUESTION
+        found = list(needles(asking(client, model, goes_on), tokens, DEPTHS, question))
     assert len(found) == len(DEPTHS) and all(one.prompt_tokens > tokens * 0.9 for one in found)
     return [one.answer for one in found if not one.is_found]
 
