@@ -5,6 +5,7 @@ along (`engine/worker/kv_file.py`). A device that is lost leaves its sequences t
 """
 
 import asyncio
+import math
 import shutil
 import tempfile
 from collections.abc import Callable, Sequence
@@ -95,7 +96,9 @@ class DeviceGroup:
         self._placed: dict[str, PlacedRequest] = {}
         self._check = HandOverCheck()
         self._devices = [GroupDevice(one(**self._listeners(index))) for index, one in enumerate(make)]
-        self.moves = 0
+        self.moves = 0  # streams that went to another device
+        self._files = 0
+        self._before: dict[str, float] | None = None  # counters when the first request came: those of the check
         self._token_ms = MOVE_TOKEN_MS  # of a hand-over, as the last ones took
         self.steps = StepFeed(self._tell_watched)
         for device in self._devices:
@@ -130,12 +133,20 @@ class DeviceGroup:
             {f"{number} {device.ready.device if device.ready else ''}: {name}": s for name, s in stats.stages.items()}
             for number, (device, stats) in enumerate(zip(self._devices, all_stats, strict=True), 1)
         ]
+        totals = summed(*all_stats)
+        before = totals if self._before is None else self._before
         return msgspec.structs.replace(
             Stats(),
-            **summed(*all_stats) | {"hand_overs": self.moves},
+            **{name: total - before[name] for name, total in totals.items()} | {"hand_overs": self.moves},
             **{name: sum(getattr(stats, name) for stats in all_stats) for name in gauges},
             stages={name: seconds for part in stages for name, seconds in part.items()},
         )
+
+    @property
+    def device(self) -> str:
+        """Of the devices that are not lost for good."""
+        alive = [each for each in self._devices if each.supervisor.state is not EngineState.DEAD]
+        return " and ".join(each.ready.device for each in alive if each.ready is not None)
 
     @property
     def restarts(self) -> int:
@@ -168,6 +179,8 @@ class DeviceGroup:
 
     def submit(self, request: Request, emitted: Sequence[int] = ()) -> None:
         """Take a request; it goes to the device that reads its prompt first."""
+        if self._before is None:
+            self._before = summed(*(device.supervisor.stats for device in self._devices))
         may_move = can_move(request)
         index = self._reader(len(request.prompt_ids) + len(emitted)) if may_move else self._first_serving()
         self._place(request.id, index, may_move)
@@ -194,8 +207,9 @@ class DeviceGroup:
             path = self._folder / f"check {giver}.caches"
             kl = await self._check.loss(self._devices[giver].supervisor, self._devices[taker].supervisor, prompt, path)
             if kl > MOST_LOSS:
+                why = f"KL {kl:.2f} nats" if kl < math.inf else "none of them could be read there"
                 raise BundleError(
-                    f"devices: keys and values from {names[0]} do not fit the bundle on {names[1]} (KL {kl:.2f} nats): "
+                    f"devices: keys and values from {names[0]} do not fit the bundle on {names[1]} ({why}): "
                     "compile both of the same checkpoint anew"
                 )
             self._log.info("sequences may go from %s to %s: KL %.4f over a check", *names, kl)
@@ -282,8 +296,9 @@ class DeviceGroup:
         there = self._writer(index, context, left, self._candidates(serving))
         if there != index:
             placed.target = there
-            self.moves += 1
-            device.supervisor.hand_over(request_id, str(self._folder / f"{self.moves}.caches"))
+            self._files += 1
+            self._folder.mkdir(exist_ok=True)  # systems clean up where it lies
+            device.supervisor.hand_over(request_id, str(self._folder / f"{self._files}.caches"))
 
     def _writer(self, index: int, context: int, left: int, places: Sequence[int]) -> int:
         if index not in places:
@@ -302,6 +317,7 @@ class DeviceGroup:
         target = placed.target if placed.target is not None else placed.at
         if not self._devices[target].serves:
             target = self._first_serving()
+        self.moves += target != placed.at
         self._move(pending, target)
 
     def _on_loss(self, index: int, pendings: Sequence[PendingRequest]) -> None:

@@ -156,6 +156,11 @@ class Engine:
         return EngineState.LOADING if is_worker_up and self._info is None else state
 
     @property
+    def device(self) -> str:
+        """What computes now; Busy while it still loads."""
+        return self._supervisor.device if isinstance(self._supervisor, DeviceGroup) else self.info.device
+
+    @property
     def info(self) -> EngineInfo:
         """What is served; Busy while it still loads."""
         if self._info is None:

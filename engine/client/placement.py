@@ -129,18 +129,20 @@ class HandOverCheck:
     async def loss(self, giver: Supervisor, taker: Supervisor, prompt: tuple[int, ...], path: Path) -> float:
         """KL in nats of a token's probabilities at the taker with the giver's keys and values, from those with its own.
 
-        Raises what a worker fails with.
+        Infinity where the taker could make nothing of them. Raises what a worker fails with.
         """
         params = SamplingParams(ENDLESS, temperature=0.0, logprobs=MOST_LOGPROBS, min_tokens=ENDLESS)
         asked = Request(f"check {path.name}", prompt, params, cache_salt=path.name.encode()[:64])
         handed = await self._handed(giver, asked, path)
         tops: list[dict[int, float]] = []
+        is_taken = bool(handed.caches)
         for caches, salt in ((handed.caches, asked.cache_salt), ("", b"own")):
             again = replace(asked, id=f"{asked.id} {len(tops)}", cache_salt=salt)
             event = await self._asked(taker, PendingRequest(again, list(handed.emitted), caches))
             tops.append(dict(event.logprobs[0].top))
             taker.abort(again.id)
-        return top_kl(tops[1], tops[0])
+            is_taken = is_taken and (not caches or event.cached_tokens > 0)
+        return top_kl(tops[1], tops[0]) if is_taken else math.inf
 
     async def _handed(self, giver: Supervisor, asked: Request, path: Path) -> PendingRequest:
         """The request behind its first token, with what the giver has computed of it."""

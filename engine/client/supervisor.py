@@ -157,6 +157,7 @@ class Supervisor:
         if pending is not None:
             if pending.is_sent and self._worker is not None:
                 self._worker.send(Abort(request_id))
+            _remove_caches(pending)  # a worker may not have read them
             self._send_pending()  # it may have been a suspect that others waited for
 
     def drain(self) -> None:
@@ -243,6 +244,9 @@ class Supervisor:
         lost = sum(pending.is_sent for pending in self._pending.values())
         if self._fatal is None or not self._fatal.permanent:
             self._log.error("worker %s; %d unfinished requests go on with the next one", reason, lost)
+        for pending in self._pending.values():
+            if pending.is_sent:
+                _remove_caches(pending)
         for pending in charge_death(self._pending.values()):
             del self._pending[pending.request.id]
             self._fail(
@@ -272,7 +276,7 @@ class Supervisor:
         if self._first_ready is not None and not self._first_ready.done():
             self._first_ready.set_exception(unusable or failure)
         else:
-            self._log.critical("the engine is dead: %s", reason)
+            self._log.critical("this worker is not started again: %s", reason)
 
     def _fail_all(self, error: HexserveError) -> None:
         pendings, self._pending = self._pending, {}
@@ -359,3 +363,8 @@ class Supervisor:
 
 def add_stats(past: Stats, current: Stats, with_gauges: bool = True) -> Stats:
     return msgspec.structs.replace(current if with_gauges else Stats(), **summed(past, current))
+
+
+def _remove_caches(pending: PendingRequest) -> None:
+    if pending.caches:
+        Path(pending.caches).unlink(missing_ok=True)

@@ -260,6 +260,7 @@ class Scheduler(Planner):
         self.states.start(sequence)
         if not sequence.preemptions:
             sequence.cached_tokens = min(sequence.computed, sequence.prompt_tokens)
+        if not sequence.preemptions and not sequence.resumed:  # who comes from another worker was counted there
             self.counters.prefix_queries += len(sequence.tokens)
             self.counters.prefix_hits += sequence.computed
         self._pool.enqueue(sequence)

@@ -280,8 +280,13 @@ def _wide(shapes: ShapeTable) -> ShapeTable:
 Vocabulary = dict[int, str]  # text by id
 
 
-def check_same_tokens(folder: Path, manifest: Manifest, draft_folder: Path, draft: Manifest) -> None:
-    """BundleError naming the first id that stands for something else; files of the same content are not parsed."""
+def check_same_tokens(
+    folder: Path, manifest: Manifest, draft_folder: Path, draft: Manifest, setting: str = "draft"
+) -> None:
+    """BundleError naming the first id that stands for something else; files of the same content are not parsed.
+
+    setting: what names the other bundle.
+    """
     ours, theirs = (one.files.get(one.text.tokenizer) for one in (manifest, draft))
     if ours is not None and ours == theirs:
         return
@@ -292,8 +297,8 @@ def check_same_tokens(folder: Path, manifest: Manifest, draft_folder: Path, draf
         return
     token = min(token for token in served.keys() | guessed.keys() if served.get(token) != guessed.get(token))
     raise BundleError(
-        f"draft: {draft.name} has other tokens than {manifest.name}: {token} is {_told(guessed, token)} there and "
-        f"{_told(served, token)} here; a draft model must have the tokenizer of the model that it guesses for"
+        f"{setting}: {draft.name} has other tokens than {manifest.name}: {token} is {_told(guessed, token)} there and "
+        f"{_told(served, token)} here; both must have one tokenizer"
     )
 
 

@@ -21,12 +21,11 @@ WORKER_BYTES = 160 * 1024**2  # interpreter, libraries and the helpers of its te
 
 def estimate(config: EngineConfig) -> int:
     """The most bytes that the model, its draft model, another device and their workers will take. BundleError."""
-    manifest = load_manifest(Path(config.bundle))
+    manifest, asked = load_manifest(Path(config.bundle)), config
     config = settings_for(manifest, config)
     together = plan_memory(manifest, choose_shapes(manifest, config), config).together
     if config.devices:
-        other = replace(config, bundle=config.devices, devices="", draft="", kv_slots=0)
-        together += estimate(other)
+        together += estimate(replace(asked, bundle=config.devices, devices=""))
     if not config.draft:
         return WORKER_BYTES + together
     return together + estimate(replace(config, bundle=config.draft, draft="", devices="", kv_offload_mb=0, kv_slots=0))

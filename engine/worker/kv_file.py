@@ -60,11 +60,13 @@ class CachedBlocks:
             return True
         blocks = self.scheduler.blocks
         fresh = blocks.allocate(1)
-        if fresh is not None:
-            self.runtime.load(block_slots(fresh[0]), key)
-            blocks.register(fresh[0], key)
-            blocks.release(fresh)
-        self.runtime.evict(key)
+        try:
+            if fresh is not None:
+                self.runtime.load(block_slots(fresh[0]), key)
+                blocks.register(fresh[0], key)
+        finally:
+            blocks.release(fresh or [])
+            self.runtime.evict(key)
         return fresh is not None
 
     def is_known(self, key: BlockKey) -> bool:

@@ -215,6 +215,8 @@ def _obey(loop: EngineLoop, command: Command, reports: ReportPipe, mover: Sequen
         blocks = mover.give(command.id, Path(command.caches))
         loop.abort(command.id)
         reports.send(HandedOver(command.id, command.caches, blocks, 1000.0 * (time.perf_counter() - began)))
+        if not loop.has_work:
+            reports.send(Tokens((), loop.stats()))
     elif isinstance(command, Watch):
         loop.watch(command.is_on)
 

@@ -76,7 +76,7 @@ def _health(is_well: bool, server: Server) -> Response:
     found = server.models
     answer = Health("ok" if is_well else "unavailable", "draining" if server.in_flight.draining else found.state.value)
     if is_well and found.state in (EngineState.READY, EngineState.RESTARTING):
-        answer.device = next((model.engine.info.device for model in found.models if model.engine is not None), UNSET)
+        answer.device = next((model.engine.device for model in found.models if model.engine is not None), UNSET)
     response = written(answer, 200 if is_well else 503)
     if not is_well:
         response.headers["Retry-After"] = "1"

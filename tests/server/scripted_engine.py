@@ -176,6 +176,10 @@ class ScriptedEngine:
             raise Busy.loading()
         return self._info
 
+    @property
+    def device(self) -> str:
+        return self.info.device
+
     def watch_steps(self) -> StepWatch:
         return self.steps.open()
 

@@ -224,7 +224,7 @@ async def list_loaded_models(request: Request) -> Response:
     """The models that are loaded, and when each is unloaded if nobody uses it."""
     models, now_ns = server_of(request).models, time.time_ns()
     loaded = [
-        _known(model, model.name).loaded(model.engine.info.device, model.size, stamp(now_ns, models.left_s(model)))
+        _known(model, model.name).loaded(model.engine.device, model.size, stamp(now_ns, models.left_s(model)))
         for model in models.models
         if model.engine is not None
     ]

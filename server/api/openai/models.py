@@ -61,7 +61,7 @@ def _engine_facts(engine: Engine | None) -> dict[str, Any]:
         return {}
     info = engine.info
     return {
-        "device": info.device,
+        "device": engine.device,
         "vocab": info.vocab,
         "variants": list(info.ready.variants),
         "fingerprint": info.fingerprint,

@@ -32,12 +32,14 @@ class FastWorker:
 
     check: HandOverCheck
     ends: int = 0
+    is_read: bool = True  # whether it can make something of what another one gives
     pending: dict[str, PendingRequest] = field(default_factory=dict)
 
     def adopt(self, pending: PendingRequest) -> None:
         name, logprob = pending.request.id, TokenLogprob(1, -0.1, ((1, -0.1), (2, -3.0)))
         self.pending[name] = pending
-        self.check.settle(name, TokenEvent(name, (1,), (logprob,)))
+        cached = 16 if pending.caches and self.is_read else 0
+        self.check.settle(name, TokenEvent(name, (1,), (logprob,), cached_tokens=cached))
         if self.ends:
             self.ends -= 1
             del self.pending[name]
@@ -45,6 +47,7 @@ class FastWorker:
 
     def hand_over(self, request_id: str, caches: str) -> None:
         if request_id in self.pending:
+            self.pending[request_id].caches = caches
             self.check.settle(request_id, self.pending[request_id])
 
     def abort(self, request_id: str) -> None:
@@ -59,3 +62,14 @@ async def test_a_prompt_that_ended_before_it_was_handed_over_is_tried_again() ->
         assert giver.ends == 0 and taker.pending == {}
     with pytest.raises(EngineFailure, match="8 prompts ended before one device could hand them to another"):
         await check.loss(FastWorker(check, TRIES), FastWorker(check), (1, 2, 3), Path("check 0.caches"))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("gives", [True, False])
+async def test_nothing_that_was_handed_over_is_as_far_apart_as_can_be(
+    gives: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    check = HandOverCheck()
+    giver, taker = FastWorker(check), FastWorker(check, is_read=not gives)
+    if not gives:
+        monkeypatch.setattr(giver, "hand_over", lambda name, _: check.settle(name, giver.pending[name]))
+    assert await check.loss(giver, taker, (1, 2, 3), Path("check 0.caches")) == math.inf  # type: ignore[arg-type]

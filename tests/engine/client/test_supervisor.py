@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from engine.client.info import EngineState
+from engine.client.recovery import PendingRequest
 from engine.client.supervisor import Patience, Supervisor, add_stats
 from engine.errors import BundleError, Busy, BusyReason, EngineFailure, InvalidRequest, WorkerDied
 from engine.messages import Stats
@@ -45,6 +46,24 @@ async def test_a_kill_from_outside_costs_no_token(scene: Scene) -> None:
     await scene.listener.when(lambda: len(scene.listener.finished) == 32)
     assert all(scene.listener.tokens[asked.id] == expected(asked) for asked in requests)
     assert (supervisor.restarts, supervisor.state, scene.listener.errors) == (1, EngineState.READY, {})
+
+
+@pytest.mark.parametrize("is_sent", [True, False])
+async def test_what_another_device_computed_is_removed_with_who_wanted_it(
+    is_sent: bool, scene: Scene, tmp_path: Path
+) -> None:
+    supervisor = scene.supervisor()
+    path = tmp_path / "caches"
+    path.touch()
+    supervisor.adopt(PendingRequest(request("a", "hold@0"), caches=str(path)))
+    if is_sent:
+        await supervisor.start()
+        assert supervisor.pid is not None
+        os.kill(supervisor.pid, KILL)
+        await scene.listener.when(lambda: supervisor.restarts == 1)
+    else:
+        supervisor.abort("a")
+    assert not path.exists()
 
 
 @pytest.mark.parametrize("poison", ["die@0", "die@4", "garbage@3"])

@@ -38,7 +38,8 @@ def moved(first: Path, second: Path, after: int, tmp_path: Path) -> tuple[list[i
         taker.loop.add(ASKED, tuple(before), 0, 0.0)
         after_move = tokens(taker, TOKENS)
         assert not list(giver.loop.violations()) and not list(taker.loop.violations())
-        return before + after_move, taker.loop.stats().prefix_hits
+        assert taker.loop.stats().prefix_queries == 0  # it was counted where it came from
+        return before + after_move, len(PROMPT) + len(before) - taker.loop.stats().prefill_rows
     finally:
         for worker in (giver, taker):
             worker.loop.close()

@@ -48,6 +48,12 @@ def test_a_draft_model_counts_as_well(bundles: Bundles) -> None:
     )
 
 
+@pytest.mark.parametrize("slots", [0, 4096])
+def test_another_device_takes_what_it_would_alone(slots: int, bundles: Bundles) -> None:
+    one, other = (EngineConfig(str(bundles(name)), kv_offload_mb=3, kv_slots=slots) for name in ("segments", "free"))
+    assert estimate(replace(one, devices=other.bundle)) == estimate(one) + estimate(other)
+
+
 def test_what_cannot_be_served_is_said(bundles: Bundles, capsys: pytest.CaptureFixture[str]) -> None:
     config = EngineConfig(str(bundles("fixed")), kv_slots=100)
     with pytest.raises(BundleError, match="kv_slots cannot be set"):

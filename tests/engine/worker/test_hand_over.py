@@ -4,9 +4,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from engine.bundle.manifest import load_manifest
 from engine.runtime.block_values import BlockValues
+from engine.worker.kv_file import KEY_BYTES
 from tests.bundles import Bundles
 from tests.engine.worker.movers import PROMPT, alone, moved, opened
 
@@ -43,6 +45,12 @@ def test_values_are_told_and_stored_alike(bundles: Bundles) -> None:
             assert np.array_equal(values.read(content), pair)
 
 
+def _write(path: Path, values: NDArray[np.float32]) -> None:
+    with path.open("wb") as stream:
+        np.save(stream, np.ones((len(values), KEY_BYTES), np.uint8))
+        np.save(stream, values)
+
+
 def test_what_cannot_be_read_is_computed(bundles: Bundles, tmp_path: Path) -> None:
     worker = opened(bundles("segments"))
     assert worker.mover
@@ -51,5 +59,8 @@ def test_what_cannot_be_read_is_computed(bundles: Bundles, tmp_path: Path) -> No
         path.write_bytes(content)
         assert worker.mover.take(path) == 0 and not path.exists()
     assert worker.mover.take(tmp_path / "missing") == 0
+    _write(tmp_path / "caches", np.zeros((1, 2, 1, 1, 16, 1), np.float32))  # of another model
+    assert worker.mover.take(tmp_path / "caches") == 0
+    assert not list(worker.loop.violations())
     worker.loop.close()
     worker.runtime.close()

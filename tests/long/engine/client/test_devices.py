@@ -1,22 +1,27 @@
 """Two workers of one model, and sequences that go from one to the other: clients see the tokens of either alone."""
 
 import asyncio
+import json
 import os
+import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from engine.client import devices
 from engine.client.devices import DeviceGroup
 from engine.client.engine import Engine, TokenStream
+from engine.client.info import EngineState
 from engine.client.placement import MOVE_TOKEN_MS
 from engine.config import EngineConfig
 from engine.errors import BundleError
 from engine.request import Delta, FinishReason, Request, SamplingParams
 from tests.bundles import Bundles
 from tests.engine.client.client_stage import KILL
+from tests.long.engine.worker.test_draft import other_tokens, write_tokenizer
 
 TOKENS = 40
 GUARD_S = 180.0  # two workers and their checks take their time on a busy machine
@@ -54,6 +59,12 @@ def group_of(engine: Engine) -> DeviceGroup:
     return group
 
 
+async def idle(engine: Engine) -> None:
+    async with asyncio.timeout(GUARD_S):
+        while engine.stats.running or engine.stats.waiting or engine.stats.kv_slots_used:
+            await asyncio.sleep(0)
+
+
 async def texts(engine: Engine, count: int) -> list[str]:
     return await asyncio.gather(*(text_of(engine.submit(asked(number))) for number in range(count)))
 
@@ -78,14 +89,19 @@ async def test_tokens_are_those_of_one_device(layouts: tuple[str, str], bundles:
     async with opened(bundles, layouts[1]) as engine:
         alone = await texts(engine, 6)
     async with opened(bundles, *layouts) as engine:
+        stats = engine.stats  # the check at the start is no client's
+        assert (stats.prompt_tokens, stats.generated_tokens, stats.steps, stats.prefix_queries) == (0, 0, 0, 0)
         assert await texts(engine, 6) == alone
+        await idle(engine)
         group = group_of(engine)
         assert engine.stats.hand_overs == group.moves > 6  # all behind their first token, some at borders of blocks too
         assert list(group._folder.iterdir()) == [] and not group._placed
         assert engine.info.device == "CPU and CPU"
         assert {"1 CPU: graph", "2 CPU: graph"} <= engine.stats.stages.keys()
         assert 0 < group._token_ms != MOVE_TOKEN_MS
-        assert engine.stats.generated_tokens >= 6 * TOKENS and engine.stats.prefix_hits > 0
+        prompts = sum(len(asked(number).prompt_ids) for number in range(6))
+        assert engine.stats.generated_tokens >= 6 * TOKENS and engine.stats.prefix_queries == prompts
+        assert engine.stats.prefill_rows < 2 * prompts  # who moved was not computed again
 
 
 @pytest.mark.usefixtures("restless")
@@ -153,6 +169,25 @@ async def test_bundles_that_do_not_fit_are_refused(bundles: Bundles, monkeypatch
     with pytest.raises(BundleError, match="do not fit the bundle on CPU"):
         async with opened(bundles, "free", "segments"):
             pass
+
+
+async def test_other_tokens_are_refused(bundles: Bundles, tmp_path: Path) -> None:
+    other = Path(shutil.copytree(bundles("segments"), tmp_path / "other"))
+    content = json.loads((other / "tokenizer.json").read_text(encoding="utf-8"))
+    other_tokens(content)
+    write_tokenizer(other, json.dumps(content))
+    engine = Engine(EngineConfig(str(bundles("free")), devices=str(other)))
+    with pytest.raises(BundleError, match=r"devices: \S+ has other tokens than \S+: 0 is"):
+        await engine.start()
+
+
+async def test_a_device_that_is_lost_for_good_is_told_no_more(
+    bundles: Bundles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with opened(bundles, "free", "segments") as engine:
+        assert engine.device == "CPU and CPU"
+        monkeypatch.setattr(group_of(engine)._devices[0].supervisor, "state", EngineState.DEAD)
+        assert engine.device == "CPU"
 
 
 async def test_a_bundle_without_blocks_is_refused(bundles: Bundles) -> None:

@@ -120,7 +120,7 @@ def no_model(content: dict[str, object]) -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (other_tokens, r"draft: \S+ has other tokens than \S+: 0 is '.' there and '.' here; a draft model must"),
+        (other_tokens, r"draft: \S+ has other tokens than \S+: 0 is '.' there and '.' here; both must"),
         (no_model, r"draft: .*tokenizer.json is no tokenizer.json whose tokens can be compared"),
     ],
 )
