@@ -38,6 +38,7 @@ from engine.messages import Ready, Stats, summed
 from engine.request import Request, TokenEvent
 
 OBSERVED_SHARE = 0.25  # of a hand-over in what is expected of the next one
+MOST_LOOKS, LOOK_S = 400, 0.005
 MakeSupervisor = Callable[..., Supervisor]
 # The state of a group is the best of its devices' while one of them serves.
 BEST_FIRST = (
@@ -98,7 +99,7 @@ class DeviceGroup:
         self._devices = [GroupDevice(one(**self._listeners(index))) for index, one in enumerate(make)]
         self.moves = 0  # streams that went to another device
         self._files = 0
-        self._before: dict[str, float] | None = None  # counters when the first request came: those of the check
+        self._before: dict[str, float] = {}  # counters after the check, which is no client's
         self._token_ms = MOVE_TOKEN_MS  # of a hand-over, as the last ones took
         self.steps = StepFeed(self._tell_watched)
         for device in self._devices:
@@ -133,11 +134,10 @@ class DeviceGroup:
             {f"{number} {device.ready.device if device.ready else ''}: {name}": s for name, s in stats.stages.items()}
             for number, (device, stats) in enumerate(zip(self._devices, all_stats, strict=True), 1)
         ]
-        totals = summed(*all_stats)
-        before = totals if self._before is None else self._before
         return msgspec.structs.replace(
             Stats(),
-            **{name: total - before[name] for name, total in totals.items()} | {"hand_overs": self.moves},
+            **{name: total - self._before.get(name, 0) for name, total in summed(*all_stats).items()}
+            | {"hand_overs": self.moves},
             **{name: sum(getattr(stats, name) for stats in all_stats) for name in gauges},
             stages={name: seconds for part in stages for name, seconds in part.items()},
         )
@@ -179,8 +179,6 @@ class DeviceGroup:
 
     def submit(self, request: Request, emitted: Sequence[int] = ()) -> None:
         """Take a request; it goes to the device that reads its prompt first."""
-        if self._before is None:
-            self._before = summed(*(device.supervisor.stats for device in self._devices))
         may_move = can_move(request)
         index = self._reader(len(request.prompt_ids) + len(emitted)) if may_move else self._first_serving()
         self._place(request.id, index, may_move)
@@ -213,6 +211,16 @@ class DeviceGroup:
                     "compile both of the same checkpoint anew"
                 )
             self._log.info("sequences may go from %s to %s: KL %.4f over a check", *names, kl)
+        self._before = await self._at_rest()
+
+    async def _at_rest(self) -> dict[str, float]:
+        """Counters when the workers have told that nothing of a check runs any more, or have not for long."""
+        for _ in range(MOST_LOOKS):
+            all_stats = [device.supervisor.stats for device in self._devices]
+            if not any(stats.running or stats.waiting for stats in all_stats):
+                break
+            await asyncio.sleep(LOOK_S)
+        return summed(*all_stats)
 
     def _tell_watched(self, is_on: bool) -> None:
         for device in self._devices:
