@@ -1,11 +1,11 @@
-"""`python -m tools.settings_page` writes the table of all settings into docs/reference/configuration.md."""
+"""`python -m tests.settings_page` writes the table of all settings into docs/reference/configuration.md."""
 
 from pathlib import Path
 
 from server.settings import Option, options
 
 PAGE = Path("docs/reference/configuration.md")
-BEGIN, END = "<!-- begin: python -m tools.settings_page -->", "<!-- end -->"
+BEGIN, END = "<!-- begin: python -m tests.settings_page -->", "<!-- end -->"
 
 
 def table() -> str:

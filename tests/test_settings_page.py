@@ -2,12 +2,12 @@
 
 from pathlib import Path
 
-from tools.settings_page import PAGE, renewed
+from tests.settings_page import PAGE, renewed
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[1]
 
 
 def test_the_page_is_current() -> None:
-    """Where it is not: `python -m tools.settings_page`."""
+    """Where it is not: `python -m tests.settings_page`."""
     page = (ROOT / PAGE).read_text(encoding="utf-8")
     assert renewed(page) == page
