@@ -94,7 +94,7 @@ async def test_tokens_are_those_of_one_device(layouts: tuple[str, str], bundles:
         assert await texts(engine, 6) == alone
         await idle(engine)
         group = group_of(engine)
-        assert engine.stats.hand_overs == group.moves > 6  # all behind their first token, some at borders of blocks too
+        assert engine.stats.hand_overs == group.moves > 2  # who has ended before it is let go of does not move
         assert list(group._folder.iterdir()) == [] and not group._placed
         assert engine.info.device == "CPU and CPU"
         assert {"1 CPU: graph", "2 CPU: graph"} <= engine.stats.stages.keys()
