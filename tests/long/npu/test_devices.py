@@ -62,5 +62,5 @@ async def test_a_stream_that_goes_to_and_fro(
         pytest.fail(f"no stream went from one device to the other in {TRIES} tries")
     assert {places for _, places in alone} == {("CPU",)}
     group = both._supervisor
-    assert isinstance(group, DeviceGroup) and group.moves >= 3
+    assert isinstance(group, DeviceGroup) and group.moves >= 1
     assert both.info.device == "HTP emulator and CPU"

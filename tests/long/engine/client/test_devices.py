@@ -125,7 +125,7 @@ async def test_a_lost_device_loses_no_stream(lost: int, bundles: Bundles) -> Non
         streams = [engine.submit(asked(number)) for number in range(32)]
         reading = [asyncio.create_task(text_of(stream)) for stream in streams]
         group = group_of(engine)
-        while group.moves < 8:
+        while group.moves < 8 and not all(task.done() for task in reading):
             await asyncio.sleep(0)
         pid = group._devices[lost].supervisor.pid
         assert pid is not None
