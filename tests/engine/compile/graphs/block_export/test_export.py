@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.engine.models.test_qwen3_5 import TEXT_ONLY
 
 from engine.compile.arguments import QUANTS, Backend, ExportArguments, Quant
 from engine.compile.graphs.block_export import export_blocks
@@ -14,6 +13,7 @@ from engine.compile.progress import SilentProgress
 from engine.errors import CompileError, UnsupportedModel
 from tests.engine.compile.graphs.block_export.eager import EagerModel, write_block_checkpoint
 from tests.engine.compile.sources.gguf.gguf_files import write_gguf
+from tests.engine.models.test_recurrent_families import TEXT_ONLY
 from tools.block_loop import BlockLoop, ExportedGraph, StepKind, load_export
 
 
