@@ -130,7 +130,7 @@ def main(questions: list[list[str]]) -> None:
             else:
                 found = published_speeds(model, chip or X)
                 answers.append(
-                    [[each.runtime, each.context, each.first_token_ms, each.tokens_per_second] for each in found]
+                    [[each.runtime, each.context, each.first_token_ms, each.decode_per_s] for each in found]
                 )
         except FetchFailed as error:
             answers.append(["FetchFailed", str(error)])
