@@ -129,9 +129,7 @@ def main(questions: list[list[str]]) -> None:
                 answers.append(ai_hub.bundle_address(AiHubName(model, precision, chip)).removeprefix(store))
             else:
                 found = published_speeds(model, chip or X)
-                answers.append(
-                    [[each.runtime, each.context, each.first_token_ms, each.decode_per_s] for each in found]
-                )
+                answers.append([[each.runtime, each.context, each.first_token_ms, each.decode_per_s] for each in found])
         except FetchFailed as error:
             answers.append(["FetchFailed", str(error)])
     print(json.dumps(answers))
