@@ -164,6 +164,10 @@ class DeviceGroup:
             for device, ready in zip(self._devices, readies, strict=True):
                 device.ready = ready
                 device.costs = DeviceCosts(ready.costs, ready.variants == ("free",)) if ready.costs else None
+            if any(device.costs is None for device in self._devices):
+                self._log.warning(
+                    "streams stay on %s: step times are not measured (--deterministic)", readies[0].device
+                )
             return joined(readies)
         except BaseException:
             for task in starting:
@@ -173,7 +177,7 @@ class DeviceGroup:
             raise
 
     def check_room(self) -> None:
-        """Busy when no worker reads what it was already sent."""
+        """Busy when a worker does not read what it was already sent."""
         for device in self._devices:
             device.supervisor.check_room()
 

@@ -23,7 +23,7 @@ from tests.bundles import Bundles
 from tests.engine.client.client_stage import KILL
 from tests.long.engine.worker.test_draft import other_tokens, write_tokenizer
 
-TOKENS = 40
+TOKENS, ROUNDS = 40, 8
 GUARD_S = 180.0  # two workers and their checks take their time on a busy machine
 
 
@@ -91,16 +91,18 @@ async def test_tokens_are_those_of_one_device(layouts: tuple[str, str], bundles:
     async with opened(bundles, *layouts) as engine:
         stats = engine.stats  # the check at the start is no client's
         assert (stats.prompt_tokens, stats.generated_tokens, stats.steps, stats.prefix_queries) == (0, 0, 0, 0)
-        assert await texts(engine, 6) == alone
+        group, rounds = group_of(engine), 0
+        while not group.moves and rounds < ROUNDS:  # who has ended before it is let go of does not move
+            assert await texts(engine, 6) == alone
+            rounds += 1
         await idle(engine)
-        group = group_of(engine)
-        assert engine.stats.hand_overs == group.moves > 2  # who has ended before it is let go of does not move
+        assert engine.stats.hand_overs == group.moves > 0
         assert list(group._folder.iterdir()) == [] and not group._placed
         assert engine.info.device == "CPU and CPU"
         assert {"1 CPU: graph", "2 CPU: graph"} <= engine.stats.stages.keys()
         assert 0 < group._token_ms != MOVE_TOKEN_MS
-        prompts = sum(len(asked(number).prompt_ids) for number in range(6))
-        assert engine.stats.generated_tokens >= 6 * TOKENS and engine.stats.prefix_queries == prompts
+        prompts = rounds * sum(len(asked(number).prompt_ids) for number in range(6))
+        assert engine.stats.generated_tokens >= 6 * TOKENS * rounds and engine.stats.prefix_queries == prompts
         assert engine.stats.prefill_rows < 2 * prompts  # who moved was not computed again
 
 
@@ -146,7 +148,7 @@ async def test_streams_leave_a_device_that_may_have_none_any_more(
         assert (len(first.placed), len(second.placed)) == (4, 0)
         may_have[0] = 1
         await asyncio.gather(*(read(stream) for stream in streams))
-        assert group_of(engine).moves == 4  # once each, and not to and fro
+        assert 0 < group_of(engine).moves <= 4  # once each at most, and not to and fro
 
 
 async def test_aborted_streams_leave_nothing(bundles: Bundles, restless: None) -> None:
@@ -169,6 +171,17 @@ async def test_bundles_that_do_not_fit_are_refused(bundles: Bundles, monkeypatch
     with pytest.raises(BundleError, match="do not fit the bundle on CPU"):
         async with opened(bundles, "free", "segments"):
             pass
+
+
+async def test_devices_that_cannot_be_compared_are_told(bundles: Bundles, caplog: pytest.LogCaptureFixture) -> None:
+    engine = Engine(EngineConfig(str(bundles("free")), devices=str(bundles("segments")), deterministic=True))
+    try:
+        async with asyncio.timeout(GUARD_S):
+            await engine.start()
+        await texts(engine, 2)
+        assert group_of(engine).moves == 0 and "streams stay on CPU: step times are not measured" in caplog.text
+    finally:
+        await engine.close()
 
 
 async def test_other_tokens_are_refused(bundles: Bundles, tmp_path: Path) -> None:

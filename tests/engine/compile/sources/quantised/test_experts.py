@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 from safetensors.torch import save_file
 
 from engine.bundle.manifest import Manifest
@@ -103,6 +104,15 @@ def test_codes_of_experts(case: str, make_oracle: Oracle, build: Build, tmp_path
     assert (manifest.parity["kl"] < 0.02, manifest.codes) == (True, KEPT[case])
 
 
+def check_all_codes_stay(source: Path, expected: NDArray[np.float32], build: Build, prompt: list[int]) -> None:
+    """Floats of the codes give what transformers gives, and all matrices keep theirs. expected: logits of `prompt`."""
+    measured = bundle_logits(*build(source, quant=Quant.FP32, layout=Layout.SEGMENTS), [prompt], rows=24)
+    assert np.abs(measured - expected).max() / np.abs(expected).max() < 1e-4
+    _, manifest = build(source, quant=Quant.KEEP, layout=Layout.SEGMENTS)
+    assert manifest.codes == "weights come as compressed-tensors: 14 of 14 matrices keep their codes"
+    assert manifest.parity["kl"] < 0.02
+
+
 @pytest.mark.parametrize("group", [64, 16])
 def test_downs_of_more_bits(group: int, make_oracle: Oracle, build: Build, tmp_path: Path, prompt: list[int]) -> None:
     """The operator knows one width: codes of 4 bits become 8 of the same value."""
@@ -111,32 +121,13 @@ def test_downs_of_more_bits(group: int, make_oracle: Oracle, build: Build, tmp_p
     def store(name: str, weight: torch.Tensor) -> tuple[Tensors, Any]:
         return (eight if "experts" in name and name.endswith("down_proj") else four).store(name, weight)
 
-    expected = logits(oracle(make_oracle, source, four.config, store), prompt)
-    measured = bundle_logits(*build(source, quant=Quant.FP32, layout=Layout.SEGMENTS), [prompt], rows=24)
-    assert np.abs(measured - expected).max() / np.abs(expected).max() < 1e-4
-    found = open_source(source)
-    with found.tensors() as tensors:
-        arguments = CompileArguments(source, tmp_path / "bundle", quant=Quant.KEEP)
-        told = codes_told("compressed-tensors", tensors, read_network(found.config), arguments)
-    assert told == "weights come as compressed-tensors: 14 of 14 matrices keep their codes"
-    _, manifest = build(source, quant=Quant.KEEP, layout=Layout.SEGMENTS)
-    assert manifest.parity["kl"] < 0.02
+    check_all_codes_stay(source, logits(oracle(make_oracle, source, four.config, store), prompt), build, prompt)
 
 
 def test_4_bit_floats_of_experts(make_oracle: Oracle, build: Build, tmp_path: Path, prompt: list[int]) -> None:
     """NVFP4: 8-bit codes of the very same values, in blocks of 16; activations alone are rounded."""
     source = tmp_path / "codes"
-    expected = logits(oracle(make_oracle, source, NVFP4, nvfp4), prompt)
-    measured = bundle_logits(*build(source, quant=Quant.FP32, layout=Layout.SEGMENTS), [prompt], rows=24)
-    assert np.abs(measured - expected).max() / np.abs(expected).max() < 1e-4
-    found = open_source(source)
-    network = read_network(found.config)
-    with found.tensors() as tensors:
-        arguments = CompileArguments(source, tmp_path / "bundle", quant=Quant.KEEP)
-        told = codes_told("compressed-tensors", tensors, network, arguments)
-    assert told == "weights come as compressed-tensors: 14 of 14 matrices keep their codes"
-    _, manifest = build(source, quant=Quant.KEEP, layout=Layout.SEGMENTS)
-    assert manifest.parity["kl"] < 0.02
+    check_all_codes_stay(source, logits(oracle(make_oracle, source, NVFP4, nvfp4), prompt), build, prompt)
 
 
 def test_8_bit_floats_of_experts(make_oracle: Oracle, build: Build, tmp_path: Path, prompt: list[int]) -> None:
