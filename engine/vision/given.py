@@ -15,7 +15,7 @@ from engine.request import ImagePrompt, PromptImage
 from engine.vision.question import LIMITS, ImageTiles, Picture
 
 MOST_IMAGES = 64  # of a request
-DATA_URL = re.compile(r"data:image/[a-zA-Z0-9.+-]{1,64};base64,")
+DATA_URL = re.compile(r"data:image/[a-z0-9.+-]{1,64}(;[^;,]{1,64}){0,4};base64,", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class GivenImage:
                 "elsewhere (setting `media`).",
                 self.param,
             )
-        encoded = self.url[head.end() :]
+        encoded = self.url[head.end() :].replace("\n", "").replace("\r", "")  # as `base64` breaks it into lines
         if len(encoded.rstrip("=")) * 3 // 4 > LIMITS.most_bytes:
             raise InvalidRequest(f"'{self.param}' is larger than {LIMITS.most_bytes} bytes.", self.param)
         try:

@@ -60,7 +60,7 @@ def _decoded(content: bytes, limits: PictureLimits) -> Image.Image:
     width, height = image.size
     _check_size(width, height, limits)
     try:
-        if getattr(image, "is_animated", False):
+        if getattr(image, "is_animated", False) and image.format != "MPO":  # a camera's JPEG and what goes with it
             raise Refused("is animated; one frame is the most.")
         image.load()
         upright = ImageOps.exif_transpose(image)

@@ -78,14 +78,17 @@ def _single_calls(body: ChatRequest, engine: Engine) -> Markers | None:
     return engine.info.manifest.text.writes.call_tags
 
 
+OTHER_TASKS = {
+    ModelTask.EMBED: "it makes embeddings and answers POST /v1/embeddings",
+    ModelTask.RERANK: "it scores documents and answers POST /v1/rerank",
+    ModelTask.TRANSCRIBE: "it writes speech down and answers POST /v1/audio/transcriptions",
+}
+
+
 def check_generates(manifest: Manifest) -> None:
     """Raise Refusal when the model gives no tokens."""
-    if manifest.task is ModelTask.EMBED:
-        message = "This model makes embeddings and generates no text; it answers POST /v1/embeddings."
-        raise refuse(message, "model", "model_not_supported")
     if not manifest.generates:
-        message = "This model scores documents and generates no text; it answers POST /v1/rerank."
-        raise refuse(message, "model", "model_not_supported")
+        raise refuse(f"This model generates no text; {OTHER_TASKS[manifest.task]}.", "model", "model_not_supported")
 
 
 def generation_params(

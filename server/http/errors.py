@@ -135,6 +135,8 @@ _TYPE_NAMES: Mapping[str, str] = {
     "int_type": "an integer",
     "float_type": "a decimal",
     "bool_type": "a boolean",
+    "float_parsing": "a decimal",
+    "bool_parsing": "a boolean",
     "list_type": "an array",
     "dict_type": "an object",
     "model_type": "an object",

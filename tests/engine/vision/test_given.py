@@ -32,6 +32,13 @@ def test_the_bound_of_a_data_url_is_exact(most: int, over: int, monkeypatch: pyt
     assert caught.value.param == PARAM
 
 
+@pytest.mark.parametrize("head", ["data:IMAGE/PNG;base64,", "DATA:image/jpg;charset=utf-8;name=a.jpg;BASE64,"])
+def test_data_urls_have_parameters_any_case_and_lines(head: str) -> None:
+    content = bytes(range(200))
+    url = head + base64.encodebytes(content).decode().replace("\n", "\r\n")
+    assert GivenImage(url, PARAM).picture().content == content
+
+
 def test_what_is_no_base64_is_told_of_after_its_size(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("engine.vision.given.LIMITS", replace(LIMITS, most_bytes=9))
     for encoded, sentence in (("!" * 14, "larger than 9 bytes"), ("!" * 12, "not base64"), ("=" * 40, "not base64")):

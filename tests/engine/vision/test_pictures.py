@@ -117,6 +117,14 @@ def test_an_image_is_turned_as_its_camera_says() -> None:
     assert turned == upright
 
 
+def test_of_a_cameras_two_images_the_first_is_read() -> None:
+    """A JPEG of a phone holds a second one that says how bright the first may be."""
+    image, other = picture(60, 40, 2), picture(30, 20, 3)
+    both = saved(image, "MPO", save_all=True, append_images=[other])
+    assert both.startswith(b"\xff\xd8") and len(both) > len(saved(image, "JPEG"))
+    assert tiles_of(Picture(both), GRID) == tiles_of(Picture(saved(image, "JPEG")), GRID)
+
+
 def png_of(width: int, height: int, data: bytes = b"") -> bytes:
     """A file that claims a size."""
 

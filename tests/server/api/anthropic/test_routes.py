@@ -203,7 +203,7 @@ async def test_a_model_that_embeds_counts_no_messages(client: httpx.AsyncClient,
         body = {key: value for key, value in HELLO.items() if path == PATH or key != "max_tokens"}
         answer = await client.post(path, json=body)
         assert answer.status_code == 400, answer.text
-        assert answer.json()["error"]["message"].startswith("This model makes embeddings and generates no text")
+        assert answer.json()["error"]["message"].startswith("This model generates no text; it makes embeddings")
 
 
 async def test_models_in_anthropics_form(client: httpx.AsyncClient) -> None:

@@ -74,7 +74,11 @@ async def test_fewer_dimensions_where_the_model_allows(client: httpx.AsyncClient
         ("/api/embed", {"input": "3", "options": {"nonsense": 1}}, "'options.nonsense'"),
         ("/api/embeddings", {"prompt": ["3"]}, "'prompt'"),
         ("/api/embeddings", {"input": "3"}, "'prompt'"),
-        ("/api/chat", {"messages": [{"role": "user", "content": "3"}]}, "makes embeddings and generates no text"),
+        (
+            "/api/chat",
+            {"messages": [{"role": "user", "content": "3"}]},
+            "generates no text; it makes embeddings and answers",
+        ),
     ],
 )
 async def test_what_is_wrong_is_named(

@@ -59,6 +59,14 @@ async def test_json_says_how_long_was_heard(client: httpx.AsyncClient, engine: H
     assert engine.live == set()
 
 
+async def test_a_chat_is_told_what_the_model_is_for(client: httpx.AsyncClient) -> None:
+    answer = await client.post(
+        "/v1/chat/completions", json={"model": NAME, "messages": [{"role": "user", "content": "good day"}]}
+    )
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "model"), answer.text
+    assert "writes speech down and answers POST /v1/audio/transcriptions" in answer.json()["error"]["message"]
+
+
 @pytest.mark.parametrize(
     ("form", "kind", "text"),
     [
@@ -143,6 +151,8 @@ async def test_keywords_come_before_the_prompt(client: httpx.AsyncClient, engine
     [
         ({"language": "xx"}, "language"),
         ({"temperature": "2"}, "temperature"),
+        ({"temperature": "hot"}, "'temperature': expected a decimal, but got a string"),
+        ({"stream": "maybe"}, "'stream': expected a boolean, but got a string"),
         ({"response_format": "mp3"}, "response_format"),
         ({"response_format": "srt", "stream": "true"}, "stream"),
         ({"timestamp_granularities[]": "word"}, "timestamp_granularities"),
