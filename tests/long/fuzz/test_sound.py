@@ -29,7 +29,9 @@ def mutated(content: bytes, random: np.random.Generator) -> bytes:
 
 
 @pytest.mark.parametrize(("container", "codec", "rate"), FORMS)
-async def test_mutated_files_are_heard_or_told_of(container: str, codec: str, rate: int, pool: AudioPool) -> None:
+async def test_mutated_files_are_heard_or_told_of(
+    container: str, codec: str, rate: int, pool: AudioPool, capfd: pytest.CaptureFixture[str]
+) -> None:
     """440 of them in all, and the next one is heard."""
     whole, random = written(container, codec, rate, 0.25), np.random.default_rng(7)
     heard = 0
@@ -42,3 +44,5 @@ async def test_mutated_files_are_heard_or_told_of(container: str, codec: str, ra
             assert refused.param == "file" and "'file' cannot be " in str(refused)
     assert heard < MUTATIONS  # some are told of; of containers with checksums all are
     assert (await pool.hear(whole, finds_speech=False)).samples.size
+    told = capfd.readouterr()
+    assert "Traceback" not in told.out + told.err
