@@ -33,6 +33,7 @@ class EngineConfig:
     embed_rows: most rows of a step that texts to embed or to score take while something generates, beside padding.
     reserve_tokens: first guess of an answer's length, for which a pool keeps columns free, 0 = none.
     prediction_rows: most guesses in a step from a request's own prediction, as lookup_rows.
+    devices_optional: whether one device serves alone where the other bundle cannot be.
     draft_tokens: most tokens that a draft proposes for a sequence and step, 0 = as many as pay.
     forecast: let a model that has a forecast prefix guess its own next tokens in rows that would be padding.
     """
@@ -83,6 +84,7 @@ class EngineConfig:
         "npu, cpu, npu,cpu = both together, auto = both if there is an NPU, or another bundle of the model; NAME=... "
         "for each of several models. Empty = as compiled.",
     ] = ""
+    devices_optional: bool = False
     forecast: bool = True
     step_timeout_s: Annotated[
         float,

@@ -191,7 +191,7 @@ class StepSegment(msgspec.Struct, frozen=True):
 class StepRecord(msgspec.Struct, frozen=True, tag=True):
     """What one step was, for a worker that is watched. The segments stand in the order of their rows, behind padding.
 
-    began_ms: since the watching began. run_ms: inside the graphs. step_ms: with planning, sampling and all else.
+    began_ms: by the monotonic clock that all processes share. run_ms: inside the graphs. step_ms: with all else.
     rows: of the graph, padding included. context: of its key axis. The last four are gauges after the step.
     """
 

@@ -3,6 +3,7 @@
 Nothing in the user's working folder counts: an `engine.py`, `numpy.py` or `sitecustomize.py` there is never imported.
 """
 
+import ctypes
 import os
 import signal
 import site
@@ -47,6 +48,33 @@ def child_environment(more: Mapping[str, str] = NOTHING) -> dict[str, str]:
         "PYTHONIOENCODING": "utf-8",
         "ORT_DISABLE_TELEMETRY": "1",  # also for libraries that load onnxruntime without us
     }
+
+
+def process_is_alive(process_id: int) -> bool:
+    """True when a process with this id runs, whoever owns it."""
+    if process_id <= 0:
+        return False
+    if sys.platform == "win32":
+        return _alive_on_windows(process_id)
+    try:
+        os.kill(process_id, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def _alive_on_windows(process_id: int) -> bool:
+    """`os.kill` would end the process there, so ask for a handle and its exit code (STILL_ACTIVE is 259)."""
+    kernel = ctypes.windll.kernel32  # type: ignore[attr-defined,unused-ignore]
+    handle = kernel.OpenProcess(0x1000, False, process_id)  # PROCESS_QUERY_LIMITED_INFORMATION
+    if not handle:
+        return bool(kernel.GetLastError() == 5)  # access denied: it exists
+    code = ctypes.c_ulong()
+    kernel.GetExitCodeProcess(handle, ctypes.byref(code))
+    kernel.CloseHandle(handle)
+    return code.value == 259
 
 
 def exit_text(code: int | None) -> str:

@@ -128,8 +128,15 @@ class Settings:
     ) -> "Settings":
         """The same settings with their sources resolved to bundle folders; measured costs are kept in the cache."""
         costs = self.engine.cost_cache or str(costs_folder(cache))
+        given = self.engine
+        optional = given.devices_optional or given.devices.strip().lower() == "auto"
         engine = dataclasses.replace(
-            self.engine, bundle=str(folder), draft=str(draft or ""), devices=str(other or ""), cost_cache=costs
+            given,
+            bundle=str(folder),
+            draft=str(draft or ""),
+            devices=str(other or ""),
+            devices_optional=optional and other is not None,
+            cost_cache=costs,
         )
         return dataclasses.replace(self, engine=engine)
 

@@ -39,7 +39,7 @@ def main() -> int:
     port = free_port()
     try:
         with running_child(serve_command(options.source, port), port) as server:
-            _ask(server.address)
+            ask(server.address)
             time.sleep(REST_S)
             before = processes_of(server.pid)
             time.sleep(options.seconds)
@@ -53,8 +53,8 @@ def main() -> int:
     return 0
 
 
-def _ask(address: str) -> None:
-    """One answer, so that all that serving needs has been loaded."""
+def ask(address: str) -> None:
+    """One answer, for which all that serving needs is loaded."""
     model = httpx.get(f"{address}/v1/models").json()["data"][0]["id"]
     body = {"model": model, "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 4}
     httpx.post(f"{address}/v1/chat/completions", json=body, timeout=120).raise_for_status()

@@ -6,6 +6,7 @@ along (`engine/worker/kv_file.py`). A device that is lost leaves its sequences t
 
 import asyncio
 import math
+import os
 import shutil
 import tempfile
 from collections.abc import Callable, Sequence
@@ -35,8 +36,10 @@ from engine.config import BLOCK_SIZE, SAVER, EngineConfig
 from engine.errors import BundleError, HexserveError
 from engine.logs.handler import server_log
 from engine.messages import Ready, Stats, summed
+from engine.processes import process_is_alive
 from engine.request import Request, TokenEvent
 
+FOLDERS = "hexserve-caches-"  # with the process id of their server
 OBSERVED_SHARE = 0.25  # of a hand-over in what is expected of the next one
 MOST_LOOKS, LOOK_S = 400, 0.005
 MakeSupervisor = Callable[..., Supervisor]
@@ -79,7 +82,7 @@ class DeviceGroup:
     """What a `Supervisor` is to an engine, over several. All methods belong to one event loop.
 
     make: a supervisor for each device, given `deliver`, `fail`, `on_loss` and `on_handed`. saves_power: the CPU gets
-    nothing while another device serves.
+    nothing while another device serves. is_optional: the first device serves alone where the others cannot.
     """
 
     def __init__(
@@ -89,11 +92,12 @@ class DeviceGroup:
         fail: Callable[[str, HexserveError], None],
         label: str = "",
         saves_power: bool = False,
+        is_optional: bool = False,
     ) -> None:
         self._log = server_log(label)
-        self._saves_power = saves_power
+        self._saves_power, self._is_optional = saves_power, is_optional
         self._deliver, self._fail = deliver, fail
-        self._folder = Path(tempfile.mkdtemp(prefix="hexserve-caches-"))
+        self._folder = _own_folder()
         self._placed: dict[str, PlacedRequest] = {}
         self._check = HandOverCheck()
         self._devices = [GroupDevice(one(**self._listeners(index))) for index, one in enumerate(make)]
@@ -158,17 +162,15 @@ class DeviceGroup:
 
     async def start(self) -> Ready:
         """Start all workers. EngineFailure or BundleError when one does not come up, or they do not fit together."""
-        starting = [asyncio.create_task(device.supervisor.start()) for device in self._devices]
+        starting = [asyncio.create_task(self._start(device)) for device in self._devices]
         try:
-            readies = await asyncio.gather(*starting)
-            for device, ready in zip(self._devices, readies, strict=True):
-                device.ready = ready
-                device.costs = DeviceCosts(ready.costs, ready.variants == ("free",)) if ready.costs else None
-            if any(device.costs is None for device in self._devices):
-                self._log.warning(
-                    "streams stay on %s: step times are not measured (--deterministic)", readies[0].device
-                )
-            return joined(readies)
+            await asyncio.gather(*starting)
+            if self._is_optional and (reason := next((r.keeps for r in self._readies() if r.keeps), "")):
+                await self._go_on_alone(reason)
+            elif any(device.costs is None for device in self._devices):
+                first = self._readies()[0].device
+                self._log.warning("streams stay on %s: step times are not measured (--deterministic)", first)
+            return joined(self._readies())
         except BaseException:
             for task in starting:
                 task.cancel()
@@ -176,10 +178,31 @@ class DeviceGroup:
             await self.close()
             raise
 
-    def check_room(self) -> None:
-        """Busy when a worker does not read what it was already sent."""
-        for device in self._devices:
-            device.supervisor.check_room()
+    async def _start(self, device: GroupDevice) -> None:
+        try:
+            ready = device.ready = await device.supervisor.start()
+            device.costs = DeviceCosts(ready.costs, ready.variants == ("free",)) if ready.costs else None
+        except HexserveError as error:
+            if device is self._devices[0] or not self._is_optional:
+                raise
+            await self._go_on_alone(str(error))
+
+    async def _go_on_alone(self, reason: str) -> None:
+        """Without all devices but the first one; nothing of theirs has been asked for yet."""
+        self._log.warning("devices is auto, and one device serves alone: %s", reason)
+        others, self._devices = self._devices[1:], self._devices[:1]
+        await asyncio.gather(*(device.supervisor.close() for device in others))
+
+    def _readies(self) -> list[Ready]:
+        return [device.ready for device in self._devices if device.ready is not None]
+
+    def check_room(self, request: Request | None = None) -> None:
+        """Busy when no worker that may get the request, or any request, reads what it was already sent."""
+        places = [self._first_serving()]
+        if request is None or can_move(request):
+            places = self._serving() or places
+        if not any(self._devices[index].supervisor.has_room for index in places):
+            self._devices[places[0]].supervisor.check_room()
 
     def submit(self, request: Request, emitted: Sequence[int] = ()) -> None:
         """Take a request; it goes to the device that reads its prompt first."""
@@ -202,8 +225,22 @@ class DeviceGroup:
         self.steps.close()
         shutil.rmtree(self._folder, ignore_errors=True)
 
-    async def check(self, prompt: tuple[int, ...]) -> None:
-        """Hand a prompt from each device to the next one. BundleError where the caches of two bundles do not fit."""
+    async def check(self, prompt: tuple[int, ...]) -> Ready:
+        """Hand a prompt from each device to the next one, and tell anew what serves.
+
+        BundleError where the caches of two bundles do not fit.
+        """
+        try:
+            if len(self._devices) > 1:
+                await self._check_pairs(prompt)
+        except HexserveError as error:
+            if not self._is_optional:
+                raise
+            await self._go_on_alone(str(error))
+        self._before = await self._at_rest()
+        return joined(self._readies())
+
+    async def _check_pairs(self, prompt: tuple[int, ...]) -> None:
         for giver, taker in pairwise((*range(len(self._devices)), 0)):
             names = [ready.device for index in (giver, taker) if (ready := self._devices[index].ready) is not None]
             path = self._folder / f"check {giver}.caches"
@@ -215,7 +252,6 @@ class DeviceGroup:
                     "compile both of the same checkpoint anew"
                 )
             self._log.info("sequences may go from %s to %s: KL %.4f over a check", *names, kl)
-        self._before = await self._at_rest()
 
     async def _at_rest(self) -> dict[str, float]:
         """Counters when the workers have told that nothing of a check runs any more, or have not for long."""
@@ -247,8 +283,15 @@ class DeviceGroup:
         states = [BEST_FIRST.index(device.supervisor.state) for device in self._devices]
         return states.index(min(states))
 
+    def _first_up(self) -> int:
+        """For what is under way, also while nothing new is taken."""
+        up = [index for index, device in enumerate(self._devices) if device.supervisor.is_up]
+        return up[0] if up else self._first_serving()
+
     def _reader(self, prompt: int) -> int:
-        places = self._candidates(self._serving())
+        serving = self._serving()
+        with_room = [index for index in serving if self._devices[index].supervisor.has_room]
+        places = self._candidates(with_room or serving)
         loads = self._loads(places)
         if loads:
             return places[reader(prompt, loads)]
@@ -327,14 +370,14 @@ class DeviceGroup:
             return
         placed = self._placed[pending.request.id]
         target = placed.target if placed.target is not None else placed.at
-        if not self._devices[target].serves:
-            target = self._first_serving()
+        if not self._devices[target].supervisor.is_up:
+            target = self._first_up()
         self.moves += target != placed.at
         self._move(pending, target)
 
     def _on_loss(self, index: int, pendings: Sequence[PendingRequest]) -> None:
         """A worker died: what it had goes to a device that serves, if there is one."""
-        others = [number for number, device in enumerate(self._devices) if number != index and device.serves]
+        others = [at for at, device in enumerate(self._devices) if at != index and device.supervisor.is_up]
         for pending in pendings:
             placed = self._placed.get(pending.request.id)
             if placed is not None:
@@ -357,6 +400,15 @@ class DeviceGroup:
             return
         self._forget(request_id)
         self._fail(request_id, error)
+
+
+def _own_folder() -> Path:
+    """For files of caches. Those of servers that were killed are removed."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{FOLDERS}*"):
+        owner = folder.name.removeprefix(FOLDERS).partition("-")[0]
+        if owner.isdecimal() and not process_is_alive(int(owner)):
+            shutil.rmtree(folder, ignore_errors=True)
+    return Path(tempfile.mkdtemp(prefix=f"{FOLDERS}{os.getpid()}-"))
 
 
 def can_move(request: Request) -> bool:
@@ -396,15 +448,15 @@ def open_workers(
     """
     patience = Patience(polite_s=max(Patience().polite_s, config.save_s))
     bounds = HangBounds(config.step_timeout_s)
-    first = command or worker_command(config, label)
+    first = command or worker_command(replace(config, devices=""), label)
     if not config.devices:
         return Supervisor(first, deliver, fail, patience, hang_bounds=bounds, label=label)
-    other = worker_command(replace(config, bundle=config.devices, devices=""), label)
+    other = worker_command(replace(config, bundle=config.devices, devices=config.bundle), label)  # it compares tokens
     make = [
         partial(Supervisor, own, patience=patience, hang_bounds=bounds, label=label or Path(bundle).name)
         for own, bundle in ((first, config.bundle), (other, config.devices))
     ]
-    return DeviceGroup(make, deliver, fail, label, config.power == SAVER)
+    return DeviceGroup(make, deliver, fail, label, config.power == SAVER, config.devices_optional)
 
 
 # Long enough for two blocks of any tokenizer.

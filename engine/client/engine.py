@@ -114,7 +114,7 @@ class Engine:
         ready = await starting
         if isinstance(self._supervisor, DeviceGroup):
             ids = await self.tokenize(CHECK_TEXT, add_special=True)
-            await self._supervisor.check(ids[:CHECKED_TOKENS])
+            ready = await self._supervisor.check(ids[:CHECKED_TOKENS])
         return ready
 
     async def _load_text(self, folder: Path, manifest: Manifest) -> None:
@@ -316,7 +316,7 @@ class Engine:
         if prompt_tokens + request.params.max_tokens > info.max_context:
             raise ContextLengthExceeded(info.max_context, prompt_tokens, request.params.max_tokens)
         check_embeds(info.manifest, request)
-        self._supervisor.check_room()
+        self._supervisor.check_room(request)
         # A number of our own, because events of an aborted request may still be under way when its id is used again.
         self._submitted += 1
         request = replace(request, id=f"{request.id}#{self._submitted}")

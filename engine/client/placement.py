@@ -14,7 +14,7 @@ from engine.config import CPU_DEVICE
 from engine.errors import EngineFailure, HexserveError
 from engine.request import Request, SamplingParams, TokenEvent
 
-CLEARLY = 1.15  # how many times better another device must be before a stream moves
+CLEARLY = 1.1  # how many times better another device must be before a stream moves
 MOVE_MS = 5.0  # of a stream's way to another device, beside what each of its tokens takes
 MOVE_TOKEN_MS = 0.05  # until it has been measured
 USUAL_ANSWER = 128  # tokens that are still to come, where nothing better is known

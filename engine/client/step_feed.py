@@ -1,6 +1,7 @@
 """What every step was, for whoever watches. Nobody waits for a watcher: one that reads too slowly misses steps."""
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import Callable
 
@@ -49,10 +50,14 @@ class StepWatch:
 
 
 class StepFeed:
-    """Hands records to all watchers. `tell` says to the worker whether anybody watches; called when that changes."""
+    """Hands records to all watchers; their times begin when somebody began to watch, by the `clock` of all workers.
 
-    def __init__(self, tell: Callable[[bool], None]) -> None:
-        self._tell = tell
+    `tell` says to the worker whether anybody watches; called when that changes.
+    """
+
+    def __init__(self, tell: Callable[[bool], None], clock: Callable[[], float] = time.monotonic) -> None:
+        self._tell, self._clock = tell, clock
+        self._since_ms = 0.0
         self._watches: set[StepWatch] = set()
         self._is_closed = False
         self._workers = 0
@@ -75,17 +80,21 @@ class StepFeed:
         watch = StepWatch(self._left)
         self._watches.add(watch)
         if len(self._watches) == 1:
+            self._since_ms = 1000.0 * self._clock()
             self._tell(True)
         return watch
 
     def give(self, record: StepRecord, place: int = 0) -> None:
         """A record of the worker at that place. Of several workers no two steps or sequences keep the same number."""
-        if self._workers > 1:
-            record = self._apart(record, place)
+        began_ms = round(record.began_ms - self._since_ms, 3)
+        record = self._apart(msgspec.structs.replace(record, began_ms=began_ms), place)
         for watch in self._watches:
             watch.give(record)
 
     def _apart(self, record: StepRecord, place: int) -> StepRecord:
+        if self._workers < 2:
+            return record
+
         def told(number: int) -> int:
             return number * self._workers + place
 

@@ -126,9 +126,19 @@ class Supervisor:
             await self.close()
             raise
 
-    def check_room(self) -> None:
-        """Busy when the worker does not read what it was already sent."""
-        if self._worker is not None and self._worker.unsent_bytes > MOST_UNSENT_BYTES:
+    @property
+    def has_room(self) -> bool:
+        """Whether the worker reads what it is sent."""
+        return self._worker is None or self._worker.unsent_bytes <= MOST_UNSENT_BYTES
+
+    @property
+    def is_up(self) -> bool:
+        """Whether there is a worker that computes, also while nothing new is taken."""
+        return self._worker is not None and self._ready is not None and self.state is not EngineState.RESTARTING
+
+    def check_room(self, request: Request | None = None) -> None:
+        """Busy when the worker does not read what it was already sent, whatever the request."""
+        if not self.has_room:
             raise Busy("The worker process does not keep up with new requests.", BusyReason.WORKER, retry_after_s=5.0)
 
     def submit(self, request: Request, emitted: Sequence[int] = ()) -> None:

@@ -1,44 +1,16 @@
 """Atomic output: everything is written to a sibling folder and renamed at the end, so no reader meets half a bundle."""
 
-import ctypes
 import errno
 import os
 import re
 import shutil
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from engine.bundle.manifest import MANIFEST_FILE
 from engine.errors import CompileError
-
-
-def process_is_alive(process_id: int) -> bool:
-    """True when a process with this id runs, whoever owns it."""
-    if process_id <= 0:
-        return False
-    if sys.platform == "win32":
-        return _alive_on_windows(process_id)
-    try:
-        os.kill(process_id, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
-
-
-def _alive_on_windows(process_id: int) -> bool:
-    """`os.kill` would end the process there, so ask for a handle and its exit code (STILL_ACTIVE is 259)."""
-    kernel = ctypes.windll.kernel32  # type: ignore[attr-defined,unused-ignore]
-    handle = kernel.OpenProcess(0x1000, False, process_id)  # PROCESS_QUERY_LIMITED_INFORMATION
-    if not handle:
-        return bool(kernel.GetLastError() == 5)  # access denied: it exists
-    code = ctypes.c_ulong()
-    kernel.GetExitCodeProcess(handle, ctypes.byref(code))
-    kernel.CloseHandle(handle)
-    return code.value == 259
+from engine.processes import process_is_alive
 
 
 @contextmanager

@@ -123,8 +123,8 @@ def assemble(config: EngineConfig, open_runtime: OpenRuntime = open_onnx) -> Ass
         loses = parity_text(manifest.parity)
         log.info("weights: %s; against their floats: %s", form_text(manifest), loses or "not measured")
         if config.devices:
-            other = Path(config.devices)
-            check_same_tokens(folder, manifest, other, load_manifest(other), "devices")
+            first = Path(config.devices)
+            check_same_tokens(first, load_manifest(first), folder, manifest, "devices")
         config = resolve_power(config, os.cpu_count() or 1)
         config = resolve_lookup(manifest, resolve_spin(manifest, config))
     with stages.stage("shapes"):

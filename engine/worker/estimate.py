@@ -25,7 +25,11 @@ def estimate(config: EngineConfig) -> int:
     config = settings_for(manifest, config)
     together = plan_memory(manifest, choose_shapes(manifest, config), config).together
     if config.devices:
-        together += estimate(replace(asked, bundle=config.devices, devices=""))
+        try:
+            together += estimate(replace(asked, bundle=config.devices, devices=""))
+        except BundleError:
+            if not config.devices_optional:
+                raise
     if not config.draft:
         return WORKER_BYTES + together
     return together + estimate(replace(config, bundle=config.draft, draft="", devices="", kv_offload_mb=0, kv_slots=0))

@@ -19,11 +19,11 @@ class StepBook:
         self.longest_ms = 0.0
         self._clock, self._device = clock, device
         self._last_shape: StepShape | None = None
-        self._watched_s: float | None = None  # since when
+        self._is_watched = False
 
     def watch(self, is_on: bool) -> None:
         """Make a record of each step, or no longer."""
-        self._watched_s = self._clock() if is_on else None
+        self._is_watched = is_on
 
     def count(self, plan: StepPlan, run_s: float) -> None:
         """A step has run, so long inside the graphs."""
@@ -51,11 +51,11 @@ class StepBook:
         self, plan: StepPlan, updates: list[SequenceUpdate], gauges: Gauges, began_s: float, run_s: float
     ) -> StepRecord | None:
         """The record of a committed step, None while nobody watches. A sequence that it lost is left out."""
-        if self._watched_s is None:
+        if not self._is_watched:
             return None
         return StepRecord(
             int(self.counters.steps),
-            _ms(began_s - self._watched_s),
+            _ms(began_s),
             _ms(run_s),
             _ms(self._clock() - began_s),
             plan.shape.rows,

@@ -12,9 +12,9 @@ from pathlib import Path
 import msgspec
 from rich.console import Console
 
-from tools.llama_cpp.fidelity import PUBLISHED_ALONE, FidelityFailed, Measurement, measured
+from tools.llama_cpp.fidelity import PUBLISHED_ALONE, Measurement, measured
 from tools.llama_cpp.figures import LlamaFigures
-from tools.llama_cpp.programs import LlamaCpp
+from tools.llama_cpp.programs import BuildFailed, LlamaCpp
 from tools.real_models.fetch import FetchFailed, RealModels, default_folder
 from tools.real_models.held_out import HeldOutChanged, held_out_text
 
@@ -31,7 +31,7 @@ def main() -> int:
     try:
         say = partial(console.print, markup=False, highlight=False, soft_wrap=True)
         found = measure(RealModels(options.folder), say)
-    except (FidelityFailed, FetchFailed, HeldOutChanged) as error:
+    except (BuildFailed, FetchFailed, HeldOutChanged) as error:
         console.print(f"error: {error}", markup=False, style="red", soft_wrap=True)
         return FAILED
     except KeyboardInterrupt:

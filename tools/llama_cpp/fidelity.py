@@ -69,10 +69,6 @@ class ReadWindows:
         return f"-c {self.context} -b {part} -ub {part}"
 
 
-class FidelityFailed(Exception):
-    """A program failed or printed something else; the message names it."""
-
-
 class Measurement:
     """Of one model. folder: gets 3 GB, of which nothing stays; what a broken run has measured there is used again.
 
@@ -87,7 +83,7 @@ class Measurement:
         self._logits_of = ""
 
     def run(self, text: Path) -> tuple[str, list[Fidelity]]:
-        """SHA-256 of the text's tokens, and every file of the model beside floats. FidelityFailed when a step fails."""
+        """SHA-256 of the text's tokens, and every file of the model beside floats. BuildFailed when a step fails."""
         self._folder.mkdir(parents=True, exist_ok=True)
         tokens, found = self._folder / "tokens", []
         for kind, floats in PLACES[:1] if self.name in PUBLISHED_ALONE else PLACES:
@@ -102,7 +98,7 @@ class Measurement:
         return of_tokens, found
 
     def one(self, text: Path, kind: str, floats: str) -> Fidelity:
-        """A single figure; nothing is stored. FidelityFailed when a step fails."""
+        """A single figure; nothing is stored. BuildFailed when a step fails."""
         self._folder.mkdir(parents=True, exist_ok=True)
         return self._scored(kind, floats, self._logits(PUBLISHED if floats == PUBLISHED else kind, text))
 
@@ -130,24 +126,20 @@ class Measurement:
                 return fidelity_in(self._run(self._windows.scores, file=file, logits=logits), place, halfway)
             except ValueError as error:
                 said = str(error)
-        raise FidelityFailed(f"{kind} of {self.name}: {said}")
+        raise BuildFailed(f"{kind} of {self.name}: {said}")
 
     def _run(self, template: str, **places: Path | str) -> str:
         name, *words = template.split()
-        try:
-            program = self._programs.program(name)
-        except BuildFailed as error:
-            raise FidelityFailed(str(error)) from None
-        command = [str(program), *(word.format(**places) for word in words)]
+        command = [str(self._programs.program(name)), *(word.format(**places) for word in words)]
         self._say(shlex.join(command))
         done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
         if done.returncode:
-            raise FidelityFailed(f"{name} failed: {' '.join((done.stdout + done.stderr).split()[-60:])}")
+            raise BuildFailed(f"{name} failed: {' '.join((done.stdout + done.stderr).split()[-60:])}")
         return done.stdout + done.stderr
 
 
 def measured(measurements: list[Measurement], text: Path, version: str) -> LlamaFigures:
-    """All models. version: of the package that has llama.cpp's sources. FidelityFailed when a step fails."""
+    """All models. version: of the package that has llama.cpp's sources. BuildFailed when a step fails."""
     runs = {each.name: each.run(text) for each in measurements}
     windows = ReadWindows()
     commands = {"make": QUANTIZE, "floats": windows.floats, "scores": windows.scores}
@@ -157,9 +149,9 @@ def measured(measurements: list[Measurement], text: Path, version: str) -> Llama
 
 
 def tokens_of(logits: Path) -> str:
-    """SHA-256 of the token ids that llama-perplexity read. FidelityFailed when it did not write the file."""
+    """SHA-256 of the token ids that llama-perplexity read. BuildFailed when it did not write the file."""
     with logits.open("rb") as stream:
         if stream.read(len(MAGIC)) != MAGIC:
-            raise FidelityFailed(f"{logits} was not written by llama-perplexity")
+            raise BuildFailed(f"{logits} was not written by llama-perplexity")
         context, _, count = HEADER.unpack(stream.read(HEADER.size))
         return sha256(stream.read(4 * context * count)).hexdigest()

@@ -13,28 +13,32 @@ import os
 import platform
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import httpx
 from rich.console import Console
 
 from server.commands.own_server import OwnServer, ServerFailed, free_port, running_child, serve_command
-from tools.llama_cpp.fidelity import FidelityFailed
+from tools.idle import ask
+from tools.llama_cpp.programs import BuildFailed
 from tools.peers.agreement import Floats
 from tools.peers.baselines import BASELINES, BaselineLoad, baselines_named
 from tools.peers.fidelity import kernels, ratio_of_fidelity
 from tools.peers.memory import MemoryWatch
-from tools.peers.report import PeerRatio, ratios_of_baseline, ratios_of_load, ratios_of_memory, ratios_of_prefix, table
-from tools.peers.setup import VERSION, PeersFolder, SetupFailed
+from tools.peers.report import PeerRatio, ratios_of_load, ratios_of_memory, ratios_of_prefix, ratios_of_start, table
+from tools.peers.setup import VERSION, PeersFolder
 from tools.real_models.fetch import FetchFailed, RealModels, default_folder
 
 ANSWER_TOKENS, PREFIX_TOKENS = 64, 1000
 LOADS = ((128, (1, 4, 8, 16)), (1024, (1, 4)))
-SLOTS = 16
+SLOTS, STARTS = 16, 3
 CONTEXT = SLOTS * (1024 + 2 * ANSWER_TOKENS)  # llama-server divides it among its slots
 VOCABULARY = 151_000  # below the special tokens
 FAILED, INTERRUPTED = 1, 130
@@ -47,7 +51,7 @@ def main() -> int:
     options, console = parse(), Console()
     try:
         found, caption = compare(options, console)
-    except (SetupFailed, ServerFailed, FidelityFailed, FetchFailed, httpx.HTTPError) as error:
+    except (BuildFailed, ServerFailed, FetchFailed, OSError, httpx.HTTPError) as error:
         console.print(f"error: {error}", markup=False, style="red")
         return FAILED
     except KeyboardInterrupt:
@@ -69,6 +73,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--requests", type=int, default=2, help="of each client in each round")
     parser.add_argument("--with", dest="baselines", default="", help=f"not llama-server: {', '.join(BASELINES)}")
+    parser.add_argument("--starts", action="store_true", help="measure how long a start takes, and nothing else")
     parser.add_argument("--setup-only", action="store_true", help="download and build, measure nothing")
     options = parser.parse_args()
     try:
@@ -84,14 +89,17 @@ def compare(options: argparse.Namespace, console: Console) -> tuple[list[PeerRat
     if busy > IDLE_LOAD:
         console.print(f"the machine is busy (load {busy:.1f}): these figures will say little", style="red")
     folder = PeersFolder(options.folder, console)
-    program, gguf = folder.program("llama-server"), options.gguf or RealModels(default_folder()).fetch(PUBLISHED)
+    program, gguf = folder.llama.program("llama-server"), options.gguf or RealModels(default_folder()).fetch(PUBLISHED)
     say = partial(console.print, markup=False, highlight=False)
+    starts = partial(measured_starts, partial(llama_server, program, gguf, options.threads), gguf, options.threads)
+    if options.starts:
+        return starts(), caption_of(options, gguf, Path("a fresh cache"), busy)
     bundle = Path(options.bundle) if options.bundle else folder.bundle(gguf, options.compile)
     if options.baselines:
         return beside_baselines(options, folder, gguf, bundle, say), caption_of(options, gguf, bundle, busy)
     if options.setup_only:
         sys.exit(0)
-    fidelity = [ratio_of_fidelity(gguf, folder.llama, folder.scratch, say)]
+    fidelity = [ratio_of_fidelity(gguf, folder.llama, folder.scratch, say), *starts()]
     with ExitStack() as stack:
         other = stack.enter_context(llama_server(program, gguf, options.threads))
         own = stack.enter_context(hexserve(bundle, options.threads))
@@ -128,7 +136,7 @@ def beside_baselines(
             for prompt_tokens, clients in LOADS:
                 name = f"{baseline.name}-{prompt_tokens}"
                 figures = bench((other, own), load_words(prompt_tokens, clients), options, name, baseline.takes_ids)
-                measured += ratios_of_baseline(baseline.name, prompt_tokens, figures)
+                measured += ratios_of_load(prompt_tokens, figures, baseline.name)
         say(table(measured))
         found += measured
     return found
@@ -148,11 +156,27 @@ def llama_server(program: Path, gguf: Path, threads: int) -> Any:
     )
 
 
-def hexserve(bundle: Path, threads: int) -> Any:
+def hexserve(source: Path, threads: int, *more: str) -> Any:
     """With its defaults, but room for no more tokens than the other server has."""
     port = free_port()
-    options = ["--threads", str(threads), "--kv-slots", str(CONTEXT), "--kv-offload-mb", "0"]
-    return running_child([*serve_command(str(bundle), port), *options], port)
+    options = ["--threads", str(threads), "--kv-slots", str(CONTEXT), "--kv-offload-mb", "0", *more]
+    return running_child([*serve_command(str(source), port), *options], port)
+
+
+def measured_starts(other: Callable[[], Any], gguf: Path, threads: int) -> list[PeerRatio]:
+    """hexserve's first one compiles the file; of the others the median."""
+    with TemporaryDirectory() as cache:
+        own: Callable[[], Any] = partial(hexserve, gguf, threads, "--cache-dir", cache)
+        cold_s, *times_s = [start_s(make) for make in [own, *[own, other] * STARTS]]
+    return ratios_of_start(cold_s, median(times_s[::2]), median(times_s[1::2]))
+
+
+def start_s(make: Callable[[], Any]) -> float:
+    """Seconds from the command to the end of the first answer."""
+    began_s = time.monotonic()
+    with make() as server:
+        ask(server.address)
+        return time.monotonic() - began_s
 
 
 def measure(servers: tuple[OwnServer, OwnServer], options: argparse.Namespace) -> list[PeerRatio]:
@@ -184,7 +208,7 @@ def bench(
     command += ["--max-tokens", str(ANSWER_TOKENS), "--rounds", str(options.rounds)]
     command += ["--requests-per-client", str(options.requests), "--json", str(figures)]
     if subprocess.run(command, check=False).returncode:
-        raise SetupFailed("hexserve bench failed")
+        raise BuildFailed("hexserve bench failed")
     read: dict[str, Any] = json.loads(figures.read_text(encoding="utf-8"))
     return read
 

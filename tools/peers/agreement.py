@@ -30,8 +30,8 @@ class Floats:
     def of(cls, folder: PeersFolder, gguf: Path, threads: int, say: Callable[[str], None]) -> "Floats":
         """Ask the floats of a file. Raises what building and running llama.cpp's programs raises."""
         made, port = folder.quantised(gguf, "F32"), free_port()
-        serve = [str(folder.program("llama-server")), "-m", str(made), "-t", str(threads), "-c", "512", "-np", "1"]
-        serve += ["-ctk", "f32", "-ctv", "f32", "-fa", "off", "--no-ui", "--host", "127.0.0.1", "--port", str(port)]
+        words = f"-t {threads} -c 512 -np 1 -ctk f32 -ctv f32 -fa off --no-ui --host 127.0.0.1 --port {port}"
+        serve = [str(folder.llama.program("llama-server")), "-m", str(made), *words.split()]
         prompts = prompts_of(held_out_text(folder.llama.tree))
         with running_child(serve, port, "health") as server:
             say(f"ask the floats for {len(prompts)} tokens ...")

@@ -9,9 +9,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from tools.llama_cpp.programs import BuildFailed, LlamaCpp, run_step
+from tools.llama_cpp.programs import LlamaCpp, run_step
 from tools.packages import environment
-from tools.peers.setup import PeersFolder, SetupFailed
+from tools.peers.setup import PeersFolder
 from tools.real_models.fetch import RealModels, default_folder
 
 PROGRAMS = Path(__file__).parent / "serving"
@@ -41,7 +41,7 @@ class Baseline:
     """precision: of weights and products, for people. takes_ids: prompts may be token ids, else they are chats.
     kind: the blocks that the file is made to have for both sides, '' = as published.
 
-    prepare: sets up in a folder and gives the command for a GGUF file, a load and a port. SetupFailed, FetchFailed.
+    prepare: sets up in a folder and gives the command for a GGUF file, a load and a port. Raises what `main` tells.
     """
 
     name: str
@@ -52,12 +52,9 @@ class Baseline:
 
 
 def _environment(folder: Path, packages: tuple[str, ...], say: Say) -> Path:
-    """The Python of an environment that has these packages; made the first time. SetupFailed."""
+    """The Python of an environment that has these packages; made the first time. OSError."""
     say(f"environment of {packages[0]} ...")
-    try:
-        return environment(folder, *packages)
-    except OSError as error:
-        raise SetupFailed(str(error)) from None
+    return environment(folder, *packages)
 
 
 def _openvino(peers: PeersFolder, gguf: Path, load: BaselineLoad, port: int, say: Say) -> Ready:
@@ -67,7 +64,7 @@ def _openvino(peers: PeersFolder, gguf: Path, load: BaselineLoad, port: int, say
 
 
 def _floats(python: Path, peers: PeersFolder, gguf: Path, say: Say) -> Path:
-    """The file's floats as a folder; made the first time, by an environment that has torch. SetupFailed."""
+    """The file's floats as a folder; made the first time, by an environment that has torch. BuildFailed."""
     floats = peers.folder / f"{gguf.stem}-bfloat16"
     if not floats.is_dir():
         _step("floats of the file", (python, PROGRAMS / "floats_of_gguf.py", gguf, floats), peers, say)
@@ -75,10 +72,7 @@ def _floats(python: Path, peers: PeersFolder, gguf: Path, say: Say) -> Path:
 
 
 def _step(name: str, command: tuple[object, ...], peers: PeersFolder, say: Say) -> None:
-    try:
-        run_step(name, [str(word) for word in command], peers.folder / "log.txt", say)
-    except BuildFailed as error:
-        raise SetupFailed(str(error)) from None
+    run_step(name, [str(word) for word in command], peers.folder / "log.txt", say)
 
 
 def _ortgenai(peers: PeersFolder, gguf: Path, load: BaselineLoad, port: int, say: Say) -> Ready:
@@ -116,10 +110,7 @@ def _ik(peers: PeersFolder, gguf: Path, load: BaselineLoad, port: int, say: Say)
         (tree / "common" / "build-info.cpp").write_text(STAMP)
         script.touch()
     options = ("-DLLAMA_BUILD_EXAMPLES=ON", "-DLLAMA_BUILD_SERVER=ON")
-    try:
-        program = LlamaCpp(tree, peers.folder / "ik-build", say, options).program("llama-server")
-    except BuildFailed as error:
-        raise SetupFailed(str(error)) from None
+    program = LlamaCpp(tree, peers.folder / "ik-build", say, options).program("llama-server")
     words = (str(program), "-m", str(gguf), "-t", str(load.threads), "-np", str(load.slots), "-c", str(load.context))
     exact = "-no-fa"  # its flash attention ends the process on prompts of some lengths
     return (*words, exact, "--host", "127.0.0.1", "--port", str(port)), "health"

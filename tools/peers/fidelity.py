@@ -10,8 +10,8 @@ from pathlib import Path
 
 from tools.fidelity.__main__ import BAR
 from tools.fidelity.served import read_as_served
-from tools.llama_cpp.fidelity import CONTEXT, OWN, PUBLISHED, WINDOWS, FidelityFailed, Measurement
-from tools.llama_cpp.programs import LlamaCpp
+from tools.llama_cpp.fidelity import CONTEXT, OWN, PUBLISHED, WINDOWS, Measurement
+from tools.llama_cpp.programs import BuildFailed, LlamaCpp
 from tools.peers.report import PeerRatio
 from tools.real_models.held_out import held_out_text
 
@@ -20,7 +20,7 @@ INSTRUCTIONS = ("AVX2", "AVX_VNNI", "AVX512_VNNI", "AVX512_BF16", "AMX_INT8", "N
 
 
 def ratio_of_fidelity(gguf: Path, llama: LlamaCpp, folder: Path, say: Callable[[str], None]) -> PeerRatio:
-    """KL of what hexserve serves over that of llama.cpp with float16 caches, on the same tokens. FidelityFailed.
+    """KL of what hexserve serves over that of llama.cpp with float16 caches, on the same tokens. BuildFailed.
 
     folder: gets 5 GB, of which nothing stays; what a broken run left there goes first.
     """
@@ -36,7 +36,7 @@ def ratio_of_fidelity(gguf: Path, llama: LlamaCpp, folder: Path, say: Callable[[
         shutil.rmtree(folder)
     kl = ours.quality.kl
     if kl is None:
-        raise FidelityFailed(f"{gguf.name} was compared with nothing")
+        raise BuildFailed(f"{gguf.name} was compared with nothing")
     load = f"KL to the file's floats, {kl.value:.1e} / {theirs.kl.mean:.1e} on {ours.quality.tokens:,} tokens"
     return PeerRatio(load, f"{ours.kv} caches / float16", kl.value / theirs.kl.mean, BAR)
 

@@ -6,6 +6,7 @@ from typing import Any
 
 SPEED_BARS = {(128, 1): 1.4, (128, 4): 1.35, (128, 8): 1.5, (128, 16): 1.5, (1024, 1): 1.3, (1024, 4): 1.4}
 RIVAL_SPEED_BAR, LONE_RIVAL_BAR = 1.0, 0.95  # of every server beyond llama-server; of a lone client
+WARM_START_BAR, COLD_START_BAR = 4.0, 20.0  # seconds
 FIRST_TOKEN_BAR, GAP_P95_BAR, MEMORY_BAR, WARM_BAR = 0.6, 1.5, 2.0, 0.1
 
 
@@ -30,33 +31,23 @@ class PeerRatio:
         return self.value >= self.bar if self.is_least else self.value <= self.bar
 
 
-def ratios_of_load(prompt_tokens: int, figures: dict[str, Any]) -> list[PeerRatio]:
-    """From what `hexserve bench --json` wrote about one length of prompt, llama-server being the first server."""
+def ratios_of_load(prompt_tokens: int, figures: dict[str, Any], baseline: str = "") -> list[PeerRatio]:
+    """From what `hexserve bench --json` wrote about one length of prompt, the other server being the first one.
+
+    baseline: its name where it is not llama-server; bars are fewer then.
+    """
     found = []
     for each in figures["comparisons"]:
         clients = each["clients"]
         load = f"{prompt_tokens} in, {figures['load']['max_tokens']} out, {clients} client{'s' * (clients > 1)}"
-        speed_bar = SPEED_BARS.get((prompt_tokens, clients))
+        bars: tuple[float | None, ...] = SPEED_BARS.get((prompt_tokens, clients)), FIRST_TOKEN_BAR, GAP_P95_BAR
+        if baseline:
+            load, bars = f"{baseline}: {load}", (LONE_RIVAL_BAR if clients == 1 else RIVAL_SPEED_BAR, None, None)
         found += [
-            PeerRatio(load, "output tok/s", each["tokens_per_second"], speed_bar, is_least=True),
-            PeerRatio(load, "first token", each["first_token_p50"], FIRST_TOKEN_BAR),
+            PeerRatio(load, "output tok/s", each["tokens_per_second"], bars[0], is_least=True),
+            PeerRatio(load, "first token", each["first_token_p50"], bars[1]),
             PeerRatio(load, "median gap", each["gap_p50"]),
-            PeerRatio(load, "p95 gap", each["gap_p95"], GAP_P95_BAR),
-        ]
-    return found
-
-
-def ratios_of_baseline(baseline: str, prompt_tokens: int, figures: dict[str, Any]) -> list[PeerRatio]:
-    """The same beside another server than llama-server, whose bars are fewer."""
-    found = []
-    for each in figures["comparisons"]:
-        clients = each["clients"]
-        load = f"{baseline}: {prompt_tokens} in, {clients} client{'s' * (clients > 1)}"
-        bar = LONE_RIVAL_BAR if clients == 1 else RIVAL_SPEED_BAR
-        found += [
-            PeerRatio(load, "output tok/s", each["tokens_per_second"], bar, is_least=True),
-            PeerRatio(load, "first token", each["first_token_p50"]),
-            PeerRatio(load, "p95 gap", each["gap_p95"]),
+            PeerRatio(load, "p95 gap", each["gap_p95"], bars[2]),
         ]
     return found
 
@@ -70,6 +61,16 @@ def ratios_of_prefix(tokens: int, figures: dict[str, Any]) -> list[PeerRatio]:
         PeerRatio(load, "warm / cold, hexserve", own["warm_over_cold"], WARM_BAR),
         PeerRatio(load, "warm / cold, llama-server", other["warm_over_cold"]),
         PeerRatio(load, "first token, warm", _over(own["warm_s"], other["warm_s"])),
+    ]
+
+
+def ratios_of_start(cold_s: float, warm_s: float, other_s: float) -> list[PeerRatio]:
+    """From the command to the end of the first answer; hexserve's own seconds have bars. cold: compiles the file."""
+    load = "start to first answer"
+    return [
+        PeerRatio(load, "seconds of hexserve, compiling the file", cold_s, COLD_START_BAR),
+        PeerRatio(load, "seconds of hexserve", warm_s, WARM_START_BAR),
+        PeerRatio(f"{load}, {warm_s:.1f} / {other_s:.1f} s", "start", warm_s / other_s),
     ]
 
 

@@ -6,19 +6,15 @@ from pathlib import Path
 
 from rich.console import Console
 
-from tools.llama_cpp.programs import BuildFailed, LlamaCpp, run_step
-from tools.real_models.fetch import FetchFailed, RealModels, default_folder, pinned
+from tools.llama_cpp.programs import LlamaCpp, run_step
+from tools.real_models.fetch import RealModels, default_folder, pinned
 
 LLAMA_CPP = "llama-cpp"
 SOURCE, VERSION = (getattr(pinned()[LLAMA_CPP].packages[0], field) for field in ("name", "version"))
 
 
-class SetupFailed(Exception):
-    """A step did not succeed; the message names it."""
-
-
 class PeersFolder:
-    """The folder that holds the builds and the bundle, with a method for each thing in it."""
+    """The folder that holds the builds and the bundle, with a method for each thing in it. BuildFailed, FetchFailed."""
 
     def __init__(self, folder: Path, console: Console) -> None:
         self.folder = folder.absolute()
@@ -32,35 +28,19 @@ class PeersFolder:
 
     @property
     def llama(self) -> LlamaCpp:
-        """llama.cpp's programs and sources; the sources are fetched the first time. SetupFailed."""
-        try:
-            return LlamaCpp(RealModels(default_folder()).fetch(LLAMA_CPP), self.folder / "build", self._say)
-        except FetchFailed as error:
-            raise SetupFailed(str(error)) from None
-
-    def program(self, name: str) -> Path:
-        """An executable, such as llama-server; the first one is built, which takes 10 minutes or more. SetupFailed."""
-        try:
-            return self.llama.program(name)
-        except BuildFailed as error:
-            raise SetupFailed(str(error)) from None
+        """llama.cpp's programs and sources; the sources are fetched the first time."""
+        return LlamaCpp(RealModels(default_folder()).fetch(LLAMA_CPP), self.folder / "build", self._say)
 
     def quantised(self, source: Path, kind: str) -> Path:
-        """A GGUF file in another kind of blocks, such as F32, as llama-quantize makes it. SetupFailed."""
+        """A GGUF file in another kind of blocks, such as F32, as llama-quantize makes it."""
         made = self.folder / f"{source.stem}-{kind}.gguf"
         if not made.is_file():
-            try:
-                self.llama.quantised(source, made.with_suffix(".draft"), kind).rename(made)
-            except BuildFailed as error:
-                raise SetupFailed(str(error)) from None
+            self.llama.quantised(source, made.with_suffix(".draft"), kind).rename(made)
         return made
 
     def bundle(self, source: Path, options: str) -> Path:
-        """A GGUF file as a bundle, compiled anew with `options`: it follows the compiler. SetupFailed."""
+        """A GGUF file as a bundle, compiled anew with `options`: it follows the compiler."""
         folder = self.folder / f"{source.stem}-bundle"
         command = [sys.executable, "-m", "server", "compile", str(source), "-o", str(folder), "--force"]
-        try:
-            run_step("compile the bundle", [*command, *options.split()], self.folder / "log.txt", self._say)
-        except BuildFailed as error:
-            raise SetupFailed(str(error)) from None
+        run_step("compile the bundle", [*command, *options.split()], self.folder / "log.txt", self._say)
         return folder

@@ -16,7 +16,7 @@ from rich.console import Console
 
 from tools.llama_cpp.programs import BuildFailed
 from tools.peers.report import table as table_of_ratios
-from tools.peers.setup import PeersFolder, SetupFailed
+from tools.peers.setup import PeersFolder
 from tools.quality.baselines import BASELINES, WAY, Baselines, made_by
 from tools.quality.folder import FORMS, QualityFolder, Subject
 from tools.quality.report import EMULATED, QualityRow, bars, table
@@ -32,7 +32,7 @@ def main() -> int:
     options, console = parse(), Console()
     try:
         rows = measure(options, console)
-    except (BuildFailed, SetupFailed, FetchFailed) as error:
+    except (BuildFailed, FetchFailed) as error:
         console.print(f"error: {error}", markup=False, style="red")
         return FAILED
     except KeyboardInterrupt:

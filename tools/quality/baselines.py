@@ -24,7 +24,7 @@ class Baselines:
     def row(self, subject: Subject, name: str) -> QualityRow:
         """The 16-bit floats of a file as one of BASELINES has them."""
         form = BASELINES[name]
-        self.peers.program("llama-quantize")  # built before the clock runs
+        self.peers.llama.program("llama-quantize")  # built before the clock runs
         began = time.monotonic()
         made = self.peers.llama.quantised(subject.folder, self.folder.folder / "made.gguf", form)
         seconds = time.monotonic() - began

@@ -21,7 +21,7 @@ def told() -> list[bool]:
 
 @pytest.fixture
 def feed(told: list[bool]) -> StepFeed:
-    return StepFeed(told.append)
+    return StepFeed(told.append, lambda: 0.0)
 
 
 async def test_the_worker_records_only_while_somebody_watches(feed: StepFeed, told: list[bool]) -> None:
@@ -57,6 +57,19 @@ async def test_no_two_workers_have_steps_or_sequences_of_one_number(feed: StepFe
     assert len({each.number for each in records}) == len(counted)
     assert [len({segment.sequence for segment in each.segments}) for each in records] == [1] * len(counted)
     assert len({each.segments[0].sequence for each in records}) == len(counted)
+
+
+async def test_steps_of_all_workers_are_told_by_one_clock() -> None:
+    now = [7.0]
+    feed = StepFeed(lambda _: None, lambda: now[0])
+    places = [feed.join(), feed.join()]
+    watch = feed.open()
+    now[0] = 9.0
+    feed.open()
+    for place, began_ms in zip(places, (7500.25, 7500.5), strict=True):
+        feed.give(msgspec.structs.replace(record(1), began_ms=began_ms), place)
+    records, _ = await watch.read()
+    assert [each.began_ms for each in records] == [500.25, 500.5]
 
 
 async def test_an_only_worker_keeps_its_numbers(feed: StepFeed) -> None:

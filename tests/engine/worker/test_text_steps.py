@@ -166,7 +166,7 @@ def test_whoever_watches_is_told_what_a_step_was() -> None:
     loop.add(text("b", 1, 2, 3), (), 0, 0.0)
     loop.add(text("c", 4), (), 0, 0.0)
     record = loop.step().record
-    assert record is not None and (record.number, record.began_ms, record.rows) == (2, 500.0, 8)
+    assert record is not None and (record.number, record.began_ms, record.rows) == (2, 5500.0, 8)
     assert [(each.sequence, each.kind, each.rows) for each in record.segments] == [(1, "prefill", 3), (2, "prefill", 1)]
     loop.watch(False)
     loop.add(text("d", 1), (), 0, 0.0)

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from tests.tools.llama_cpp.test_figures import PRINTED
-from tools.llama_cpp.fidelity import HEADER, MAGIC, PLACES, FidelityFailed, Measurement, measured, tokens_of
-from tools.llama_cpp.programs import LlamaCpp
+from tools.llama_cpp.fidelity import HEADER, MAGIC, PLACES, Measurement, measured, tokens_of
+from tools.llama_cpp.programs import BuildFailed, LlamaCpp
 
 # Makes the file it is asked for; what is printed is in a file beside it.
 STAND_IN = """#!{python}
@@ -60,7 +60,7 @@ def test_what_a_broken_run_measured_is_used_again(programs: LlamaCpp, tmp_path: 
     quantize.write_text(
         works.replace("import pathlib, sys", "import pathlib, sys; 'Q8_0' in sys.argv and sys.exit('full')")
     )
-    with pytest.raises(FidelityFailed, match="llama-quantize failed: full"):
+    with pytest.raises(BuildFailed, match="llama-quantize failed: full"):
         Measurement("m", tmp_path / "model.gguf", programs, tmp_path / "scratch", said.append).run(tmp_path)
     quantize.write_text(works)
     before = len(said)
@@ -70,17 +70,17 @@ def test_what_a_broken_run_measured_is_used_again(programs: LlamaCpp, tmp_path: 
 
 def test_words_that_say_no_figure_are_an_error(programs: LlamaCpp, tmp_path: Path) -> None:
     (tmp_path / "build" / "bin" / "printed").write_text("nothing")
-    with pytest.raises(FidelityFailed, match="published of m: llama-perplexity printed no kl"):
+    with pytest.raises(BuildFailed, match="published of m: llama-perplexity printed no kl"):
         Measurement("m", tmp_path / "model.gguf", programs, tmp_path / "scratch", lambda step: None).run(tmp_path)
 
 
 def test_a_program_that_fails_is_named(programs: LlamaCpp, tmp_path: Path) -> None:
     (tmp_path / "build" / "bin" / "llama-quantize").write_text(f"#!{sys.executable}\nimport sys; sys.exit('too old')\n")
-    with pytest.raises(FidelityFailed, match="llama-quantize failed: too old"):
+    with pytest.raises(BuildFailed, match="llama-quantize failed: too old"):
         Measurement("m", tmp_path / "model.gguf", programs, tmp_path / "scratch", lambda step: None).run(tmp_path)
 
 
 def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:
     (tmp_path / "logits").write_bytes(b"GGUF" * 9)
-    with pytest.raises(FidelityFailed, match="was not written by llama-perplexity"):
+    with pytest.raises(BuildFailed, match="was not written by llama-perplexity"):
         tokens_of(tmp_path / "logits")

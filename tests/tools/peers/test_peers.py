@@ -3,6 +3,8 @@
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -10,11 +12,12 @@ from rich.console import Console
 
 from engine.compile.check.parity import Interval
 from engine.evaluation.evaluate import Quality
+from server.commands.own_server import OwnServer
 from tools.fidelity.__main__ import BAR
 from tools.fidelity.served import ServedFile
-from tools.llama_cpp.fidelity import FidelityFailed
 from tools.llama_cpp.figures import Fidelity, Halfway, PrintedMean
-from tools.llama_cpp.programs import LlamaCpp
+from tools.llama_cpp.programs import BuildFailed, LlamaCpp
+from tools.peers import __main__ as peers
 from tools.peers import fidelity, report, setup
 from tools.peers.agreement import ASKED, prompts_of, share_of_equals
 from tools.peers.baselines import baselines_named
@@ -46,10 +49,10 @@ def test_ratios_against_their_bars() -> None:
 
 
 def test_bars_beside_other_servers() -> None:
-    found = report.ratios_of_baseline("ik", 128, FIGURES)
+    found = report.ratios_of_load(128, FIGURES, "ik")
     assert [(each.load, each.name, each.bar, each.holds) for each in found if each.bar] == [
-        ("ik: 128 in, 1 client", "output tok/s", 0.95, True),
-        ("ik: 128 in, 16 clients", "output tok/s", 1.0, True),
+        ("ik: 128 in, 64 out, 1 client", "output tok/s", 0.95, True),
+        ("ik: 128 in, 64 out, 16 clients", "output tok/s", 1.0, True),
     ]
 
 
@@ -82,9 +85,41 @@ def test_prefix_and_memory() -> None:
     assert (rss.value, rss.holds, pss.value, pss.holds) == (2.5, False, None, None)
 
 
+def test_starts_against_their_bars() -> None:
+    found = report.ratios_of_start(12.0, 4.5, 1.5)
+    assert [(each.name, each.value, each.holds) for each in found] == [
+        ("seconds of hexserve, compiling the file", 12.0, True),
+        ("seconds of hexserve", 4.5, False),
+        ("start", 3.0, None),
+    ]
+    assert found[-1].load == "start to first answer, 4.5 / 1.5 s"
+
+
+def test_a_first_start_compiles_and_the_others_take_turns(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """All with one cache, which is gone afterwards."""
+    begun: list[str] = []
+    seconds = iter((0, 9, 10, 13, 20, 21, 30, 32, 40, 41, 50, 57, 60, 61))
+    caches: set[Path] = set()
+
+    @contextmanager
+    def started(name: str, *options: object) -> Iterator[OwnServer]:
+        begun.append(name)
+        caches.update(Path(str(options[-1])) for _ in options)
+        assert all(cache.is_dir() for cache in caches)
+        yield OwnServer(name, 1)
+
+    monkeypatch.setattr(peers, "hexserve", lambda *options: started("own", *options))
+    monkeypatch.setattr(peers, "ask", lambda address: None)
+    monkeypatch.setattr(peers.time, "monotonic", lambda: float(next(seconds)))
+    found = peers.measured_starts(lambda: started("other"), tmp_path / "m.gguf", 2)
+    assert begun == ["own", *["own", "other"] * 3]
+    assert [each.value for each in found] == [9.0, 3.0, 3.0]
+    assert len(caches) == 1 and not any(cache.exists() for cache in caches)
+
+
 def test_a_step_that_fails_is_named(tmp_path: Path) -> None:
     folder = setup.PeersFolder(tmp_path, Console(quiet=True))
-    with pytest.raises(setup.SetupFailed, match=r"compile the bundle failed .*does not exist"):
+    with pytest.raises(BuildFailed, match=r"compile the bundle failed .*does not exist"):
         folder.bundle(tmp_path / "missing.gguf", "")
 
 
@@ -152,7 +187,7 @@ def test_fidelity_is_one_kl_over_the_other(
     monkeypatch.setattr(fidelity, "held_out_text", lambda tree: "a text")
     given = tmp_path / "m.gguf", a_tree(tmp_path), tmp_path / "scratch", print
     if kl is None:
-        with pytest.raises(FidelityFailed, match=r"m\.gguf was compared with nothing"):
+        with pytest.raises(BuildFailed, match=r"m\.gguf was compared with nothing"):
             ratio_of_fidelity(*given)
     else:
         found = ratio_of_fidelity(*given)

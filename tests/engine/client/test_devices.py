@@ -1,0 +1,302 @@
+"""The group of two devices over supervisors without processes: who gets a request, also when one of them is missing."""
+
+import logging
+import os
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from engine.client import devices
+from engine.client.devices import FOLDERS, DeviceGroup, open_workers
+from engine.client.info import EngineState
+from engine.client.recovery import PendingRequest
+from engine.client.supervisor import Supervisor
+from engine.config import EngineConfig
+from engine.errors import BundleError, Busy, BusyReason, EngineFailure, HexserveError
+from engine.messages import Ready, Stats
+from engine.request import FinishReason, Request, SamplingParams, TokenEvent
+from server.settings import load_settings
+
+STEPS = ((1, 64, 10.0), (8, 64, 20.0))
+
+
+@dataclass
+class PlainWorker:
+    """A supervisor that notes what it is told. error: of its start."""
+
+    deliver: Callable[[TokenEvent], None]
+    fail: Callable[[str, HexserveError], None]
+    on_loss: Callable[[Sequence[PendingRequest]], None]
+    on_handed: Callable[[PendingRequest], None]
+    name: str = "CPU"
+    error: HexserveError | None = None
+    keeps: str = ""
+    state: EngineState = EngineState.LOADING
+    is_up: bool = False
+    has_room: bool = True
+    stats: Stats = field(default_factory=Stats)
+    steps: object = None
+    restarts: int = 0
+    pid: int | None = None
+    death_reason: str = ""
+    pending: dict[str, PendingRequest] = field(default_factory=dict)
+    leaving: dict[str, str] = field(default_factory=dict)
+
+    async def start(self) -> Ready:
+        if self.error is not None:
+            await self.close()
+            raise self.error
+        self.state, self.is_up = EngineState.READY, True
+        return Ready("model", self.name, 4096, ("free",), costs=STEPS, keeps=self.keeps)
+
+    async def close(self) -> None:
+        self.state, self.is_up = EngineState.STOPPED, False
+
+    def check_room(self, request: Request | None = None) -> None:
+        if not self.has_room:
+            raise Busy("full", BusyReason.WORKER, retry_after_s=5.0)
+
+    def submit(self, request: Request, emitted: Sequence[int] = ()) -> None:
+        self.adopt(PendingRequest(request, list(emitted)))
+
+    def adopt(self, pending: PendingRequest) -> None:
+        self.pending[pending.request.id] = pending
+
+    def take(self, request_id: str) -> PendingRequest | None:
+        return self.pending.pop(request_id, None)
+
+    def progress(self, request_id: str) -> PendingRequest | None:
+        return self.pending.get(request_id)
+
+    def hand_over(self, request_id: str, caches: str) -> None:
+        self.leaving[request_id] = caches
+
+    def drain(self) -> None:
+        self.state = EngineState.DRAINING
+
+    def lose(self) -> None:
+        """As one whose worker has died; while nothing new is taken the state stays."""
+        self.is_up = False
+        if self.state is not EngineState.DRAINING:
+            self.state = EngineState.RESTARTING
+        self.on_loss(list(self.pending.values()))
+
+    def token(self, request_id: str, finish: FinishReason | None = None) -> None:
+        self.pending[request_id].progress((7,))
+        if finish is not None:
+            del self.pending[request_id]
+        self.deliver(TokenEvent(request_id, (7,), (), finish))
+
+    def let_go(self, request_id: str) -> None:
+        pending = self.pending.pop(request_id)
+        pending.caches = self.leaving.pop(request_id)
+        self.on_handed(pending)
+
+
+@dataclass
+class Pair:
+    """A group of two, and what clients were told."""
+
+    group: DeviceGroup
+    workers: list[PlainWorker]
+    tokens: list[TokenEvent]
+
+    @property
+    def placed(self) -> list[list[str]]:
+        return [sorted(worker.pending) for worker in self.workers]
+
+
+async def pair(is_optional: bool = False, **of_second: Any) -> Pair:
+    workers: list[PlainWorker] = []
+    tokens: list[TokenEvent] = []
+
+    def made(more: dict[str, Any]) -> Callable[..., Supervisor]:
+        def make(**listeners: Any) -> Supervisor:
+            workers.append(PlainWorker(**listeners, **more))
+            return cast("Supervisor", workers[-1])
+
+        return make
+
+    group = DeviceGroup(
+        [made({}), made({"name": "NPU", **of_second})], tokens.append, _no_failure, "", False, is_optional
+    )
+    await group.start()
+    return Pair(group, workers, tokens)
+
+
+def _no_failure(request_id: str, error: HexserveError) -> None:
+    pytest.fail(f"{request_id}: {error}")
+
+
+def asked(name: str, **more: Any) -> Request:
+    return Request(name, (1, 2, 3), SamplingParams(500), **more)
+
+
+async def test_one_device_that_is_busy_refuses_nothing() -> None:
+    two = await pair()
+    for busy, other in ((0, 1), (1, 0)):
+        two.workers[busy].has_room, two.workers[other].has_room = False, True
+        two.group.check_room()
+        two.group.check_room(asked("a"))
+        two.group.submit(asked(f"to {other}"))
+        assert f"to {other}" in two.workers[other].pending
+    two.workers[0].has_room = False
+    for request in (None, asked("a")):
+        with pytest.raises(Busy):
+            two.group.check_room(request)
+    await two.group.close()
+
+
+async def test_what_cannot_move_is_refused_where_its_own_device_is_busy() -> None:
+    two = await pair()
+    two.workers[0].has_room = False
+    with pytest.raises(Busy):
+        two.group.check_room(asked("a", pooling=cast("Any", object())))
+    await two.group.close()
+
+
+async def test_a_device_that_is_not_there_has_no_room() -> None:
+    two = await pair()
+    two.workers[1].state = EngineState.DEAD
+    two.workers[0].has_room = False
+    with pytest.raises(Busy):
+        two.group.check_room()
+    await two.group.close()
+
+
+@pytest.mark.parametrize("drains", [False, True])
+@pytest.mark.parametrize("lost", [0, 1])
+async def test_streams_of_a_lost_device_go_on_at_once(lost: int, drains: bool) -> None:
+    """Also while the server waits for them to end: they need no new worker."""
+    two = await pair()
+    for name in ("a", "b", "c", "d"):
+        two.group.submit(asked(name))
+    if drains:
+        two.group.drain()
+    two.workers[lost].lose()
+    assert two.placed[lost] == [] and two.placed[1 - lost] == ["a", "b", "c", "d"]
+    for name in ("a", "b", "c", "d"):
+        two.workers[1 - lost].token(name, FinishReason.LENGTH)
+    assert [event.finish for event in two.tokens] == [FinishReason.LENGTH] * 4
+    await two.group.close()
+
+
+@pytest.mark.parametrize("lost", [None, "giver", "taker"])
+async def test_a_hand_over_that_is_under_way_when_the_server_ends(
+    lost: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(devices, "reader", lambda prompt, loads: 0)
+    monkeypatch.setattr(devices, "writer", lambda here, *rest: 1 - here)
+    two = await pair()
+    giver, taker = two.workers
+    two.group.submit(asked("a"))
+    giver.token("a")
+    assert list(giver.leaving) == ["a"]
+    two.group.drain()
+    if lost == "giver":
+        giver.lose()
+    elif lost == "taker":
+        taker.lose()
+    if lost != "giver":
+        giver.let_go("a")
+    at = 1 if lost != "taker" else 0
+    assert two.placed == [["a"] * (1 - at), ["a"] * at]
+    two.workers[at].token("a")
+    assert not two.workers[at].leaving  # nothing moves for its own sake any more
+    two.workers[at].token("a", FinishReason.LENGTH)
+    assert [len(event.token_ids) for event in two.tokens] == [1, 1, 1] and not two.group._placed
+    await two.group.close()
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [
+        {"error": BundleError("the driver does not load it")},
+        {"error": EngineFailure("the worker did not become ready 3 times in a row")},
+        {"keeps": "it has layers with windows"},
+    ],
+)
+async def test_with_auto_the_first_device_goes_on_alone(
+    failure: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING):
+        two = await pair(is_optional=True, **failure)
+    reason = failure.get("keeps") or str(failure["error"])
+    assert f"devices is auto, and one device serves alone: {reason}" in caplog.text
+    assert (two.group.device, two.group.state) == ("CPU", EngineState.READY)
+    assert (await two.group.check((1, 2, 3))).device == "CPU"
+    two.group.submit(asked("a"))
+    assert two.placed == [["a"], []] and two.workers[1].state is EngineState.STOPPED
+    await two.group.close()
+    with pytest.raises(HexserveError, match=reason):
+        await pair(**failure)
+
+
+async def test_with_auto_a_bundle_that_does_not_fit_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def misfit(*_: object) -> float:
+        return 9.0
+
+    for is_optional in (True, False):
+        two = await pair(is_optional)
+        monkeypatch.setattr(two.group._check, "loss", misfit)
+        if is_optional:
+            assert (await two.group.check((1, 2, 3))).device == two.group.device == "CPU"
+        else:
+            with pytest.raises(BundleError, match="do not fit the bundle on NPU"):
+                await two.group.check((1, 2, 3))
+        await two.group.close()
+
+
+async def test_the_first_device_is_never_left_out() -> None:
+    workers = [SimpleNamespace(start=_refused, close=_nothing), SimpleNamespace(start=_nothing, close=_nothing)]
+    make = [lambda worker=worker, **_: worker for worker in workers]
+    group = DeviceGroup(cast("Any", make), lambda _: None, _no_failure, is_optional=True)
+    with pytest.raises(BundleError, match="refused"):
+        await group.start()
+
+
+async def _refused() -> None:
+    raise BundleError("refused")
+
+
+async def _nothing() -> Ready:
+    return Ready("model", "CPU", 4096, ("free",))
+
+
+@pytest.mark.parametrize(("setting", "optional"), [("auto", True), (" AUTO", True), ("npu,cpu", False)])
+def test_only_auto_may_do_without(setting: str, optional: bool, tmp_path: Path) -> None:
+    settings = load_settings({"devices": setting}, {}, None)
+    both = settings.with_bundle(tmp_path, tmp_path, None, tmp_path / "other")
+    assert both.engine.devices_optional is optional
+    assert both.with_bundle(tmp_path, tmp_path, None, tmp_path / "other").engine.devices_optional is optional
+    assert not settings.with_bundle(tmp_path, tmp_path).engine.devices_optional
+
+
+async def test_the_second_worker_compares_the_tokens() -> None:
+    """So that a bundle that cannot be read keeps no other device from serving."""
+    group = open_workers(EngineConfig("one", devices="two"), None, "", lambda _: None, _no_failure)
+    assert isinstance(group, DeviceGroup)
+    told = [" ".join(device.supervisor._command) for device in group._devices]
+    assert '"bundle":"one"' in told[0] and '"devices":""' in told[0]
+    assert '"bundle":"two"' in told[1] and '"devices":"one"' in told[1]
+    await group.close()
+
+
+async def test_caches_of_a_server_that_was_killed_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    names = [f"{FOLDERS}{owner}-x" for owner in (999_999_999, os.getpid(), os.getppid())] + [f"{FOLDERS}mine", "other"]
+    for name in names:
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "1.caches").touch()
+    two = await pair()
+    left = {path.name for path in tmp_path.iterdir()}
+    assert set(names[1:]) <= left and names[0] not in left
+    (own,) = left - set(names)
+    assert own.startswith(f"{FOLDERS}{os.getpid()}-")
+    await two.group.close()
+    assert not (tmp_path / own).exists()
