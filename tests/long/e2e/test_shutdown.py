@@ -52,6 +52,22 @@ async def test_sigterm_drains_first() -> None:
         assert gone(worker)
 
 
+@pytest.mark.parametrize("loses", [False, True])
+async def test_sigterm_drains_two_devices_first(loses: bool) -> None:
+    """Also where one of them is lost meanwhile."""
+    with serving("--bundle", "demo", "--devices", "demo") as server:
+        worker = server.worker_pid()
+        started = [asyncio.Event() for _ in range(6)]
+        running = [asyncio.create_task(long_stream(server.url, event)) for event in started]
+        await asyncio.gather(*(event.wait() for event in started))
+        server.process.send_signal(signal.SIGTERM)
+        if loses:
+            os.kill(worker, signal.SIGKILL)
+        assert {finish for _, finish in await asyncio.gather(*running)} <= {"stop", "length"}
+        assert await asyncio.to_thread(server.process.wait, 20) == 0
+        assert gone(worker)
+
+
 async def test_ctrl_c_ends_everything() -> None:
     with serving("--bundle", "demo") as server:
         worker = server.worker_pid()

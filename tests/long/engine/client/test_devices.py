@@ -136,6 +136,28 @@ async def test_a_lost_device_loses_no_stream(lost: int, bundles: Bundles) -> Non
         assert engine.restarts <= 1
 
 
+@pytest.mark.usefixtures("restless")
+@pytest.mark.parametrize("lost", [None, 0, 1])
+async def test_streams_end_well_while_the_server_closes(lost: int | None, bundles: Bundles) -> None:
+    """With hand-overs under way, and where a device is lost meanwhile."""
+    async with opened(bundles, "segments") as engine:
+        alone = await texts(engine, 16)
+    async with opened(bundles, "free", "segments") as engine:
+        reading = [asyncio.create_task(text_of(engine.submit(asked(number)))) for number in range(16)]
+        group = group_of(engine)
+        while group.moves < 4 and not all(task.done() for task in reading):
+            await asyncio.sleep(0)
+        pid = None if lost is None else group._devices[lost].supervisor.pid
+        closing = asyncio.create_task(engine.close(drain_s=GUARD_S))
+        await asyncio.sleep(0)
+        assert engine.state is EngineState.DRAINING
+        if pid is not None:
+            os.kill(pid, KILL)
+        assert await asyncio.gather(*reading) == alone
+        await closing
+        assert not group._placed and not group._folder.exists()
+
+
 async def test_streams_leave_a_device_that_may_have_none_any_more(
     bundles: Bundles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
