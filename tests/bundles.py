@@ -28,6 +28,7 @@ SEGMENTS: dict[str, dict[str, object]] = {
     "segments lora": {"layout": Layout.SEGMENTS, "lora": True},
     "segments lora int4": {"quant": Quant.INT4, "layout": Layout.SEGMENTS, "lora": True},
     "segments int8 caches": {"layout": Layout.SEGMENTS, "kv": KvType.INT8},
+    "segments float16 caches": {"layout": Layout.SEGMENTS, "kv": KvType.FLOAT16},
 }
 
 FUSED: dict[str, dict[str, object]] = {

@@ -62,7 +62,7 @@ class KvType(StrEnum):
     """What keys and values are stored as."""
 
     FLOAT32 = "float32"
-    FLOAT16 = "float16"  # named to be refused: the CPU's attention is 20 times slower with it
+    FLOAT16 = "float16"  # segments whose query heads share key heads: half the memory
     INT8 = "int8"  # segments: a scale for each channel
 
 
@@ -90,7 +90,7 @@ class CompileArguments:
     """One compilation.
 
     layout: None = as target, shapes and activations allow. split: of pool graphs, None = the LM head apart.
-    kv: of the caches of segments, None = int8 where that loses next to nothing, else float32.
+    kv: of the caches of segments, None = int8 where that loses next to nothing, else floats of the size that is faster.
     head: how the LM head is stored, None = as the method of the layers has it. embedding_bits: bits of one number of
     the embedding table, 0 = 32 for fp32, else 16.
     rows x context, or rows with same_past (contexts become past + rows), make fixed variants; none of them makes

@@ -4,8 +4,10 @@ from dataclasses import replace
 
 from engine.bundle.fused import fused_shapes, shape_for
 from engine.bundle.manifest import GraphKind
+from engine.bundle.segments import LEAST_PRODUCTS, grouped_names
 from engine.bundle.specs import SPARE_COLUMNS, FusedSpec, ModelTask
 from engine.bundle.variant import StepShape
+from engine.bundle.weight_files import FLOAT_BYTES
 from engine.compile.arguments import (
     BLOCKS,
     DEFAULT_PART_MB,
@@ -91,6 +93,10 @@ def compiled_context(arguments: CompileArguments) -> int:
 
 DEFAULT_LAYOUT = Layout.SEGMENTS  # of free shapes with float activations on the CPU
 HEAD_STEP = 8  # the attention operator takes heads of its multiples only
+# From which on caches are halves, measured on two cores for 4 and 7 queries of a key head, at 192 and 1,088 columns:
+# numbers of a token's keys in a layer (0.5 to 0.7 of the time; with 128 numbers, 16 decodes take 1.2 times as long).
+LEAST_WIDTH = 512
+LEAST_HALVED = 1 << 27  # bytes of float32 caches of a full sequence: below, halves save nothing that anyone misses
 
 
 def layout_of(arguments: CompileArguments) -> Layout:
@@ -126,8 +132,6 @@ def check_layout(arguments: CompileArguments) -> None:
         raise CompileError(f"--layout segments is for --target cpu, not for {arguments.target}")
     if method_of(arguments).activations is not Activations.FLOAT32:
         raise CompileError(f"--layout segments needs float activations, --quant {arguments.quant} has integers")
-    if arguments.kv is KvType.FLOAT16:
-        raise CompileError("--kv float16 is refused: the CPU's attention is 20 times slower over such caches")
     if arguments.rows:
         raise CompileError("--layout segments has free shapes: it takes no --rows, --context or --same-past")
     if arguments.whole_context:
@@ -147,12 +151,37 @@ def resolve_layout(arguments: CompileArguments, head_dim: int) -> CompileArgumen
 
 
 def resolve_caches(arguments: CompileArguments, network: Network) -> CompileArguments:
-    """The arguments with float caches where layers have unlike ones. CompileError where int8 was asked for."""
-    if not network.spec.has_unlike_caches or layout_of(arguments) is not Layout.SEGMENTS:
+    """The arguments with float32 caches where layers have unlike ones. CompileError for what the model cannot have."""
+    if layout_of(arguments) is not Layout.SEGMENTS:
+        return arguments
+    if arguments.kv is KvType.FLOAT16 and not has_half_caches(network):
+        reason = "their graph is for layers whose query heads share key heads, without windows, sinks and caps"
+        raise CompileError(f"--kv float16 is refused for {network.spec.family}: {reason}; take --kv float32")
+    if not network.spec.has_unlike_caches:
         return arguments
     if arguments.kv is KvType.INT8:
         raise CompileError(f"--kv int8 is refused for {network.own_forms} ({network.spec.family}): take --kv float32")
     return replace(arguments, kv=KvType.FLOAT32)
+
+
+def has_half_caches(network: Network) -> bool:
+    """Whether few rows of every layer have a graph over float16 caches: only that one is fast."""
+    spec = network.spec
+    grouped = grouped_names(spec, KvType.FLOAT16.value).values()
+    return not (network.details.attention_softcap or spec.has_unlike_caches) and set(grouped) == set(spec.layer_forms)
+
+
+def float_kv(arguments: CompileArguments, network: Network, is_short: bool) -> KvType:
+    """What caches are where they are not int8: float16 where memory is short, or where a full sequence's would be large
+    and one row is computed faster over halves than by the operator over float32."""
+    spec = network.spec
+    if arguments.kv in (KvType.FLOAT32, KvType.FLOAT16):
+        return arguments.kv
+    if is_exact(arguments) or arguments.task is ModelTask.EMBED or not has_half_caches(network):
+        return KvType.FLOAT32
+    is_large = network.compiled_context * spec.cache_numbers * FLOAT_BYTES >= LEAST_HALVED
+    is_faster = spec.heads >= LEAST_PRODUCTS * spec.kv_heads and spec.kv_heads * spec.head_dim >= LEAST_WIDTH
+    return KvType.FLOAT16 if is_short or (is_large and is_faster) else KvType.FLOAT32
 
 
 def _may_be_segmented(arguments: CompileArguments) -> bool:

@@ -15,8 +15,11 @@ from engine.bundle.manifest import Manifest
 from engine.bundle.segments import (
     ATTENTION,
     ATTENTION_CHUNK,
+    FLOAT,
     GROUPED_ATTENTION,
+    HALF,
     IN_PLACE_ROWS,
+    LEAST_PRODUCTS,
     SINKS,
     attention_name,
     grouped_names,
@@ -30,9 +33,9 @@ from engine.runtime.sessions import Binding, Buffers, SharedValues, bind_all
 
 SCALES = "key_scale", "value_scale"
 HIDDEN = np.float32(-1e30)  # added to a score; infinity would make NaN of a row that sees nothing
-# When the graph for few rows is faster, measured on two cores for 14 heads on 2, 9 on 3, 32 on 8 and 16 on 8: queries
-# of a key head, rows, and columns that there is memory for by those that are seen.
-LEAST_PRODUCTS, GROUPED_ROWS, MOST_COMPUTED = 3, 8, 1.5
+# When the graph for few rows is faster, besides by the queries of a key head: rows, and columns that there is memory
+# for by those that are seen.
+GROUPED_ROWS, MOST_COMPUTED = 8, 1.5
 _GROUPED = 0  # marks its places: what stands under a mask says there how far from the end it is, at least 1
 
 
@@ -129,14 +132,16 @@ class CausalAttention:
         self._sessions = sessions
         self._rows = rows
         self._scales = None if scales is None else scales[:, :, None, :, None, :]  # of a layer and side: [1, K, 1, D]
-        self._in_place_rows = 0 if is_uniform else IN_PLACE_ROWS
+        # Most rows that the operator computes and writes by itself.
+        own_rows = {FLOAT: rows.most + 1, HALF: 0}
+        self._in_place_rows = own_rows.get(manifest.kv_dtype, 0 if is_uniform else IN_PLACE_ROWS)
         forms = [
             model.heads_of(form) for name, form in grouped_names(model, manifest.kv_dtype).items() if name in sessions
         ]
         self._group = 0 if is_uniform else min((form.heads // form.kv_heads for form in forms), default=0)
-        # A chunk's codes are copied before the next chunk is run.
-        width = 0 if scales is None else scales.shape[2] * scales.shape[3]
-        self._codes = np.zeros((2, 1, rows.most + 1, width), np.int8)
+        # What a chunk gives is copied before the next chunk is run.
+        width = 0 if manifest.kv_dtype == FLOAT else model.kv_heads * model.head_dim
+        self._codes = np.zeros((2, 1, rows.most + 1, width), manifest.kv_dtype)
         self.least_rows = 2 if is_uniform else 1
 
     def prepare(self, segment: PackedSegment, cache: Cache, rows: int) -> BoundAttention:
@@ -191,7 +196,7 @@ class CausalAttention:
                 shared[SINKS] = caches.of(self._rows.sinks)
             if self._scales is not None:
                 shared |= dict(zip(SCALES, self._scales[index], strict=True))
-            if self._scales is None or count <= self._in_place_rows:
+            if count <= self._in_place_rows:
                 present: Buffers = {"present_key": shared["past_key"], "present_value": shared["past_value"]}
                 layers.append(self._bind_graph(ATTENTION, index, shared, {"attended": attended} | present))
             else:
@@ -214,10 +219,14 @@ def _by_heads(rows: tuple[Array, Array], targets: tuple[Array, Array]) -> tuple[
 
 
 class NonFiniteRows:
-    """The rows of a step whose keys or values hold infinity or NaN in some layer."""
+    """The rows of a step whose keys or values hold infinity or NaN in some layer.
 
-    def __init__(self, buffers: RowBuffers) -> None:
+    limit: what all numbers are kept within afterwards, 0 = nothing.
+    """
+
+    def __init__(self, buffers: RowBuffers, limit: float) -> None:
         self._buffers = buffers
+        self._limit = limit
         self._found = np.zeros(0, np.bool_)
         self._keys = self._values = np.zeros(0, np.float32)  # of the layer at hand, all rows in one
 
@@ -231,6 +240,9 @@ class NonFiniteRows:
         if not isfinite(_sum(self._keys) + _sum(self._values)):  # rare; a sum may also just be too large
             for side in (self._keys, self._values):
                 self._found |= ~np.isfinite(side.reshape(len(self._found), -1)).all(axis=1)
+        if self._limit:
+            for side in (self._keys, self._values):
+                side.clip(-self._limit, self._limit, out=side)
 
     def among(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         """Those of `rows` [M]."""

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from engine.adapters.adapter import Adapter
 from engine.bundle.manifest import Manifest
-from engine.bundle.segments import BASE_ATTENTION, MASKED_ATTENTION, OUT
+from engine.bundle.segments import BASE_ATTENTION, FLOAT, HALF, MASKED_ATTENTION, OUT
 from engine.bundle.tensors import Array
 from engine.bundle.variant import ShapeTable
 from engine.bundle.weight_files import ROUNDED, read_kv_scales
@@ -141,8 +141,9 @@ class SegmentRuntime(Runtime):
         self._masked = MaskedAttention(manifest, sessions, self._rows, scales, window) if has_masks else None
         self._window = window
         self._recurrent = open_recurrent(folder, manifest, sessions, self._rows)
-        # int8 caches cannot show what is not finite, so the rows are looked at before they are rounded.
-        self._non_finite = NonFiniteRows(self._rows) if scales is not None else None
+        # Rounded caches cannot show what is not finite, so the rows are looked at before they are rounded.
+        limit = float(np.finfo(HALF).max) if manifest.kv_dtype == HALF else 0.0
+        self._non_finite = None if manifest.kv_dtype == FLOAT else NonFiniteRows(self._rows, limit)
         # A base is read by all that stand on it; under a window each of them sees other columns of it.
         shares = BASE_ATTENTION in sessions and not is_uniform and not window.recent
         # How a sum is cut depends on its first column: where all bits are to be the same, windows give nothing back.

@@ -1,6 +1,7 @@
-"""The attention graphs of int8 caches, and two under a mask: over columns that sequences share, and over their own.
+"""The attention graphs of each kind of caches, and two under a mask: over columns that sequences share, and their own.
 
 The operator's int8 kernel is fast for few rows and slow for many: many attend in float over what the codes stand for.
+It has no fast kernel for float16: such caches are widened to float32 first, a layer of one sequence at a time.
 
 Both graphs under a mask are one softmax: the first gives what its columns come to and the logarithm of their weight,
 the second takes that as one more column. The queries carry the scale. Codes of int8 caches are attended to as numbers
@@ -16,7 +17,9 @@ from engine.bundle.model_spec import PLAIN_ATTENTION, HeadForm, LayerAttention
 from engine.bundle.segments import (
     ATTENTION,
     ATTENTION_CHUNK,
+    ATTENTION_KINDS,
     BASE_ATTENTION,
+    HALF,
     MASKED_ATTENTION,
     SINKS,
     attention_forms,
@@ -56,17 +59,18 @@ def sinks_of(network: Network) -> list[str]:
 
 
 def attention_graphs(network: Network, kv_dtype: str) -> dict[str, GraphBuilder]:
-    """The graphs of every form of layers by name, for caches of float32 or int8; those have one form of heads."""
+    """The graphs of every form of layers by name; with caches of int8 or float16 layers have one form of heads."""
     found: dict[str, GraphBuilder] = {}
     for form in dict.fromkeys(network.spec.layer_forms):
-        found[attention_name(ATTENTION, form)] = attention_graph(network, form, kv_dtype)
-        if kv_dtype == ROUNDED:
-            found[attention_name(ATTENTION_CHUNK, form)] = _chunk(network, form.window)
+        if ATTENTION in ATTENTION_KINDS[kv_dtype]:
+            found[attention_name(ATTENTION, form)] = attention_graph(network, form, kv_dtype)
+        if ATTENTION_CHUNK in ATTENTION_KINDS[kv_dtype]:
+            found[attention_name(ATTENTION_CHUNK, form)] = _chunk(network, form.window, kv_dtype)
     grouped = {} if network.details.attention_softcap else grouped_names(network.spec, kv_dtype)
-    return found | {name: grouped_graph(network, form) for name, form in grouped.items()}
+    return found | {name: grouped_graph(network, form, kv_dtype) for name, form in grouped.items()}
 
 
-def grouped_graph(network: Network, form: LayerAttention = PLAIN_ATTENTION) -> GraphBuilder:
+def grouped_graph(network: Network, form: LayerAttention = PLAIN_ATTENTION, kv_dtype: str = DTYPE) -> GraphBuilder:
     """Few rows of one sequence over its float cache, the fresh columns in it already; the mask is added to scores.
 
     The query heads of a key head become rows of one product, so that every key is read once: the operator reads it
@@ -74,11 +78,12 @@ def grouped_graph(network: Network, form: LayerAttention = PLAIN_ATTENTION) -> G
     """
     graph, heads = GraphBuilder(DTYPE, None), network.spec.heads_of(form)
     group = heads.heads // heads.kv_heads
-    graph.declare(*grouped_forms(network.spec, DTYPE, form))
+    graph.declare(*grouped_forms(network.spec, kv_dtype, form))
+    keys, values = (_floats(graph, name, kv_dtype) for name in ("past_key", "past_value"))
     query = graph.reshape(QUERY, -1, heads.kv_heads, group, heads.head_dim)
     folded, apart = _folds(graph, heads.kv_heads, group)
-    weights = graph.op("Softmax", [_masked_scores(graph, query, "past_key", folded, apart)], axis=-1)
-    mixed = graph.op("MatMul", [graph.op("Reshape", [weights, folded]), "past_value"])
+    weights = graph.op("Softmax", [_masked_scores(graph, query, keys, folded, apart)], axis=-1)
+    mixed = graph.op("MatMul", [graph.op("Reshape", [weights, folded]), values])
     mixed = graph.op("Transpose", [graph.op("Reshape", [mixed, apart])], perm=TURN)
     shape = graph.integers(1, -1, heads.query_width)
     graph.op("Reshape", [mixed, shape], name=ATTENDED)
@@ -114,32 +119,43 @@ def attention_graph(network: Network, form: LayerAttention = PLAIN_ATTENTION, kv
     return graph
 
 
-def _chunk(network: Network, window: int) -> GraphBuilder:
-    """Fresh rows are rounded first and attend to what their own codes stand for, as later rows will.
+def _chunk(network: Network, window: int, kv_dtype: str) -> GraphBuilder:
+    """Fresh rows are rounded first and attend to what is stored of them, as later rows will.
 
-    So it makes no difference beyond rounding how a prompt is cut into chunks. Scales are multiplied into queries and
-    into what comes out: that is less than multiplying the past with them.
+    So it makes no difference beyond rounding how a prompt is cut into chunks. Scales of int8 codes are multiplied into
+    queries and into what comes out: that is less than multiplying the past with them.
     """
     graph, heads = GraphBuilder(DTYPE, None), network.spec.heads_of(PLAIN_ATTENTION)
-    graph.declare(*chunk_forms(network.spec, ROUNDED))
+    graph.declare(*chunk_forms(network.spec, kv_dtype))
     rows = graph.op("Shape", [QUERY], start=1, end=2)
     total = graph.op("Cast", [graph.reshape(LENGTHS[1], 1)], to=TensorProto.INT64)
     past = graph.op("Sub", [total, rows])
     fresh, pasts = [], []
     for side in (KEY, VALUE):
         seen = graph.op("Slice", [f"past_{side}", graph.integers(0), past, graph.integers(2)])
-        pasts.append(_floats(graph, seen))
-        fresh.append(_floats(graph, _codes(graph, network, side)))
-    query = graph.op("Mul", [QUERY, _of_queries(graph, network, KEY)])
+        pasts.append(_floats(graph, seen, kv_dtype))
+        stored = _codes(graph, network, side) if kv_dtype == ROUNDED else _halves(graph, side)
+        fresh.append(_floats(graph, stored, kv_dtype))
+    is_scaled = kv_dtype == ROUNDED
+    query = graph.op("Mul", [QUERY, _of_queries(graph, network, KEY)]) if is_scaled else QUERY
     inputs, presents = [query, *fresh, *pasts, *LENGTHS, *sinks_of(network)], ["all_keys", "all_values"]
-    _attend(graph, heads, inputs, ["summed", *presents], attention_limits(network, window))
-    graph.op("Mul", ["summed", _of_queries(graph, network, VALUE)], name=ATTENDED)
+    outputs = ["summed" if is_scaled else ATTENDED, *presents]
+    _attend(graph, heads, inputs, outputs, attention_limits(network, window))
+    if is_scaled:
+        graph.op("Mul", ["summed", _of_queries(graph, network, VALUE)], name=ATTENDED)
     return graph
 
 
-def _floats(graph: GraphBuilder, codes: str) -> str:
-    """Codes as numbers of their own size."""
-    return graph.op("DequantizeLinear", [codes, graph.real(1.0)])
+def _floats(graph: GraphBuilder, stored: str, kv_dtype: str) -> str:
+    """What caches hold as float32, int8 codes as numbers of their own size."""
+    if kv_dtype == ROUNDED:
+        return graph.op("DequantizeLinear", [stored, graph.real(1.0)])
+    return graph.op("Cast", [stored], to=TensorProto.FLOAT) if kv_dtype == HALF else stored
+
+
+def _halves(graph: GraphBuilder, side: str) -> str:
+    """float16 [1, N, K * D] of a side's floats, which do not pass its range: the runtime sees to that."""
+    return graph.op("Cast", [side], name=f"{side}_codes", to=TensorProto.FLOAT16)
 
 
 def _of_queries(graph: GraphBuilder, network: Network, side: str) -> str:
@@ -170,7 +186,7 @@ BASE_ATTENDED, BASE_WEIGHT = "base_attended", "base_weight"
 
 def masked_attention_graphs(network: Network, kv_dtype: str) -> dict[str, GraphBuilder]:
     """All of them by name; none for sinks, unlike caches or capped scores, and for layers with windows only where rows
-    of images see each other both ways. kv_dtype: float32 or int8."""
+    of images see each other both ways. kv_dtype: of the caches."""
     spec = network.spec
     if network.details.attention_softcap or spec.has_sinks or spec.has_unlike_caches:
         return {}
@@ -223,10 +239,8 @@ def masked_graph(network: Network, kv_dtype: str) -> GraphBuilder:
 
 def _operands(graph: GraphBuilder, kv_dtype: str) -> tuple[str, str, str]:
     """Queries [N, K, G, D], keys and values as floats of which the products are scores, and what comes out."""
-    if kv_dtype != ROUNDED:
-        return QUERY, KEYS, VALUES
-    keys, values = (graph.op("DequantizeLinear", [codes, graph.real(1.0)]) for codes in (KEYS, VALUES))
-    return graph.op("Mul", [QUERY, KEY_SCALE]), keys, values
+    keys, values = (_floats(graph, stored, kv_dtype) for stored in (KEYS, VALUES))
+    return graph.op("Mul", [QUERY, KEY_SCALE]) if kv_dtype == ROUNDED else QUERY, keys, values
 
 
 def _outward(graph: GraphBuilder, kv_dtype: str, mixed: str, perm: Sequence[int], name: str = "") -> str:

@@ -1,4 +1,4 @@
-"""The stages of a segmented bundle, and the choice of its caches: int8 where that loses next to nothing.
+"""The stages of a segmented bundle, and the choice of its caches: int8 where that loses next to nothing, else floats.
 
 Legend: L = layers with keys and values, 2 = keys and values, K = KV heads, D = head size.
 """
@@ -23,7 +23,8 @@ from engine.compile.graphs.layers import lora_modules
 from engine.compile.graphs.pool import PartPlan
 from engine.compile.graphs.recurrence import recurrent_graph
 from engine.compile.graphs.segments import linear_graph
-from engine.compile.plan import tries_int8
+from engine.compile.plan import float_kv, tries_int8
+from engine.compile.quantisation.methods.table import is_exact
 from engine.compile.quantisation.weight_file import WeightFile
 from engine.compile.targets.measure import baseline_figures, check_exact, float_logits, held_out_texts, parity_figures
 from engine.isolation.machine import usable_memory
@@ -32,12 +33,12 @@ from engine.runtime.segmented import SegmentRuntime
 
 NEXT_TO_NOTHING = 0.05  # of what the weights lose
 LEAST_LOSS = 1e-3  # nats, of weights: no real model's int8 caches lost less than a twentieth of it
-MEMORY_SHARE = 0.5  # of the machine, for weights and the float32 caches of one sequence
+MEMORY_SHARE = 0.5  # of the machine, for weights and the float caches of one sequence
 
 
 @dataclass(frozen=True, slots=True)
 class CacheMemory:
-    """Bytes. caches: float32 ones of one sequence of full length. weights: as stored. machine: 0 = not known."""
+    """Bytes. caches: float ones of one sequence of full length. weights: as stored. machine: 0 = not known."""
 
     caches: int
     weights: int
@@ -45,20 +46,20 @@ class CacheMemory:
 
     @property
     def is_short(self) -> bool:
-        """Whether float32 caches of even one sequence are too much."""
+        """Whether float caches of even one sequence are too much."""
         return bool(self.machine) and self.caches + self.weights > MEMORY_SHARE * self.machine
 
 
-def settled_kv(weights_loss: float, memory: CacheMemory) -> str:
-    """Why caches stay float32 whatever int8 ones would lose; '' where that has to be measured."""
+def settled_kv(weights_loss: float, memory: CacheMemory, floats: KvType) -> str:
+    """Why caches are `floats` whatever int8 ones would lose; '' where that has to be measured."""
     if weights_loss >= LEAST_LOSS or memory.is_short:
         return ""
-    return f"keys and values stay float32: int8 ones would lose more than the weights, whose KL is {weights_loss:.1e}"
+    return f"keys and values are {floats}: int8 ones would lose more than the weights, whose KL is {weights_loss:.1e}"
 
 
-def choose_kv(weights_loss: float, caches_loss: Interval, memory: CacheMemory) -> tuple[KvType, str]:
-    """The type, and the reason with its figures. Losses are mean KL [nats]: of the graphs over float32 caches against
-    the float model, and of the same graphs over int8 caches against float32 ones."""
+def choose_kv(weights_loss: float, caches_loss: Interval, memory: CacheMemory, floats: KvType) -> tuple[KvType, str]:
+    """The type, and the reason with its figures. Losses are mean KL [nats]: of the graphs over float caches against the
+    float model, and of the same graphs over int8 caches against float ones. floats: the type of those."""
     share = caches_loss.value / weights_loss if weights_loss else float("inf")
     interval = f"{caches_loss.low:.1e} to {caches_loss.high:.1e}"
     told = f"int8 ones lose KL {caches_loss.value:.1e} ({interval}), {100 * share:.0f} % of what the weights lose"
@@ -66,9 +67,9 @@ def choose_kv(weights_loss: float, caches_loss: Interval, memory: CacheMemory) -
         return KvType.INT8, f"keys and values are int8: {told}"
     if memory.is_short:
         sizes = f"{memory.caches / 1e9:.1f} GB beside weights of {memory.weights / 1e9:.1f} GB"
-        there = f"float32 ones of one long sequence take {sizes}, the machine has {memory.machine / 1e9:.1f} GB"
-        return KvType.INT8, f"keys and values are int8 although {told}: {there} (--kv float32 keeps them exact)"
-    return KvType.FLOAT32, f"keys and values stay float32: {told} (--kv int8 takes a quarter of the memory)"
+        there = f"{floats} ones of one long sequence take {sizes}, the machine has {memory.machine / 1e9:.1f} GB"
+        return KvType.INT8, f"keys and values are int8 although {told}: {there} (--kv {floats} keeps them exact)"
+    return floats, f"keys and values are {floats}: {told} (--kv int8 takes less memory)"
 
 
 Float32 = NDArray[np.float32]
@@ -116,7 +117,7 @@ class KvReach:
     def add(self, layer: int, keys: Array, values: Array) -> None:
         """Keys and values [1, K, columns, D] of a text."""
         turned = self._turned[layer]
-        sizes = np.abs(np.stack([keys[0], values[0]]))  # [2, K, columns, D]
+        sizes = np.abs(np.stack([keys[0], values[0]]).astype(np.float32))  # [2, K, columns, D]
         places = np.arange(turned).reshape((-1, 2) if self._has_neighbours else (2, -1))
         first, second = places.T if self._has_neighbours else places
         radius = np.hypot(sizes[0][..., first], sizes[0][..., second])
@@ -131,10 +132,17 @@ class KvReach:
 
 
 def segment_losses_stage(work: Compilation) -> None:
-    """Run the bundle over float32 caches against the float reference, then, unless told otherwise, over int8 ones. The
+    """Run the bundle over float caches against the float reference, then, unless told otherwise, over int8 ones. The
     attention graphs and the figures of the caches that are chosen are what is kept."""
     asked, tries = work.arguments.kv, tries_int8(work.arguments)
-    draft = _with_caches(work, KvType.FLOAT32)
+    context, spec = work.network.compiled_context, work.network.spec
+    weights = sum(entry.bytes for entry in work.files.values())
+    memory = CacheMemory(context * spec.cache_numbers * FLOAT_BYTES, weights, usable_memory())
+    float_type = KvType.FLOAT32
+    if not is_exact(work.arguments):
+        float_type = float_kv(work.arguments, work.network, memory.is_short)
+    draft = _with_caches(work, float_type)
+    memory = replace(memory, caches=context * draft.kv_bytes_per_token)
     texts = held_out_texts(work, work.arguments.parity_tokens)
     count = sum(map(len, texts))
     work.progress.stage("parity", 2 * count, "tokens")
@@ -144,28 +152,33 @@ def segment_losses_stage(work: Compilation) -> None:
     over_floats = compare_logits(expected, floats)
     check_exact(work.arguments, over_floats)
     work.parity = parity_figures(work, over_floats)
-    weights = sum(entry.bytes for entry in draft.files.values())
-    caches = draft.max_context * work.network.spec.cache_numbers * FLOAT_BYTES
-    memory = CacheMemory(caches, weights, usable_memory())
-    if tries and asked is None and (settled := settled_kv(over_floats.kl.value, memory)):
+    if tries and asked is None and (settled := settled_kv(over_floats.kl.value, memory, float_type)):
         work.progress.note(settled)
     elif tries:
         write_floats(work.folder / KV_SCALES, measured_scales(work, draft))
         work.files[KV_SCALES] = describe_file(work.folder / KV_SCALES)
         rounded = bundle_logits(work.folder, _with_caches(work, KvType.INT8), texts)
         lost = compare_logits(floats, rounded)
-        kv, reason = choose_kv(over_floats.kl.value, lost.kl, memory)
+        kv, reason = choose_kv(over_floats.kl.value, lost.kl, memory, float_type)
         if asked is None:
             work.progress.note(reason)
         if (asked or kv) is KvType.INT8:
-            figures = parity_figures(work, lost)
-            kept = {f"kv_{name}": figures[name] for name in figures.keys() - {"tokens", "relative_error"}}
-            work.parity = parity_figures(work, compare_logits(expected, rounded)) | kept
+            work.parity = _rounded_figures(work, expected, floats, rounded)
         else:
             del work.files[KV_SCALES]
             (work.folder / KV_SCALES).unlink()
-            _with_caches(work, KvType.FLOAT32)
+            _with_caches(work, float_type)
+    elif asked is KvType.FLOAT16 and float_type is KvType.FLOAT32:
+        rounded = bundle_logits(work.folder, _with_caches(work, asked), texts)
+        work.parity = _rounded_figures(work, expected, floats, rounded)
     work.parity |= baseline_figures(work, texts, expected)
+
+
+def _rounded_figures(work: Compilation, expected: Float32, floats: Float32, rounded: Float32) -> dict[str, float]:
+    """Of logits over rounded caches against the float model, and against those over float ones."""
+    figures = parity_figures(work, compare_logits(floats, rounded))
+    kept = {f"kv_{name}": figures[name] for name in figures.keys() - {"tokens", "relative_error"}}
+    return parity_figures(work, compare_logits(expected, rounded)) | kept
 
 
 def _with_caches(work: Compilation, kv: KvType) -> Manifest:

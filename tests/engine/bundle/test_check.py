@@ -180,5 +180,5 @@ def test_recurrent_layers_and_diffusion_exclude_each_other(bundles: Bundles, lay
 
 def test_segments_cache_floats(bundles: Bundles) -> None:
     manifest = msgspec.structs.replace(load_manifest(bundles("segments")), kv_dtype="uint8")
-    with pytest.raises(BundleError, match="caches of float32 or int8, not of uint8"):
+    with pytest.raises(BundleError, match="caches of float32, float16, int8, not of uint8"):
         check_contract(manifest)

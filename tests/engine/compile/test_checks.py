@@ -33,7 +33,6 @@ from engine.errors import CompileError
         ({"layout": Layout.SEGMENTS, "rows": (1,), "context": (64,)}, "takes no --rows, --context or --same-past"),
         ({"layout": Layout.SEGMENTS, "rows": (1,), "context": (64,), "quant": Quant.W8A16}, "w8a16 has integers"),
         ({"layout": Layout.SEGMENTS, "split": Split.LMHEAD}, "--split is for --layout pool"),
-        ({"kv": KvType.FLOAT16}, "--kv float16 is refused: the CPU's attention is 20 times slower"),
         ({"layout": Layout.POOL, "kv": KvType.INT8}, "--kv int8 is for --layout segments"),
         ({"rows": (1,), "context": (64,), "kv": KvType.FLOAT32}, "--kv float32 is for --layout segments"),
         ({"rows": tuple(range(1, 65)), "same_past": (1, 2, 3, 4, 5)}, "320 variants"),

@@ -4,10 +4,12 @@ from pathlib import Path
 
 import pytest
 
+from engine.bundle.specs import ModelTask
 from engine.compile import plan as layout
 from engine.compile.arguments import CompileArguments, KvType, Layout, Quant, Target
-from engine.compile.plan import kv_type, layout_of, resolve_layout
+from engine.compile.plan import float_kv, kv_type, layout_of, resolve_caches, resolve_layout
 from engine.errors import CompileError
+from engine.models.family import read_network
 
 
 @pytest.fixture(autouse=True)
@@ -59,3 +61,46 @@ def test_heads_that_the_attention_operator_cannot_have() -> None:
     for options in ({"layout": Layout.SEGMENTS}, {"kv": KvType.INT8}):
         with pytest.raises(CompileError, match="needs a head size that 8 divides, it is 20"):
             resolve_layout(arguments(**options), 20)
+
+
+WIDE = {"num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 64, "max_position_embeddings": 131072}
+NARROW = WIDE | {"num_attention_heads": 14, "num_key_value_heads": 2, "max_position_embeddings": 32768}
+PAIRS = WIDE | {"num_attention_heads": 16, "head_dim": 128}
+SMALL = WIDE | {"max_position_embeddings": 128}
+LLAMA = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "hidden_size": 2048,
+    "intermediate_size": 64,
+    "num_hidden_layers": 16,
+    "vocab_size": 256,
+    "rms_norm_eps": 1e-5,
+}
+
+
+@pytest.mark.parametrize(
+    ("sizes", "options", "is_short", "expected"),
+    [
+        (WIDE, {}, False, KvType.FLOAT16),
+        (WIDE, {"kv": KvType.FLOAT32}, True, KvType.FLOAT32),
+        (WIDE, {"kv": KvType.INT8}, False, KvType.FLOAT16),  # what int8 ones are measured against
+        (WIDE, {"quant": Quant.FP32}, True, KvType.FLOAT32),
+        (WIDE, {"task": ModelTask.EMBED}, True, KvType.FLOAT32),
+        (SMALL, {}, False, KvType.FLOAT32),
+        (NARROW, {}, False, KvType.FLOAT32),
+        (NARROW, {}, True, KvType.FLOAT16),
+        (NARROW, {"kv": KvType.FLOAT16}, False, KvType.FLOAT16),
+        (PAIRS, {}, False, KvType.FLOAT32),
+        (WIDE | {"num_key_value_heads": 32}, {}, True, KvType.FLOAT32),  # no query heads share a key head
+    ],
+)
+def test_caches_are_halves_where_that_is_faster_or_memory_short(
+    sizes: dict[str, int], options: dict[str, object], is_short: bool, expected: KvType
+) -> None:
+    assert float_kv(arguments(**options), read_network(LLAMA | sizes), is_short) is expected
+
+
+def test_halves_without_their_graph_are_refused() -> None:
+    network = read_network(LLAMA | WIDE | {"num_key_value_heads": 32})
+    with pytest.raises(CompileError, match="--kv float16 is refused for llama: their graph is for layers whose query"):
+        resolve_caches(arguments(kv=KvType.FLOAT16), network)

@@ -1,5 +1,6 @@
 """Tiny real graphs on the CPU provider: rows of several sequences in a step, each over a cache of its own."""
 
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -15,7 +16,7 @@ from engine.runtime.interface import pack
 from engine.runtime.linear import RowBuffers
 from engine.runtime.pooled import OnnxRuntime
 from engine.runtime.segmented import SegmentRuntime
-from engine.runtime.sessions import cpu_provider
+from engine.runtime.sessions import Binding, cpu_provider
 from engine.runtime.step_times import measure
 from tests.bundles import Bundles
 from tests.engine.runtime.held import owners
@@ -23,7 +24,7 @@ from tests.engine.runtime.quiet_clock import quiet_clock
 from tests.engine.runtime.test_onnx_runtime import OTHER, VOCAB_PROMPT, segment
 from tests.engine.worker.segmented_runtime import smallest_manifest
 
-INT8_CACHES = "segments int8 caches"
+INT8_CACHES, HALF_CACHES = "segments int8 caches", "segments float16 caches"
 PROMPT = tuple((i * 31 + 7) % 256 for i in range(40))
 
 
@@ -102,7 +103,9 @@ def test_prompts_and_decodes_of_any_length_share_a_step(bundles: Bundles) -> Non
     np.testing.assert_allclose(mixed[2], solo[2][0], rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("layout", ["segments", "segments int4", "segments int4 float caches", INT8_CACHES])
+@pytest.mark.parametrize(
+    "layout", ["segments", "segments int4", "segments int4 float caches", INT8_CACHES, HALF_CACHES]
+)
 def test_one_shape_gives_the_same_bits_however_rows_are_shared_out(bundles: Bundles, layout: str) -> None:
     """Chunks of a prompt, neighbours, the place of a row: nothing changes a bit, also where a chunk is one row."""
     runtime = open_segments(bundles(layout), pinned=32)
@@ -174,14 +177,17 @@ def test_close_and_open_again(bundles: Bundles) -> None:
     assert (run(open_segments(bundles("segments")), segment("a", VOCAB_PROMPT, 0, (0,))) == expected).all()
 
 
+@pytest.mark.parametrize(("layout", "most"), [(INT8_CACHES, 5e-3), (HALF_CACHES, 1e-5)])
 @pytest.mark.parametrize("first", [1, 8, 9, 16, 39])
-def test_chunks_over_int8_caches_are_the_whole_within_rounding(bundles: Bundles, first: int) -> None:
+def test_chunks_over_rounded_caches_are_the_whole_within_rounding(
+    bundles: Bundles, layout: str, most: float, first: int
+) -> None:
     """Fresh rows are attended to as what their codes stand for, so a later chunk sees the same."""
-    runtime = open_segments(bundles(INT8_CACHES))
+    runtime = open_segments(bundles(layout))
     whole = run(runtime, segment("a", PROMPT, 0, (4, 2, 9)))
     run(runtime, segment("b", PROMPT[:first], 0, (1, 3, 5)))
     halved = run(runtime, segment("b", PROMPT[first:], first, (1, 3, 5)))
-    np.testing.assert_allclose(halved, whole, atol=5e-3 * np.abs(whole).max())
+    np.testing.assert_allclose(halved, whole, atol=most * np.abs(whole).max())
 
 
 @pytest.mark.parametrize("count", [1, 2, 8, 9])
@@ -199,18 +205,22 @@ def test_few_rows_at_a_time_over_int8_caches_are_the_whole_prompt(bundles: Bundl
         assert steps.max() <= 1 and np.count_nonzero(steps) < 0.01 * steps.size
 
 
-def test_int8_caches_are_near_float_ones_in_a_quarter_of_the_memory(bundles: Bundles) -> None:
-    rounded, floats = (open_segments(bundles(layout)) for layout in (INT8_CACHES, "segments"))
+@pytest.mark.parametrize(("layout", "share", "most"), [(INT8_CACHES, 4, 0.1), (HALF_CACHES, 2, 1e-3)])
+def test_rounded_caches_are_near_float_ones_in_less_memory(
+    bundles: Bundles, layout: str, share: int, most: float
+) -> None:
+    rounded, floats = (open_segments(bundles(each)) for each in (layout, "segments"))
     text = tuple(b"What does the keeper of a lighthouse write down?"[:40])
     near, exact = (run(runtime, segment("a", text, 0, (4, 2, 9))) for runtime in (rounded, floats))
-    assert 0 < np.abs(near - exact).max() < 0.1 * np.abs(exact).max()
+    assert 0 < np.abs(near - exact).max() < most * np.abs(exact).max()
     ((small,), (large,)) = (owners(runtime._caches) for runtime in (rounded, floats))
-    assert 4 * small.keys.nbytes == large.keys.nbytes and 4 * small.values.nbytes == large.values.nbytes
+    assert share * small.keys.nbytes == large.keys.nbytes and share * small.values.nbytes == large.values.nbytes
 
 
-def test_prompts_and_decodes_share_a_step_over_int8_caches(bundles: Bundles) -> None:
+@pytest.mark.parametrize("layout", [INT8_CACHES, HALF_CACHES])
+def test_prompts_and_decodes_share_a_step_over_rounded_caches(bundles: Bundles, layout: str) -> None:
     """Both graphs in one step; the scratch of codes is every chunk's in turn."""
-    runtime = open_segments(bundles(INT8_CACHES))
+    runtime = open_segments(bundles(layout))
     solo = [run(runtime, segment("a", VOCAB_PROMPT, 0, (0,))), run(runtime, segment("d", PROMPT, 0, (20, 21, 22)))]
     solo.append(run(runtime, segment("a", (33,), len(VOCAB_PROMPT), (0,)), keep=False))
     mixed = run(
@@ -262,12 +272,51 @@ def test_rows_that_int8_caches_cannot_show_as_not_finite(
 
 def test_sums_that_are_too_large_are_no_rows_that_are_not_finite() -> None:
     buffers = RowBuffers(smallest_manifest(), 4)
-    rows = NonFiniteRows(buffers)
+    rows = NonFiniteRows(buffers, 0.0)
     rows.start(3)
     buffers.rows("key", 3)[...] = 3e38
     with np.errstate(over="ignore"):
         rows.look()
     assert rows.among(np.arange(3)).tolist() == []
+
+
+def test_keys_beyond_float16_are_its_largest_and_no_infinity(bundles: Bundles, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a prompt, which a graph stores, and in a decode, which is copied."""
+    runtime = open_segments(bundles(HALF_CACHES))
+    layers, sizes = runtime._chain.layers, {"key": 1e6, "value": -1e6}
+
+    def spoiled(rows: int) -> list[SimpleNamespace]:
+        def run_part(part: Binding) -> None:
+            part.run()
+            for name, size in sizes.items():
+                runtime._rows.rows(name, rows)[0, -1, 3] = size
+
+        return [SimpleNamespace(run=partial(run_part, part)) for part in layers(rows)]
+
+    monkeypatch.setattr(runtime._chain, "layers", spoiled)
+    run(runtime, segment("a", PROMPT, 0, (4, 2, 9)))
+    run(runtime, segment("a", (1, 2), 40, (4, 2, 9)))
+    assert runtime.non_finite_rows(np.arange(2)).tolist() == []
+    (cache,) = owners(runtime._caches)
+    for column in (39, 41):
+        assert cache.keys[0, 0, 0, column, 3] == 65504 and cache.values[1, 0, 0, column, 3] == -65504
+
+
+@pytest.mark.parametrize("kind", ["nan", "inf"])
+def test_rows_over_float16_caches_that_are_not_finite_are_named(
+    bundles: Bundles, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    runtime = open_segments(bundles(HALF_CACHES))
+    run(runtime, segment("a", PROMPT, 0, (4, 2, 9)))
+    *parts, last = runtime._chain.layers(2)
+
+    def spoil() -> None:
+        last.run()
+        runtime._rows.rows("value", 2)[0, 1, 5] = float(kind)
+
+    monkeypatch.setattr(runtime._chain, "layers", lambda rows: [*parts, SimpleNamespace(run=spoil)])
+    run(runtime, segment("a", (1, 2), 40, (4, 2, 9)), keep=False)
+    assert runtime.non_finite_rows(np.arange(2)).tolist() == [1]
 
 
 def test_steps_over_int8_caches_are_timed(bundles: Bundles) -> None:

@@ -130,7 +130,6 @@ def test_decays_are_never_rounded(int4_hybrid: Hybrid) -> None:
         ({"quant": Quant.W4, "target": Target.X_ELITE, "rows": (8,), "context": (64,)}, "run on the CPU only"),
         ({"quant": Quant.W8A16, "rows": (8,), "context": (64,)}, "need --layout segments"),
         ({"lora": True}, r"--lora is refused: adapters of recurrent layers \(qwen3_5\)"),
-        ({"kv": KvType.FLOAT16}, "--kv float16 is refused"),
     ],
 )
 def test_what_a_state_cannot_do_is_refused_by_name(
@@ -138,6 +137,12 @@ def test_what_a_state_cannot_do_is_refused_by_name(
 ) -> None:
     with pytest.raises(CompileError, match=message):
         build(hybrid.source, **({"layout": None} | options))
+
+
+@pytest.mark.parametrize("kv", [KvType.FLOAT16, KvType.INT8])
+def test_rounded_caches_beside_states_lose_little(hybrid: Hybrid, build: Build, kv: KvType) -> None:
+    _, manifest = build(hybrid.source, layout=Layout.SEGMENTS, quant=Quant.FP32, kv=kv)
+    assert manifest.kv_dtype == kv and manifest.parity["kv_kl"] < (1e-6 if kv is KvType.FLOAT16 else 1e-3)
 
 
 def test_a_head_size_that_segments_cannot_have(tmp_path: Path, build: Build) -> None:

@@ -24,14 +24,14 @@ ROOM, SHORT, UNKNOWN = CacheMemory(10, 10, 1000), CacheMemory(400, 200, 1000), C
             KvType.INT8,
             "keys and values are int8: int8 ones lose KL 5.0e-03 (2.5e-03 to 1.0e-02), 5 %",
         ),
-        ((1e-1, 5.1e-3), ROOM, KvType.FLOAT32, "--kv int8 takes a quarter of the memory"),
+        ((1e-1, 5.1e-3), ROOM, KvType.FLOAT32, "--kv int8 takes less memory"),
         ((1e-3, 4e-3), SHORT, KvType.INT8, "although int8 ones lose KL 4.0e-03"),
-        ((1e-3, 4e-3), UNKNOWN, KvType.FLOAT32, "stay float32"),
-        ((0.0, 1e-9), ROOM, KvType.FLOAT32, "stay float32"),
+        ((1e-3, 4e-3), UNKNOWN, KvType.FLOAT32, "keys and values are float32"),
+        ((0.0, 1e-9), ROOM, KvType.FLOAT32, "keys and values are float32"),
     ],
 )
 def test_choice(loss: tuple[float, float], memory: CacheMemory, kv: KvType, told: str) -> None:
-    found, reason = choose_kv(loss[0], Interval(loss[1], loss[1] / 2, loss[1] * 2), memory)
+    found, reason = choose_kv(loss[0], Interval(loss[1], loss[1] / 2, loss[1] * 2), memory, KvType.FLOAT32)
     assert found is kv and told in reason
 
 
@@ -46,4 +46,4 @@ def test_choice(loss: tuple[float, float], memory: CacheMemory, kv: KvType, told
     ],
 )
 def test_what_weights_lose_may_leave_nothing_to_measure(weights: float, memory: CacheMemory, is_settled: bool) -> None:
-    assert bool(settled_kv(weights, memory)) == is_settled
+    assert bool(settled_kv(weights, memory, KvType.FLOAT32)) == is_settled
