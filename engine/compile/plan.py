@@ -93,8 +93,8 @@ def compiled_context(arguments: CompileArguments) -> int:
 
 DEFAULT_LAYOUT = Layout.SEGMENTS  # of free shapes with float activations on the CPU
 HEAD_STEP = 8  # the attention operator takes heads of its multiples only
-# From which on caches are halves, measured on two cores for 4 and 7 queries of a key head, at 192 and 1,088 columns:
-# numbers of a token's keys in a layer (0.5 to 0.7 of the time; with 128 numbers, 16 decodes take 1.2 times as long).
+# From which on caches are halves, numbers of a token's keys in a layer: measured on two cores, at 192 and 1,088 columns
+# attention takes 0.5 to 1.0 of the time (with 128 numbers, 16 decodes take 1.2 times as long).
 LEAST_WIDTH = 512
 LEAST_HALVED = 1 << 27  # bytes of float32 caches of a full sequence: below, halves save nothing that anyone misses
 
