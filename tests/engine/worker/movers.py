@@ -2,8 +2,12 @@
 
 from pathlib import Path
 
+import numpy as np
+
+from engine.compile.check.parity import Float32
 from engine.config import EngineConfig
 from engine.request import Request, SamplingParams
+from engine.runtime.interface import Logits, PackedBatch
 from engine.worker.assembly import Assembled, assemble
 
 PROMPT = tuple(3 + 7 * index % 250 for index in range(75))
@@ -53,3 +57,51 @@ def alone(folder: Path) -> list[int]:
     worker.loop.close()
     worker.runtime.close()
     return found
+
+
+class Forced:
+    """A worker that is told every token, and what it expects behind each."""
+
+    def __init__(self, folder: Path) -> None:
+        self.worker = assemble(EngineConfig(str(folder), lookup_rows=0))
+        self._run = self.worker.runtime.run
+        self.worker.runtime.run = self._noting  # type: ignore[method-assign]
+        self._last = np.empty(0, np.float32)
+
+    def _noting(self, batch: PackedBatch) -> Logits:
+        logits = self._run(batch)
+        if len(logits):
+            self._last = logits.decoded()[-1].copy()
+        return logits
+
+    def give(self, prompt: tuple[int, ...], salt: bytes, path: Path) -> int:
+        """Compute a prompt's cache and give it away; how many blocks."""
+        self.worker.loop.add(Request("given", prompt, SamplingParams(8), cache_salt=salt), (), 0, 0.0)
+        tokens(self.worker, 1)
+        assert self.worker.mover
+        blocks = self.worker.mover.give("given", path)
+        self.worker.loop.abort("given")
+        return blocks
+
+    def take(self, path: Path) -> int:
+        assert self.worker.mover
+        return self.worker.mover.take(path)
+
+    def chosen(self, prompt: tuple[int, ...], count: int) -> tuple[int, ...]:
+        """The likeliest answer."""
+        self.worker.loop.add(Request("asked", prompt, SamplingParams(count, temperature=0.0)), (), 0, 0.0)
+        return tuple(tokens(self.worker, count))
+
+    def logits(self, prompt: tuple[int, ...], answer: tuple[int, ...], salt: bytes = b"") -> Float32:
+        """Behind the first tokens of an answer, as many as are told: [T - 1, V]."""
+        params, found = SamplingParams(len(answer) + 1), []
+        for count in range(1, len(answer)):
+            self.worker.loop.add(Request(f"{count}", prompt, params, cache_salt=salt), answer[:count], 0, 0.0)
+            tokens(self.worker, 1)
+            self.worker.loop.abort(f"{count}")
+            found.append(self._last)
+        return np.stack(found)
+
+    def close(self) -> None:
+        self.worker.loop.close()
+        self.worker.runtime.close()

@@ -7,10 +7,15 @@ import pytest
 from numpy.typing import NDArray
 
 from engine.bundle.manifest import load_manifest
+from engine.compile.check.parity import all_divergences
+from engine.config import BLOCK_SIZE
 from engine.runtime.block_values import BlockValues
 from engine.worker.kv_file import KEY_BYTES
 from tests.bundles import Bundles
-from tests.engine.worker.movers import PROMPT, alone, moved, opened
+from tests.engine.worker.movers import PROMPT, Forced, alone, moved, opened
+
+PROMPTS, ANSWER = 2, 20
+MORE = 1.1  # as in the rule of fidelity
 
 
 @pytest.mark.parametrize(
@@ -28,6 +33,42 @@ def test_tokens_are_those_of_one_worker(first: str, second: str, after: int, bun
     found, taken_over = moved(bundles(first), bundles(second), after, tmp_path)
     assert found == alone(bundles("segments"))
     assert taken_over == (len(PROMPT) + after - 1) // 16 * 16
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ("segments int4 float caches", "segments int8 caches"),
+        ("segments int8", "segments int4"),
+        ("free int4", "segments int4"),
+    ],
+)
+def test_two_storages_together_lose_no_more_than_the_worse_of_them(
+    first: str, second: str, bundles: Bundles, tmp_path: Path
+) -> None:
+    """KL from the float model, of all tokens that one device writes over what the other one has read."""
+    floats, one, other = workers = [Forced(bundles(layout)) for layout in ("segments", first, second)]
+    found: dict[str, list[float]] = {}
+    path = tmp_path / "caches"
+    for shift in range(PROMPTS):
+        prompt = tuple(3 + (7 * index + 31 * shift) % 250 for index in range(75))
+        answer = floats.chosen(prompt, ANSWER)
+        expected = floats.logits(prompt, answer)
+
+        def note(name: str, worker: Forced, salt: bytes = b"") -> None:
+            found.setdefault(name, []).extend(all_divergences(expected, worker.logits(prompt, answer, salt)))  # noqa: B023
+
+        note("one", one)
+        note("other", other)
+        for giver, taker, name in ((one, other, "one, other"), (other, one, "other, one")):
+            given = giver.give(prompt, name.encode(), path)
+            assert taker.take(path) == given == len(prompt) // BLOCK_SIZE
+            note(name, taker, name.encode())
+    means = {name: float(np.mean(values)) for name, values in found.items()}
+    worse = max(means["one"], means["other"])
+    assert max(means["one, other"], means["other, one"]) <= MORE * worse, means
+    for worker in workers:
+        worker.close()
 
 
 def test_values_are_told_and_stored_alike(bundles: Bundles) -> None:
