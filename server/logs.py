@@ -33,8 +33,8 @@ def set_up_logging(level: str, bare: str = "") -> None:
     handler.setFormatter(CleanFormatter(FORMAT, bare))
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
     logging.getLogger("uvicorn").setLevel(max(logging.WARNING, logging.getLevelNamesMapping()[level.upper()]))
-    logging.getLogger("asyncio").setLevel(logging.WARNING)
-    logging.getLogger("sse_starlette").setLevel(logging.WARNING)  # at debug it writes out every chunk
+    for library in ("asyncio", "httpx", "httpcore", "sse_starlette"):  # they tell of clients' addresses and chunks
+        logging.getLogger(library).setLevel(logging.WARNING)
 
 
 def flush_logs() -> None:

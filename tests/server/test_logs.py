@@ -1,7 +1,10 @@
 """What reaches the log of what a stranger sends."""
 
 import logging
+import subprocess
 import sys
+
+import pytest
 
 from server.logs import FORMAT, CleanFormatter
 
@@ -23,3 +26,27 @@ def test_a_traceback_keeps_its_lines() -> None:
     text = CleanFormatter(FORMAT).format(record)
     assert "Traceback" in text
     assert all(line.replace("\t", " ").isprintable() for line in text.split("\n"))
+
+
+TELLING = """
+import logging
+from server.logs import flush_logs, set_up_logging
+set_up_logging("debug")
+logging.getLogger("hexserve").debug("own")
+{told}
+flush_logs()
+"""
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        "logging.getLogger('httpx').info('GET https://images.example/?signature=abc')",
+        "logging.getLogger('httpcore.http11').debug('send_request_headers /?signature=abc')",
+    ],
+)
+def test_addresses_of_images_that_clients_name_are_left_out(told: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", TELLING.format(told=told)], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert "own" in done.stderr and "signature" not in done.stderr
