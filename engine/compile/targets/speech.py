@@ -31,7 +31,7 @@ from engine.compile.quantisation.packed import PackedLinear, PackedNorm
 from engine.compile.quantisation.packer import WeightPacker
 from engine.compile.quantisation.weight_file import HalfWeightFile, StoredTensor, WeightFile
 from engine.compile.sources.checkpoint import Checkpoint
-from engine.compile.sources.speech.source import NEEDLESS, SpeechSource, open_speech
+from engine.compile.sources.speech.source import KEY_BIAS, NEEDLESS, SpeechSource, open_speech
 from engine.compile.targets.npu import NPU_TARGETS, SOURCES, Link, make_binary, sdk_of, write_wrapper
 from engine.errors import CompileError, UnsupportedModel
 from engine.models.speech import EMBEDDING, SpeechNetwork
@@ -71,7 +71,10 @@ def compile_speech(arguments: CompileArguments, progress: ProgressSink) -> Manif
     """
     check_speech_arguments(arguments)
     with open_speech(arguments.source) as source, staged_folder(arguments.output, arguments.force) as folder:
+        size = sum(math.prod(source.checkpoint.shape(name)) for name in source.checkpoint.unused() if _counts(name))
         manifest = _written(arguments, source, folder, progress)
+        spec = msgspec.structs.replace(manifest.model, parameters=size)
+        manifest = msgspec.structs.replace(manifest, model=spec)
         check_speech(manifest)
         save_manifest(folder, manifest)
     progress.note(summary(manifest))
@@ -102,6 +105,11 @@ def _written(arguments: CompileArguments, source: SpeechSource, folder: Path, pr
     files |= {path.name: describe_file(path) for path in sorted(folder.iterdir()) if path.name != WEIGHTS}
     manifest = manifest_of(arguments, network.decoder, text, graphs, files)
     return msgspec.structs.replace(manifest, task=ModelTask.TRANSCRIBE, speech=spec)
+
+
+def _counts(name: str) -> bool:
+    """Whether a tensor's numbers are parameters of a Whisper's own."""
+    return name not in NEEDLESS and not name.endswith(KEY_BIAS)
 
 
 def _may_have_four_bits(name: str) -> bool:

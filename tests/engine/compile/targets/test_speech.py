@@ -9,6 +9,7 @@ import onnx
 import pytest
 import torch
 
+from engine.bundle.manifest import load_manifest
 from engine.bundle.specs import ModelTask
 from engine.compile.arguments import CompileArguments, Layout, QualityLevel, Quant, Target
 from engine.compile.pipeline import compile_bundle
@@ -18,7 +19,7 @@ from engine.config import EngineConfig
 from engine.errors import CompileError
 from engine.request import Pooling, Request, SamplingParams
 from engine.worker.assembly import assemble
-from tests.tiny_whisper import PROMPT, features, network, run, write_folder
+from tests.tiny_whisper import PROMPT, features, network, run, write_ctranslate2, write_folder
 
 BLOCK = 32
 
@@ -51,6 +52,14 @@ def bundle(source: Path) -> Path:
     made = source.parent / "int4"
     compile_bundle(CompileArguments(source, made, quant=Quant.INT4), SilentProgress())
     return made
+
+
+def test_parameters_are_counted_as_transformers_counts(bundle: Path, tmp_path: Path) -> None:
+    """Also of CTranslate2's file, which has zeros for what no Whisper has."""
+    other = write_ctranslate2(tmp_path / "source")
+    compile_bundle(CompileArguments(other, tmp_path / "bundle", quant=Quant.INT8), SilentProgress())
+    for folder in (bundle, tmp_path / "bundle"):
+        assert load_manifest(folder).model.parameters == network().num_parameters()
 
 
 def test_four_bits_are_of_the_layers_that_write(bundle: Path) -> None:
