@@ -5,7 +5,7 @@
 
 Each replica starts `hexserve serve` on a loopback port of its machine and passes requests to it. Ray's prefix-aware
 router sends a request where its prompt's beginning is cached. When a replica is lost, its streams go on at another one
-(`front_calls.py`). Nodes that may serve have the resource "hexserve": `ray start --resources '{"hexserve": 1}'`.
+(`gateway_calls.py`). Nodes that may serve have the resource "hexserve": `ray start --resources '{"hexserve": 1}'`.
 """
 
 import contextlib
@@ -21,8 +21,8 @@ from ray import serve
 from ray.serve.config import AutoscalingConfig, RequestRouterConfig
 from ray.serve.handle import DeploymentHandle
 
-from deploy.front_calls import BETWEEN_SERVERS, Call, Exchange
-from deploy.front_relay import LOST, Relayed, error_answer
+from deploy.gateway_calls import BETWEEN_SERVERS, Call, Exchange
+from deploy.gateway_relay import LOST, Relayed, error_answer
 from server.commands.own_server import free_port, running_child
 
 # Its public name imports vLLM; this module does not.
@@ -84,7 +84,7 @@ class Replica:
 
 @serve.deployment(max_ongoing_requests=4096)
 @serve.ingress(app)
-class Front:
+class Gateway:
     """Passes every request to a replica, and goes on with it elsewhere when that one is lost."""
 
     def __init__(self, replicas: DeploymentHandle, may_store: bool) -> None:
@@ -125,4 +125,4 @@ def build(options: Options) -> Any:
         health_check_period_s=2,
         graceful_shutdown_timeout_s=10,
     )
-    return Front.bind(replica.bind(options), "--store-responses" in options.options)
+    return Gateway.bind(replica.bind(options), "--store-responses" in options.options)

@@ -31,7 +31,7 @@ class EngineConfig:
     spin: whether the CPU provider's threads wait without sleeping: auto (where the weights are large), on or off.
     sinks: first tokens that attention sees beside its window. cost_cache: folder of step times, "" = none.
     embed_rows: most rows of a step that texts to embed or to score take while something generates, beside padding.
-    reserve_tokens: first guess of an answer's length, for which a pool keeps columns free, 0 = none.
+    reserve_tokens: first guess of an answer's length, for which a pool keeps KV slots free, 0 = none.
     prediction_rows: most guesses in a step from a request's own prediction, as lookup_rows.
     devices_optional: whether one device serves alone where the other bundle cannot be.
     draft_tokens: most tokens that a draft proposes for a sequence and step, 0 = as many as pay.

@@ -53,7 +53,7 @@ class Watch(msgspec.Struct, frozen=True, tag=True):
 class Ready(msgspec.Struct, frozen=True, tag=True):
     """The graphs are loaded; sent once. `max_tokens_per_sequence` is prompt plus completion.
 
-    costs: milliseconds of steps by rows and past columns; none where they were not measured. keeps: why it cannot hand
+    costs: milliseconds of steps by rows and past KV slots; none where they were not measured. keeps: why it cannot hand
     a request over, "" where it can.
 
     adapters: what tells the contents of each apart, by name, as hexadecimal digits. max_input_tokens: of a text that

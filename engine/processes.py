@@ -4,6 +4,7 @@ Nothing in the user's working folder counts: an `engine.py`, `numpy.py` or `site
 """
 
 import ctypes
+import importlib.metadata
 import os
 import signal
 import site
@@ -37,13 +38,21 @@ def install_command(extra: str, *options: str) -> str:
     return " ".join([f"{called}{python} -m pip install", *options, f'"hexserve[{extra}]"'])
 
 
+def installed_version(distribution: str, otherwise: str = "") -> str:
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return otherwise
+
+
 def child_environment(more: Mapping[str, str] = NOTHING) -> dict[str, str]:
     """Our environment and `more`, in which a child and its own children import the `engine` that we import."""
     inherited = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    sites = [Path(folder).resolve() for folder in (*site.getsitepackages(), site.getusersitepackages())]
     return {
         **os.environ,
         **more,
-        "PYTHONPATH": os.pathsep.join(import_path(PACKAGE_ROOT, inherited, _site_folders())),
+        "PYTHONPATH": os.pathsep.join(import_path(PACKAGE_ROOT, inherited, sites)),
         "PYTHONSAFEPATH": "1",
         "PYTHONIOENCODING": "utf-8",
         "ORT_DISABLE_TELEMETRY": "1",  # also for libraries that load onnxruntime without us
@@ -115,7 +124,3 @@ def own_group(platform: str = sys.platform) -> dict[str, Any]:
     if platform == "win32":
         return {"creationflags": getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0x200)}
     return {"start_new_session": True}
-
-
-def _site_folders() -> list[Path]:
-    return [Path(folder).resolve() for folder in (*site.getsitepackages(), site.getusersitepackages())]

@@ -24,7 +24,7 @@ from engine.bundle.tensors import (
     check_serial,
     is_scatter,
     place_of,
-    pool_window_columns,
+    pool_window_slots,
     row_forms,
 )
 from engine.bundle.weight_files import (
@@ -69,7 +69,7 @@ def check_contract(manifest: Manifest) -> None:
     if manifest.fused is not None:
         check_fused(manifest)
         return
-    windows = pool_window_columns(manifest)
+    windows = pool_window_slots(manifest)
     found: dict[tuple[int | None, int | None], list[tuple[str, set[int]]]] = {}
     for spec in manifest.graphs:
         _check_sights(manifest, {tensor.name for tensor in spec.inputs}, spec.name)
@@ -124,7 +124,7 @@ def _check_kinds(manifest: Manifest) -> None:
         raise BundleError("forecast: a model that denoises blocks has no next token to forecast")
     if manifest.is_segmented or manifest.fused is not None or manifest.reads_whole_context:
         raise BundleError("forecast: its rows need graphs that take a mask over one pool of keys and values")
-    if pool_window_columns(manifest):
+    if pool_window_slots(manifest):
         raise BundleError("forecast: its KV slots are the first of all layers, but those with a window have fewer")
 
 
@@ -157,7 +157,7 @@ def _check_head(manifest: Manifest, spec: GraphSpec, tensor: TensorSpec, place: 
 
 
 def _wanted(manifest: Manifest, spec: GraphSpec, tensor: TensorSpec, suffix: str, windows: int) -> Form | None:
-    """None for a tensor of which nothing is known, such as a hidden state. windows: `pool_window_columns`."""
+    """None for a tensor of which nothing is known, such as a hidden state. windows: `pool_window_slots`."""
     model, context = manifest.model, spec.context or FREE_CONTEXT
     free_rows = FREE_LOGIT_ROWS if spec.kind is GraphKind.LMHEAD else FREE_ROWS
     rows = spec.rows or free_rows

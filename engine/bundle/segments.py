@@ -45,11 +45,6 @@ CONV_WEIGHT, TAIL, MEMORY = "conv_weight", "conv_state", "state"
 TAIL_OUT, MEMORY_OUT = "conv_state_out", "state_out"
 
 
-def started_forms(spec: RecurrentSpec) -> dict[str, Form]:
-    """What the start of a layer gives: conv_in before the convolution, decay as a logarithm, the gate for the end."""
-    return _step_forms(spec) | {GATE_OUT: (FLOAT, (1, FREE_ROWS, spec.value_width))}
-
-
 def finished_forms(spec: RecurrentSpec, rows: str) -> dict[str, Form]:
     """What the end of a layer takes."""
     wide: Form = (FLOAT, (1, rows, spec.value_width))
@@ -116,7 +111,7 @@ def linear_forms(manifest: Manifest, part: int) -> tuple[Forms, Forms]:
     if part == 1:
         outputs |= _layer_input_forms(model, rows)
     if (recurrent := model.recurrence_of(part - 1)) is not None:
-        outputs |= started_forms(recurrent)
+        outputs |= _step_forms(recurrent) | {GATE_OUT: (FLOAT, (1, FREE_ROWS, recurrent.value_width))}
     if part - 1 not in model.attention_layers:
         return inputs, outputs
     rope = model.rope_of(part - 1)

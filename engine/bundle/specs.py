@@ -127,7 +127,7 @@ Branch = Annotated[int, Meta(ge=1, le=16)]
 class ForecastSpec(msgspec.Struct, frozen=True):
     """A row with the id first_id + i guesses the token i + 2 places behind the row that it follows.
 
-    file: keys and values of `columns` columns, which such rows see before everything else. branches: how many guesses
+    file: keys and values of `columns` KV slots, which such rows see before everything else. branches: how many guesses
     follow the newest token, how many each of those, and so on.
     """
 
@@ -137,15 +137,15 @@ class ForecastSpec(msgspec.Struct, frozen=True):
     branches: Annotated[tuple[Branch, ...], Meta(min_length=1, max_length=8)]
 
 
-SPARE_COLUMNS = 1
-Past = Annotated[int, Meta(gt=SPARE_COLUMNS, le=1 << 24)]
+SPARE_SLOTS = 1
+Past = Annotated[int, Meta(gt=SPARE_SLOTS, le=1 << 24)]
 
 
 class FusedSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     """What the fused graphs of a bundle have in common.
 
     pd_total_len: rows N of each graph that takes a chunk of a prompt beside decodes. pd_prefill_len: how many of them
-    are the prompt's, N - D. decode_slots: D, the sequences that such a step decodes. past: columns of every cache.
+    are the prompt's, N - D. decode_slots: D, the sequences that such a step decodes. past: KV slots of every cache.
     kv_update_on_device: graphs also give the updated caches; otherwise the host writes what is new.
     """
 
@@ -156,9 +156,9 @@ class FusedSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     kv_update_on_device: bool = False
 
     @property
-    def columns(self) -> int:
-        """Columns of a cache that hold tokens: graphs write the rows that hold nothing into the last one."""
-        return self.past - SPARE_COLUMNS
+    def slots(self) -> int:
+        """KV slots of a cache that hold tokens: graphs write the rows that hold nothing into the last one."""
+        return self.past - SPARE_SLOTS
 
 
 Width = Annotated[int, Meta(ge=1, le=1 << 24)]

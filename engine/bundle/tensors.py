@@ -118,7 +118,7 @@ def carry_of(name: str, suffix: str) -> Carry | None:
     return _CARRIES[found[1]] if found is not None and found[4] == suffix else None
 
 
-def pool_window_columns(manifest: Manifest) -> int:
+def pool_window_slots(manifest: Manifest) -> int:
     """Columns of a pool's layers with a window, where these have fewer than other layers; 0 = as many."""
     model, most, own = manifest.model, 0, 0
     for graph in manifest.graphs if any(model.layer_windows) and not model.sight else ():

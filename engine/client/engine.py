@@ -119,11 +119,11 @@ class Engine:
 
     async def _load_text(self, folder: Path, manifest: Manifest) -> None:
         self._prompts = await self._in_thread(lambda: _load_prompts(folder, manifest, self._log))
-        self._chats = ChatPrompts(self._prompts, manifest.vision, self._limits.templates, self._label, self._in_thread)
+        self._chats = ChatPrompts(self._prompts, manifest.vision, self._limits.helpers, self._label, self._in_thread)
         await self._chats.start()
         if manifest.text.stop_ids:  # without an end token nothing could end a complete answer
             self._compiler_pool = GrammarCompilerPool(
-                compiler_command(folder, manifest), self._limits.grammars, self._label
+                compiler_command(folder, manifest), self._limits.helpers, self._label
             )
 
     async def close(self, drain_s: float = 0.0) -> None:

@@ -1,7 +1,6 @@
 """What is being served: put together once the worker is ready."""
 
 import hashlib
-import importlib.metadata
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 
@@ -9,9 +8,9 @@ import msgspec
 
 from engine.bundle.manifest import Manifest
 from engine.config import EngineConfig
-from engine.grammar.compiler_pool import GrammarCompilerLimits
 from engine.isolation.helper_pool import HelperLimits
 from engine.messages import Ready
+from engine.processes import installed_version
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,17 +48,13 @@ def engine_info(manifest: Manifest, ready: Ready, config: EngineConfig) -> Engin
     settings = {name: value for name, value in asdict(config).items() if name not in FREE_SETTINGS}
     further = (ready.adapters,) if ready.adapters else ()
     seen = msgspec.json.encode((msgspec.to_builtins(manifest), settings, *further))
-    try:
-        version = importlib.metadata.version("hexserve")
-    except importlib.metadata.PackageNotFoundError:
-        version = "source"
     return EngineInfo(
         name=manifest.name,
         created=manifest.created,
         max_context=ready.max_tokens_per_sequence,
         vocab=manifest.model.vocab,
         device=ready.device,
-        fingerprint=f"hexserve-{version}-{hashlib.sha256(seen).hexdigest()[:8]}",
+        fingerprint=f"hexserve-{installed_version('hexserve', 'source')}-{hashlib.sha256(seen).hexdigest()[:8]}",
         ready=ready,
         manifest=manifest,
     )
@@ -70,15 +65,14 @@ class ClientLimits:
     """Bounds on what is taken in.
 
     max_queued: unfinished requests at once, waiting and running. max_queued_tokens: prompt tokens whose request has no
-    token yet, 0 = off. stream_buffer: deltas a reader may lag behind before its stream is dropped. grammars: how large
-    and how slow the form of an answer may be. templates: how slow a chat template may be.
+    token yet, 0 = off. stream_buffer: deltas a reader may lag behind before its stream is dropped. helpers: how slow a
+    chat template, or the compilation of an answer's form, may be.
     """
 
     max_queued: int = 256
     max_queued_tokens: int = 0
     stream_buffer: int = 1024
-    grammars: GrammarCompilerLimits = field(default_factory=GrammarCompilerLimits)
-    templates: HelperLimits = field(default_factory=HelperLimits)
+    helpers: HelperLimits = field(default_factory=HelperLimits)
 
 
 class EngineState(StrEnum):

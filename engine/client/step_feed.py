@@ -17,10 +17,9 @@ KEPT_RECORDS = 512  # for a watcher that reads slowly; half a second of a very s
 class StepWatch:
     """The steps since it was opened. One reader, on the engine's event loop."""
 
-    def __init__(self, leave: Callable[["StepWatch"], None], kept: int = KEPT_RECORDS) -> None:
+    def __init__(self, leave: Callable[["StepWatch"], None]) -> None:
         self._leave = leave
         self._records: deque[StepRecord] = deque()
-        self._kept = kept
         self._dropped = 0
         self._ended = False
         self._filled = asyncio.Event()
@@ -36,7 +35,7 @@ class StepWatch:
         return records, dropped
 
     def give(self, record: StepRecord) -> None:
-        if len(self._records) >= self._kept:
+        if len(self._records) >= KEPT_RECORDS:
             self._records.popleft()
             self._dropped += 1
         self._records.append(record)

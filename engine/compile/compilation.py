@@ -1,6 +1,5 @@
 """The record that the stages of a compilation read and fill in, the facts of one kind of bundle, and its manifest."""
 
-import importlib.metadata
 import platform
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -46,6 +45,7 @@ from engine.compile.sources.text_files import load_tokenizer
 from engine.errors import CompileError, UnsupportedModel
 from engine.files import GGUF_SUFFIX
 from engine.models.network import Network
+from engine.processes import installed_version
 
 Stage = Callable[["Compilation"], None]
 
@@ -199,7 +199,7 @@ def manifest_of(
         max_context=network.compiled_context,
         text=text,
         files=dict(files),
-        versions=tool_versions() | ({"onnxruntime-qnn": _version("onnxruntime-qnn")} if arguments.is_npu else {}),
+        versions=tool_versions("onnxruntime-qnn") if arguments.is_npu else tool_versions(),
         source=model_name(arguments.source),
         task=arguments.task or ModelTask.GENERATE,
     )
@@ -218,17 +218,10 @@ def split_text(arguments: CompileArguments) -> str:
     return (arguments.split or DEFAULT_SPLIT).value
 
 
-def tool_versions() -> dict[str, str]:
+def tool_versions(*more: str) -> dict[str, str]:
     """Versions of what made the bundle; hexserve is '0' when run from a tree that is not installed."""
-    names = ("hexserve", "onnx", "onnxruntime", "numpy")
-    return {name: _version(name) for name in names} | {"python": platform.python_version()}
-
-
-def _version(distribution: str) -> str:
-    try:
-        return importlib.metadata.version(distribution)
-    except importlib.metadata.PackageNotFoundError:
-        return "0"
+    names = ("hexserve", "onnx", "onnxruntime", "numpy", *more)
+    return {name: installed_version(name, "0") for name in names} | {"python": platform.python_version()}
 
 
 def summary(manifest: Manifest) -> str:

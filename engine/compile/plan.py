@@ -5,7 +5,7 @@ from dataclasses import replace
 from engine.bundle.fused import fused_shapes, shape_for
 from engine.bundle.manifest import GraphKind
 from engine.bundle.segments import LEAST_PRODUCTS, grouped_names
-from engine.bundle.specs import SPARE_COLUMNS, FusedSpec, ModelTask
+from engine.bundle.specs import SPARE_SLOTS, FusedSpec, ModelTask
 from engine.bundle.variant import StepShape
 from engine.bundle.weight_files import FLOAT_BYTES
 from engine.compile.arguments import (
@@ -25,7 +25,7 @@ from engine.compile.quantisation.methods.table import CHOOSABLE, head_method, is
 from engine.errors import CompileError
 from engine.models.network import Network
 
-LEAST_COLUMNS = 16
+LEAST_SLOTS = 16
 MOST_SLOTS = 64
 
 
@@ -46,11 +46,11 @@ def fused_spec(arguments: CompileArguments) -> FusedSpec:
     if len(given) != 1:
         raise CompileError("--layout fused has one past for all graphs: give one number of --context or --same-past")
     past = given[0] - (rows[-1] if arguments.context else 0)
-    if past - SPARE_COLUMNS < LEAST_COLUMNS:
+    if past - SPARE_SLOTS < LEAST_SLOTS:
         given_by = f"--same-past is {past}"
         if arguments.context:
             given_by = f"{max(past, 0)} are left of --context {given[0]} beside --rows {rows[-1]}"
-        raise CompileError(f"--layout fused needs {LEAST_COLUMNS + SPARE_COLUMNS} past KV slots, {given_by}")
+        raise CompileError(f"--layout fused needs {LEAST_SLOTS + SPARE_SLOTS} past KV slots, {given_by}")
     prefill = tuple(count - slots for count in rows)
     return FusedSpec(rows, prefill, slots, past, kv_update(arguments) is KvUpdate.GRAPH)
 
@@ -82,13 +82,12 @@ def whole_part(network: Network) -> PartPlan:
 
 
 def plan_fused(part: PartPlan, shapes: tuple[StepShape, ...], decode_slots: int) -> list[GraphPlan]:
-    """Every graph by its name."""
     return [GraphPlan(shape_for(shape.rows, decode_slots).name, part, shape) for shape in shapes]
 
 
 def compiled_context(arguments: CompileArguments) -> int:
-    """Most tokens of one sequence: a full cache, and the newest token, which needs no column."""
-    return fused_spec(arguments).columns + 1
+    """Most tokens of one sequence: a full cache, and the newest token, which needs no KV slot."""
+    return fused_spec(arguments).slots + 1
 
 
 DEFAULT_LAYOUT = Layout.SEGMENTS  # of free shapes with float activations on the CPU

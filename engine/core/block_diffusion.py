@@ -1,4 +1,4 @@
-"""A block of tokens made out of masks, step by step. Tokens only: no arrays, no columns.
+"""A block of tokens made out of masks, step by step. Tokens only: no arrays, no slots.
 
 A sequence is cut into blocks of B positions. Rows of a block see each other both ways and every block before. Of a
 block that is not settled no key and no value is kept; a settled one is computed once more, in the step that also

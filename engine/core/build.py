@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 
-from engine.bundle.specs import SPARE_COLUMNS, ForecastSpec
+from engine.bundle.specs import SPARE_SLOTS, ForecastSpec
 from engine.bundle.variant import ShapeTable
 from engine.config import BLOCK_SIZE, EngineConfig
 from engine.core.forecast_tree import ForecastShape
@@ -20,7 +20,7 @@ class ModelLimits:
     """What the scheduler must know of a model: most tokens of one sequence, bytes of one token's keys and values.
 
     state_bytes: what recurrent layers carry for a sequence, 0 = there are none. Such a model's host memory for prefixes
-    holds snapshots of states instead of blocks. forecast: how it guesses for itself. The columns that takes
+    holds snapshots of states instead of blocks. forecast: how it guesses for itself. The slots that takes
     are the first of the pool. window: the widest of its layers, 0 = keys and values are kept of every token;
     of_all: every layer of a pool has one; window_blocks: most blocks of layers that have one, 0 = a share of all.
     """
@@ -35,7 +35,7 @@ class ModelLimits:
 
 
 def build_scheduler(shapes: ShapeTable, costs: CostTable, limits: ModelLimits, config: EngineConfig) -> Scheduler:
-    """Of fused graphs the pool is of `config.kv_slots` columns in whole caches. BundleError for one without a block.
+    """Of fused graphs the pool is of `config.kv_slots` slots in whole caches. BundleError for one without a block.
 
     `config.max_context` may lower the model's; 0 leaves it.
     """
@@ -44,18 +44,18 @@ def build_scheduler(shapes: ShapeTable, costs: CostTable, limits: ModelLimits, c
         config = replace(
             config, prefix_cache=False, lookup_rows=0, prediction_rows=0, kv_offload_mb=0, reserve_tokens=0
         )
-        blocks = BlockPool(config.kv_slots, shapes.max_past - SPARE_COLUMNS)
-        columns = blocks.block_size
+        blocks = BlockPool(config.kv_slots, shapes.max_past - SPARE_SLOTS)
+        slots = blocks.block_size
     else:
         blocks = _widest_pool(shapes, forecast)
-        columns = (blocks.block_count - blocks.reserved) * BLOCK_SIZE
+        slots = (blocks.block_count - blocks.reserved) * BLOCK_SIZE
     host_bytes, is_recurrent = config.kv_offload_mb * 1024**2, limits.state_bytes > 0
     longest = min(config.max_context or limits.max_context, limits.max_context)
     sight = Sight(limits.window, blocks.block_size, shapes.max_rows)
-    if limits.of_all and sight.most * BLOCK_SIZE <= columns:
-        columns = longest  # none of which a sequence holds at once
+    if limits.of_all and sight.most * BLOCK_SIZE <= slots:
+        slots = longest  # none of which a sequence holds at once
     rules = Rules(
-        capacity=Capacity(columns, longest),
+        capacity=Capacity(slots, longest),
         max_running=config.max_running,
         max_gap_ms=config.max_gap_ms,
         prefix_cache=config.prefix_cache,

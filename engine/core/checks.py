@@ -41,7 +41,7 @@ def sequence_violations(sequences: Several[Sequence], block_size: int, capacity:
         if len(sequence.blocks) * block_size < sequence.computed:
             yield f"{sequence.id}: {sequence.computed} computed tokens in {len(sequence.blocks)} blocks"
         if sequence.status is SequenceStatus.WAITING and (sequence.blocks or sequence.computed):
-            yield f"{sequence.id}: waiting, but holds columns"
+            yield f"{sequence.id}: waiting, but holds slots"
         if sequence.computed % sequence.block_length:
             yield f"{sequence.id}: {sequence.computed} computed tokens are no whole blocks of {sequence.block_length}"
         if sequence.status is SequenceStatus.DECODE and sequence.rows_wanted > sequence.decode_rows:

@@ -15,7 +15,7 @@ from functools import cached_property
 class ForecastTree:
     """tokens: of the nodes level by level, the newest token first, then of `forecasts` rows behind each node, in order.
 
-    parents: of each node but the first, by index. prefix: columns of the pool, from the first, that forecast rows see.
+    parents: of each node but the first, by index. prefix: slots of the pool, from the first, that forecast rows see.
     candidates: how many guesses to note of a forecast row.
     """
 

@@ -19,7 +19,7 @@ GONE = -1  # in the place of a block that lies behind what a sequence sees, so t
 
 @dataclass(frozen=True, slots=True)
 class Sight:
-    """How far back rows see. window: columns, their own among them; 0 = all. rows: most of a step."""
+    """How far back rows see. window: slots, their own among them; 0 = all. rows: most of a step."""
 
     window: int
     block_size: int
@@ -30,9 +30,9 @@ class Sight:
         """Most blocks that a sequence sees, while a step of all the rows is its own."""
         return -(-(self.window + self.rows) // self.block_size) + 1
 
-    def first_seen(self, columns: int) -> int:
-        """The first block that the row behind so many columns sees."""
-        return max(0, columns - self.window + 1) // self.block_size if self.window else 0
+    def first_seen(self, slots: int) -> int:
+        """The first block that the row behind so many slots sees."""
+        return max(0, slots - self.window + 1) // self.block_size if self.window else 0
 
     def held(self, tokens: int) -> int:
         """Most blocks that so many tokens ever take at once."""
@@ -100,7 +100,7 @@ class PoolSnapshot:
 
 
 class BlockPool:
-    """Blocks of `block_size` columns, handed out lowest first.
+    """Blocks of `block_size` slots, handed out lowest first.
 
     A shared block counts once, however many sequences refer to it. Where sequences have memory of their own this is
     what they hold, too, but for what `runtime/kv.py` copies.
@@ -110,9 +110,9 @@ class BlockPool:
     recently used first.
     """
 
-    def __init__(self, columns: int, block_size: int, reserved: int = 0) -> None:
+    def __init__(self, slots: int, block_size: int, reserved: int = 0) -> None:
         self.block_size = block_size
-        self.block_count = columns // block_size
+        self.block_count = slots // block_size
         self.reserved = reserved
         # Sole owner of these six; every method leaves them consistent (see `core/checks.py`).
         self._free = list(range(reserved, self.block_count))
@@ -220,17 +220,17 @@ class BlockPool:
     def key(self, block: int) -> BlockKey | None:
         return self._key_of.get(block)
 
-    def cached_above(self, columns: int) -> tuple[int, ...]:
-        """Cached blocks that lie, even in part, at or above `columns`; least recently used first."""
-        return tuple(block for block in self._cached if (block + 1) * self.block_size > columns)
+    def cached_above(self, slots: int) -> tuple[int, ...]:
+        """Cached blocks that lie, even in part, at or above `slots`; least recently used first."""
+        return tuple(block for block in self._cached if (block + 1) * self.block_size > slots)
 
-    def trim(self, columns: int) -> None:
-        """Forget cached blocks that lie, even in part, at or above `columns`."""
-        for block in self.cached_above(columns):
+    def trim(self, slots: int) -> None:
+        """Forget cached blocks that lie, even in part, at or above `slots`."""
+        for block in self.cached_above(slots):
             self._forget(block)
 
     def high_water(self, with_cached: bool) -> int:
-        """Columns up to the end of the highest referenced (or also cached) block."""
+        """KV slots up to the end of the highest referenced (or also cached) block."""
         for block in range(self.block_count - 1, -1, -1):
             if self._references[block] or (with_cached and block in self._cached):
                 return (block + 1) * self.block_size

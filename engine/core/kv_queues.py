@@ -37,7 +37,7 @@ class PoolQueues:
         self._shapes = shapes
         self.prefill_queue: dict[str, Sequence] = {}
         self.decode_queue: dict[str, Sequence] = {}
-        self.width = 0  # past columns of its last step
+        self.width = 0  # past slots of its last step
         self.regret_ms = 0.0  # by staying at that width
         self.prefill_starved = False
         self.pooled_waits = 0  # steps since a text that becomes a vector had a row, while one wants some
@@ -55,7 +55,7 @@ class PoolQueues:
     def available(self, newcomers: int = 0) -> int:
         """Blocks that may be taken now, `newcomers` sequences let in besides those that are here.
 
-        A variant with many rows may span fewer columns than the pool has; what it spans, the sequences share. While
+        A variant with many rows may span fewer slots than the pool has; what it spans, the sequences share. While
         one of them uses a block beyond, every step must be of a variant with fewer rows: until that sequence has ended
         a newcomer gets no block at all.
         """
@@ -69,7 +69,7 @@ class PoolQueues:
         return self.blocks.available_below(limit)
 
     def block_limit(self, newcomers: int = 0) -> int:
-        """Blocks that lie in the columns spanned by a variant with a row for every sequence, newcomers included."""
+        """Blocks that lie in the slots spanned by a variant with a row for every sequence, newcomers included."""
         if self._shapes.slots:  # a block is a cache, and no step spans more than those of its own sequences
             return self.blocks.block_count
         return min(self.blocks.block_count, self._shapes.reach(self.population + newcomers) // self.blocks.block_size)
@@ -90,7 +90,7 @@ class PoolQueues:
     def reserved(self) -> int:
         """Blocks that the prompts being computed will still take.
 
-        They take them step by step and always the lowest, because a step spans every column up to the highest block
+        They take them step by step and always the lowest, because a step spans every slot up to the highest block
         that is written.
         """
         return sum(self._reserved_for(sequence) for sequence in self.prefill_queue.values())
@@ -184,7 +184,7 @@ class PoolQueues:
         return [fresh[key] if block is None else block for key, block in zip(keys, known, strict=False)]
 
     def set_past(self, past: int, regret_ms: float = 0.0) -> None:
-        """The next step spans `past` columns: cached blocks beyond go to the host cache, or are forgotten without one.
+        """The next step spans `past` slots: cached blocks beyond go to the host cache, or are forgotten without one.
 
         regret_ms: what it loses for not having another width; 0 once it has the best one.
         """
@@ -200,10 +200,10 @@ class PoolQueues:
         self.width = past
 
     def extent(self) -> Extent:
-        """The columns that the next step must span, and those it had better span.
+        """The slots that the next step must span, and those it had better span.
 
         With a host cache, cached blocks ask for no width, and a pool is re-laid narrower only to half of it or less.
-        Segmented shapes have no columns to span: what counts is how many their rows read.
+        Segmented shapes have no slots to span: what counts is how many their rows read.
         """
         if self._shapes.segmented:
             read = min(sum(sequence.computed for sequence in self.decode_queue.values()), self._shapes.max_past)
@@ -218,7 +218,7 @@ class PoolQueues:
         return Extent(referenced, preferred, self.width, self.regret_ms)
 
     def _written(self, sequence: Sequence) -> int:
-        """Columns up to the end of the highest block that holds something; reserved ones hold nothing yet."""
+        """KV slots up to the end of the highest block that holds something; reserved ones hold nothing yet."""
         blocks = sequence.blocks[sequence.freed : blocks_for(sequence.computed, self.blocks.block_size)]
         return (max(blocks, default=-1) + 1) * self.blocks.block_size
 
@@ -331,7 +331,7 @@ class PooledTurns:
         return max(1, self._most_rows - self._pool.population)
 
     def in_the_way(self) -> list[Sequence]:
-        """Texts in columns that a step of most rows does not span: while they are there, prompts have fewer rows."""
+        """Texts in slots that a step of most rows does not span: while they are there, prompts have fewer rows."""
         if not self.is_contended:
             return []
         limit = self._pool.block_limit(max(0, self._most_rows - self._pool.population))

@@ -18,8 +18,8 @@ class Rules:
 
     offload_blocks: blocks that the host KV cache may hold, 0 = there is none.
     is_recurrent: whether sequences carry a state that is only there where they are; state_snapshots: how many copies of
-    states there may be. pooled_rows: `embed_rows`. window: columns that rows see in layers with the widest window, 0 =
-    no layer has one; window_blocks: most blocks whose columns of such layers are there, 0 = all layers are such, and a
+    states there may be. pooled_rows: `embed_rows`. window: slots that rows see in layers with the widest window, 0 =
+    no layer has one; window_blocks: most blocks whose slots of such layers are there, 0 = all layers are such, and a
     pool's blocks behind the window are free.
     """
 
@@ -45,12 +45,12 @@ FORESEEN_TOKENS = 256  # an answer may be bounded by the whole context and mostl
 class Segment:
     """Consecutive rows of one sequence.
 
-    tokens: one per row. first_position: of the first row; the rest follow. blocks: of the columns already computed that
-    the sequence holds (`past_columns` of them count: its last tokens). targets: the column each row's KV goes to if it
+    tokens: one per row. first_position: of the first row; the rest follow. blocks: of the slots already computed that
+    the sequence holds (`past_slots` of them count: its last tokens). targets: the slot each row's KV goes to if it
     is kept. logit_rows: how many of the last rows need logits. logprob_tokens: for each of the first of those rows the
     known prompt token that follows it, whose log-probability is reported; from each of the others a token is sampled.
     tree: what the rows are instead of a run of tokens; a token is sampled from each of its nodes, the logits of all
-    rows are read, and `targets` has a column for each place.
+    rows are read, and `targets` has a slot for each place.
     state_key: of the snapshot of recurrent layers that the rows go on from, b"" = from where the sequence is.
     snapshots: after how many of the rows such a snapshot is taken, and its key.
     block_rows: rows of so many tokens see each other both ways, from block to block causally.
@@ -62,7 +62,7 @@ class Segment:
     tokens: tuple[int, ...]
     first_position: int
     blocks: tuple[int, ...]
-    past_columns: int
+    past_slots: int
     targets: tuple[int, ...]
     logit_rows: int
     logprob_tokens: tuple[int, ...] = ()
@@ -96,7 +96,7 @@ class Segment:
 
     @property
     def room(self) -> int:
-        """Columns that the sequence is going to need: for its tokens, and for those it is still expected to give."""
+        """KV slots that the sequence is going to need: for its tokens, and for those it is still expected to give."""
         sequence = self.sequence
         coming = min(sequence.request.params.max_tokens - sequence.generated, FORESEEN_TOKENS)
         return max(len(sequence.tokens) + coming, self.first_position + len(self.tokens))
@@ -172,7 +172,7 @@ class SequenceUpdate:
 
     @property
     def targets(self) -> tuple[int, ...]:
-        """The column that each kept row's keys and values go to."""
+        """The slot that each kept row's keys and values go to."""
         return self.segment.targets[: self.kept_rows]
 
 

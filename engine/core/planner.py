@@ -17,7 +17,7 @@ from engine.request import Request
 class Freed:
     """What the runtime may give back: states of sequences by id, snapshots by key, blocks.
 
-    behind: blocks of which only the layers with a window give their columns back.
+    behind: blocks of which only the layers with a window give their slots back.
     """
 
     sequences: tuple[str, ...] = ()

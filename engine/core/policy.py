@@ -19,9 +19,9 @@ class CostTable:
     An empty table says every step costs 1 ms plus nothing: then the most useful rows win.
     """
 
-    def __init__(self, measured: Mapping[StepShape, float], column_ms: float = 0.0) -> None:
+    def __init__(self, measured: Mapping[StepShape, float], slot_ms: float = 0.0) -> None:
         self._drift = 1.0  # observed over expected: a machine is not always as it was when it was measured
-        self._column_ms = column_ms  # to re-lay one column of a pool
+        self._slot_ms = slot_ms  # to re-lay one slot of a pool
         self._by_past: dict[int, list[tuple[int, float]]] = {}
         for shape, milliseconds in sorted(measured.items()):
             self._by_past.setdefault(shape.past, []).append((shape.rows, milliseconds))
@@ -50,8 +50,8 @@ class CostTable:
         return _interpolate(points, shape.past)
 
     def switch_ms(self, width: int, shape: StepShape) -> float:
-        """What it costs to re-lay a pool of `width` columns for `shape`; nothing when it is as it should be."""
-        return 0.0 if shape.past == width else self._column_ms * min(width, shape.past)
+        """What it costs to re-lay a pool of `width` slots for `shape`; nothing when it is as it should be."""
+        return 0.0 if shape.past == width else self._slot_ms * min(width, shape.past)
 
 
 def _at_rows(line: list[tuple[int, float]], rows: int) -> float:
@@ -81,7 +81,7 @@ def slot_rows(shape: StepShape, slots: int, decodes: int, prefill_rows: int) -> 
 
 FREE_ROW_STEPS = (1, 2, 4, 8, 12, 16, 20, 24, 28, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 256, 384, 512, 1024)
 
-# Rows of a prompt that read a column in the time in which decodes of their own read one; measured at 16 to 128 rows.
+# Rows of a prompt that read a slot in the time in which decodes of their own read one; measured at 16 to 128 rows.
 ROWS_PER_READING = 5
 CHUNK_READINGS = 3  # what it takes beside that to make floats of the past of a prompt, once for all its rows
 
@@ -150,11 +150,11 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """Columns of a pool. referenced: up to the end of the highest block in use; a step must span them.
+    """KV slots of a pool. referenced: up to the end of the highest block in use; a step must span them.
 
     preferred: what it had better span (blocks cached for their contents, or the present width); it never costs rows.
     width: as the pool is laid now. regret_ms: what staying so has cost since another width became the better one.
-    prompt_past: computed columns of the prompt that goes on first; counts for segmented shapes only.
+    prompt_past: computed slots of the prompt that goes on first; counts for segmented shapes only.
     """
 
     referenced: int
@@ -256,7 +256,7 @@ def _piece_ends(demand: Demand) -> list[int]:
 
 
 def _segmented(rows: int, demand: Demand, extent: Extent) -> StepShape:
-    """The past of a step is what its rows read: a decode all columns of its own, a prompt row its prompt's for less."""
+    """The past of a step is what its rows read: a decode all slots of its own, a prompt row its prompt's for less."""
     prompt_rows = max(0, rows - demand.decodes)
     prompt_readings = CHUNK_READINGS + prompt_rows / ROWS_PER_READING if prompt_rows else 0
     read = extent.referenced + int(prompt_readings * extent.prompt_past)
@@ -287,7 +287,7 @@ def _fitting(wanted: int, rows: int, unit: int) -> int:
 class Growth:
     """A step that may have guesses beside the rows of `share`.
 
-    guess_past: columns that a guess reads, of a segmented step. is_bounded: rows of prompts wait, so that only padding
+    guess_past: slots that a guess reads, of a segmented step. is_bounded: rows of prompts wait, so that only padding
     is filled.
     """
 

@@ -5,7 +5,7 @@ Where sequences with recurrent layers may begin: at borders of blocks for which 
 Keys and values of a prefix are there for every token; the state is there only where it is, so a prefix is shared up to
 its last snapshot. One is taken every `STATE_TOKENS` tokens and at the last border of a prompt. Of an answer the last
 `PASSING` borders have one: the next turn of a conversation goes on from there, and so does a sequence that had to give
-its columns back.
+its slots back.
 """
 
 from collections.abc import Iterable, Mapping
@@ -15,7 +15,7 @@ from engine.core.kv_queues import PoolQueues
 from engine.core.plan import Segment
 from engine.core.sequence import Rank, Sequence
 
-PASSING = 2  # whoever takes the columns of a sequence takes its last block first, and with it the last border
+PASSING = 2  # whoever takes the slots of a sequence takes its last block first, and with it the last border
 STATE_TOKENS = 256  # a state of a small model takes as much memory as keys and values of some 800 tokens
 
 
@@ -48,10 +48,6 @@ class StateBorders:
             return []
         ends = self._borders(sequence.computed, len(sequence.tokens), len(sequence.tokens))
         return [keys[end // self._size - 1] for end in ends if end // self._size <= len(keys)]
-
-    def awaited(self, keys: list[BlockKey], known: int) -> list[BlockKey]:
-        """Which of the keys of a prompt, `known` of which are there, would be worth waiting for."""
-        return keys[known:] if self.is_recurrent else keys[known : known + 1]
 
     def start(self, sequence: Sequence) -> None:
         if sequence.id in self._ended:  # what it had will not be read, but replaced
@@ -89,7 +85,7 @@ class StateBorders:
                 self._pass_on(sequence.id, key)
 
     def end(self, sequence: Sequence) -> None:
-        """A sequence has ended, or given its columns back: its state is not wanted, its snapshots may be."""
+        """A sequence has ended, or given its slots back: its state is not wanted, its snapshots may be."""
         if self.is_recurrent:
             self._origins.pop(sequence.id, None)
             self._passing.pop(sequence.id, None)
@@ -134,4 +130,5 @@ def is_in_progress(
     keys: list[BlockKey], known: int, rank: Rank, pending: Mapping[BlockKey, Rank], states: StateBorders
 ) -> bool:
     """A prefill that goes first will soon have computed the next block of `keys`: waiting saves those rows."""
-    return any(pending.get(key, rank) < rank for key in states.awaited(keys, known))
+    awaited = keys[known:] if states.is_recurrent else keys[known : known + 1]
+    return any(pending.get(key, rank) < rank for key in awaited)

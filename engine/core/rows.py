@@ -43,7 +43,6 @@ class Guesses:
 
 
 def without(queue: Mapping[str, Sequence], late: Collection[str]) -> list[Sequence]:
-    """The sequences of a queue that are not late."""
     return [sequence for sequence_id, sequence in queue.items() if sequence_id not in late]
 
 
@@ -150,7 +149,7 @@ def block_segment(sequence: Sequence, rows: int, block_size: int) -> Segment:
         tokens=tokens,
         first_position=start,
         blocks=tuple(sequence.blocks[sequence.freed : blocks_for(start, block_size)]),
-        past_columns=start - sequence.freed * block_size,
+        past_slots=start - sequence.freed * block_size,
         targets=tuple(sequence.blocks[i // block_size] * block_size + i % block_size for i in range(start, end)),
         logit_rows=len(masked),
         masked=masked,
@@ -197,14 +196,14 @@ def make_segment(
     start, end = sequence.computed, sequence.computed + rows
     known = () if sequence.has_prompt_logprobs else sequence.tokens[max(start, sequence.first_logit_row) + 1 : end + 1]
     sampled = 1 + len(draft) if end == len(sequence.tokens) else 0
-    columns = range(start, end + (tree.depth if tree is not None else len(draft)))
+    slots = range(start, end + (tree.depth if tree is not None else len(draft)))
     return Segment(
         sequence=sequence,
         tokens=tree.tokens if tree is not None else (*sequence.tokens[start:end], *draft),
         first_position=start,
         blocks=tuple(sequence.blocks[sequence.freed : blocks_for(start, block_size)]),
-        past_columns=start - sequence.freed * block_size,
-        targets=tuple(sequence.blocks[i // block_size] * block_size + i % block_size for i in columns),
+        past_slots=start - sequence.freed * block_size,
+        targets=tuple(sequence.blocks[i // block_size] * block_size + i % block_size for i in slots),
         logit_rows=len(tree.tokens) if tree is not None else len(known) + sampled,
         logprob_tokens=tuple(known),
         tree=tree,
@@ -255,10 +254,10 @@ def plan_trees(
 ) -> dict[str, ForecastTree]:
     """By id the tree of each sequence that gets one; they share the spare rows alike.
 
-    shape: None where the model does not guess for itself. past: columns of the step; forecast rows see the prefix in
+    shape: None where the model does not guess for itself. past: slots of the step; forecast rows see the prefix in
     the first of them.
 
-    grow(sequence, tokens) gives a sequence columns for so many tokens. A grammar's masks are for one text, not for a
+    grow(sequence, tokens) gives a sequence slots for so many tokens. A grammar's masks are for one text, not for a
     tree of them: such sequences decode one row at a time.
     """
     if shape is None or past < shape.prefix:

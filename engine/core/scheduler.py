@@ -1,4 +1,4 @@
-"""The scheduler: its queues and columns, the plan of the next step, and the commit of what the step gave."""
+"""The scheduler: its queues and slots, the plan of the next step, and the commit of what the step gave."""
 
 from collections.abc import Collection, Iterator, Mapping
 from functools import partial
@@ -36,7 +36,7 @@ from engine.request import FinishReason, Request
 
 
 class Scheduler(Planner):
-    """Owns every sequence and every block. `plan` reserves columns and rows, `commit` takes in the tokens.
+    """Owns every sequence and every block. `plan` reserves slots and rows, `commit` takes in the tokens.
 
     forecasts: how the model guesses for itself, None if it does not. lookup: n-grams of other lengths than usual.
     """
@@ -151,9 +151,9 @@ class Scheduler(Planner):
         pool = self._pool
         if not pool.prefill_queue and not without(pool.decode_queue, late):
             return None
-        self._reserve_decode_columns()
+        self._reserve_decode_slots()
         wants = self._wants(late)
-        if not wants.ready and not pool.prefill_queue:  # the decoding sequences gave their columns back
+        if not wants.ready and not pool.prefill_queue:  # the decoding sequences gave their slots back
             return None
         share = self._share(wants)
         pool.set_past(share.shape.past, share.regret_ms)
@@ -204,7 +204,7 @@ class Scheduler(Planner):
         self._finish(sequence, FinishReason.ABORT)
 
     def _admit(self) -> None:
-        """Move waiting sequences into the pool, in order of rank; stop at the first that must wait for columns.
+        """Move waiting sequences into the pool, in order of rank; stop at the first that must wait for slots.
 
         What generates takes them from what is pooled.
         """
@@ -237,7 +237,7 @@ class Scheduler(Planner):
         shared = [block for block in known if block is not None and block != GONE]
         pool.blocks.acquire(shared)
         needed = pool.to_come(sequence, known.count(GONE), shared)
-        # With fused graphs whoever runs has all the columns it will ever need.
+        # With fused graphs whoever runs has all the slots it will ever need.
         growing = () if self.shapes.slots else pool.running()
         reserved = pool.reserved + self._output_length.reserved(sequence, growing)
         available = pool.available(self._turns.newcomers(sequence)) if pool.admits(sequence) else 0
@@ -248,7 +248,7 @@ class Scheduler(Planner):
         return True
 
     def _make_room(self, newcomer: Sequence) -> bool:
-        """Take the columns of the last pooled sequence, if the newcomer is none; False when none has any."""
+        """Take the slots of the last pooled sequence, if the newcomer is none; False when none has any."""
         texts = [s for s in self._pool.running() if s.is_pooled and not newcomer.is_pooled]
         if texts:
             self._preempt(max(texts, key=lambda s: s.rank))
@@ -267,20 +267,20 @@ class Scheduler(Planner):
 
     # -- the parts of plan --------------------------------------------------------------------------------------
 
-    def _reserve_decode_columns(self) -> None:
-        """Give every decoding sequence the columns its next rows need; if there are none the greatest rank gives way.
+    def _reserve_decode_slots(self) -> None:
+        """Give every decoding sequence the slots its next rows need; if there are none the greatest rank gives way.
 
-        Tokens that are known need a column, those of a block that is denoised do not.
+        Tokens that are known need a slot, those of a block that is denoised do not.
         """
         for sequence in sorted(self._pool.decode_queue.values(), key=lambda s: s.rank):
             while sequence.status is SequenceStatus.DECODE and not self._grow(sequence, sequence.final_tokens):
                 self._preempt(max(self._pool.running(), key=lambda s: s.rank))
 
     def _grow(self, sequence: Sequence, tokens: int) -> bool:
-        return self._pool.grow(sequence, blocks_for(min(tokens, self.rules.capacity.columns), self.block_size))
+        return self._pool.grow(sequence, blocks_for(min(tokens, self.rules.capacity.slots), self.block_size))
 
     def _preempt(self, sequence: Sequence) -> None:
-        """Take the columns back; what was computed is prefilled again later, or found in the prefix cache."""
+        """Take the slots back; what was computed is prefilled again later, or found in the prefix cache."""
         self._pool.leave(sequence)
         self.states.end(sequence)
         sequence.move(SequenceStatus.WAITING)
@@ -322,7 +322,7 @@ class Scheduler(Planner):
         return shape, Guesses(drafts, trees)
 
     def _take_reserved(self, prefills: Rows) -> None:
-        """Give prompts the columns of their next rows, which were reserved when they were let in."""
+        """Give prompts the slots of their next rows, which were reserved when they were let in."""
         for sequence, rows in prefills:
             is_reserved = self._grow(sequence, min(sequence.computed + rows, sequence.final_tokens))
             assert is_reserved, f"{sequence.id}: the blocks of its prompt were reserved for it"
@@ -330,7 +330,7 @@ class Scheduler(Planner):
     def _draft(
         self, decodes: list[Sequence], growth: Growth, proposals: Mapping[str, tuple[int, ...]]
     ) -> dict[str, tuple[int, ...]]:
-        """The guesses that are worth their rows, of sequences that get columns for them."""
+        """The guesses that are worth their rows, of sequences that get slots for them."""
         taken = self._guesser.take(decodes, proposals, growth)
         return {
             sequence.id: guess

@@ -14,20 +14,20 @@ from engine.request import FinishReason, PromptImage, Request, SamplingParams, T
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """Limits of one sequence. `columns` of a pool hold cached tokens; the newest token needs none."""
+    """Limits of one sequence. `slots` of a pool hold cached tokens; the newest token needs none."""
 
-    columns: int
+    slots: int
     max_context: int
 
     @property
     def tokens_per_sequence(self) -> int:
         """Most tokens, prompt and completion together, of one sequence."""
-        return min(self.max_context, self.columns + 1)
+        return min(self.max_context, self.slots + 1)
 
     @property
     def tokens_per_input(self) -> int:
         """Most tokens of a text of which only a vector is wanted: nothing comes behind it."""
-        return min(self.max_context, self.columns)
+        return min(self.max_context, self.slots)
 
 
 def blocks_for(tokens: int, block_size: int) -> int:
@@ -43,7 +43,7 @@ Rank = tuple[bool, int, int]
 
 
 class SequenceStatus(StrEnum):
-    WAITING = "waiting"  # holds no columns
+    WAITING = "waiting"  # holds no slots
     PREFILL = "prefill"  # more still to compute than a decode does
     DECODE = "decode"  # one token to compute, the newest; of blocks: one that is denoised, or one to keep and the next
     FINISHED = "finished"
@@ -62,7 +62,7 @@ class Sequence:
     """Progress of one request. The scheduler is its only writer; times are the loop's.
 
     tokens: prompt, tokens delivered by an earlier worker, then new ones. computed: tokens whose KV is in the pool,
-    in columns blocks[i // 16] * 16 + i % 16. freed: its first blocks that no layer sees any more, which are given back;
+    in slots blocks[i // 16] * 16 + i % 16. freed: its first blocks that no layer sees any more, which are given back;
     behind: those that layers with a window see no more. resumed: how many tokens an earlier worker delivered.
     active_block: what is denoised, None for one token after the other.
     """
@@ -187,7 +187,7 @@ class Sequence:
     def rank(self) -> Rank:
         """Order of service: what generates before what is pooled, then priority, then arrival.
 
-        The greatest rank is the first to give its columns back.
+        The greatest rank is the first to give its slots back.
         """
         return (self.is_pooled, self.request.priority, self.order)
 

@@ -237,10 +237,7 @@ class Drafter:
     What it keeps of a sequence is its own and can be lost: it costs time, never a token.
     """
 
-    @property
-    def most(self) -> int:
-        """Most tokens of one proposal; 0 = it proposes nothing."""
-        return 0
+    most = 0  # tokens of one proposal; 0 = it proposes nothing
 
     def reach(self, tokens: int) -> int:
         """Most tokens of a proposal for a sequence that has so many."""
@@ -283,9 +280,8 @@ class PromptLookup:
 
     def propose(self, tokens: Sequence[int], limit: int) -> tuple[int, ...]:
         """Tokens that followed the latest earlier occurrence of the current ending."""
-        back = list(tokens[-self.window :])[
-            ::-1
-        ]  # searched from its end, by `index`: every step asks for every sequence
+        # Searched from its end, by `index`: every step asks for every sequence.
+        back = list(tokens[-self.window :])[::-1]
         best, found, place = self.shortest - 1, 0, 0
         while best < self.longest:
             try:

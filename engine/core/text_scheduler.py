@@ -332,7 +332,7 @@ class SpeechScheduler(Planner):
 
     def gauges(self) -> Gauges:
         used = sum(sequence.computed for sequence in self._running.values())
-        places = self.capacity.columns
+        places = self.capacity.slots
         return Gauges(len(self._running), len(self._waiting), used, self._count * places)
 
     def violations(self) -> Iterator[str]:
@@ -348,7 +348,7 @@ class SpeechScheduler(Planner):
 
     def _segment(self, sequence: Sequence) -> Segment:
         """Its tokens that are not computed yet; the last one gives the next. state_key: of the audio."""
-        first, places = sequence.computed, self.capacity.columns
+        first, places = sequence.computed, self.capacity.slots
         start = sequence.blocks[0] * places
         targets = tuple(range(start + first, start + len(sequence.tokens)))
         tokens, slot = tuple(sequence.tokens[first:]), tuple(sequence.blocks)

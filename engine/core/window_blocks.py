@@ -1,9 +1,9 @@
-"""Which blocks still have their columns of layers with a window: those that sequences see, and known prefixes.
+"""Which blocks still have their slots of layers with a window: those that sequences see, and known prefixes.
 
-A sequence holds the columns of such layers as far back as its next row sees. What falls behind is kept for others while
-there is room, least recently used first to go; the layers that see everything keep theirs. So a prefix can be gone on
-from only where the columns of its last window are there. Where no layer sees everything, a pool takes whole blocks
-back.
+A sequence holds the slots of such layers as far back as its next row sees. What falls behind is kept for others while
+there is room, least recently used first to go; the layers that see everything keep theirs. So a newcomer
+can start from a known prefix only where the slots of the last window are there. Where no layer sees everything, a pool
+takes whole blocks back.
 """
 
 from collections import Counter, OrderedDict
@@ -11,19 +11,19 @@ from collections.abc import Collection, Iterable, Sequence
 
 from engine.core.kv_blocks import Sight
 
-KEPT_SHARE = 4  # a prefix is mostly gone on from near its end: so many times fewer columns than other layers have
+KEPT_SHARE = 4  # newcomers mostly start near a prefix's end: so many times fewer slots than other layers have
 
 
-def window_budget(window: int, columns: int, rows: int, block_size: int) -> int:
-    """Blocks of layers with a window beside a pool of `columns`: a sequence and its widest step fit at least."""
+def window_budget(window: int, slots: int, rows: int, block_size: int) -> int:
+    """Blocks of layers with a window beside a pool of `slots`: a sequence and its widest step fit at least."""
     if not window:
         return 0
     widest = window + rows + 2 * block_size
-    return -(-min(columns, max(columns // KEPT_SHARE, widest)) // block_size)
+    return -(-min(slots, max(slots // KEPT_SHARE, widest)) // block_size)
 
 
 class WindowBlocks:
-    """Owns the counts for one pool. window: columns that a row of the layers with the widest one sees, 0 = there are
+    """Owns the counts for one pool. window: slots that a row of the layers with the widest one sees, 0 = there are
     no such layers, and nothing is counted. limit: most blocks, held and kept together. rows: most of a step.
     """
 
@@ -32,18 +32,14 @@ class WindowBlocks:
         self.block_size = block_size
         self._limit = limit
         self.sight = Sight(window, block_size, rows)
-        # Sole owner of these four; `_held` is the sum of `_holders`.
+        # Sole owner of these four; `held` is the sum of `_holders`.
         self._holders: Counter[int] = Counter()
-        self._held = 0
+        self.held = 0
         self._kept: OrderedDict[int, None] = OrderedDict()
         self._dropped: set[int] = set()
 
     def __contains__(self, block: int) -> bool:
         return not self.window or block in self._holders or block in self._kept
-
-    @property
-    def held(self) -> int:
-        return self._held
 
     @property
     def kept(self) -> int:
@@ -61,14 +57,14 @@ class WindowBlocks:
 
     def has_room(self, blocks: int) -> bool:
         """Whether so many more may be held; those that are kept give way."""
-        return not self.window or self._held + blocks <= self._limit
+        return not self.window or self.held + blocks <= self._limit
 
     def hold(self, blocks: Collection[int]) -> None:
         """A sequence sees these from now on."""
         if not self.window:
             return
         self._holders.update(blocks)
-        self._held += len(blocks)
+        self.held += len(blocks)
         for block in blocks:
             self._kept.pop(block, None)
         self._dropped.difference_update(blocks)
@@ -80,7 +76,7 @@ class WindowBlocks:
             return
         for block in blocks:
             self._holders[block] -= 1
-            self._held -= 1
+            self.held -= 1
             if self._holders[block]:
                 continue
             del self._holders[block]
@@ -96,11 +92,11 @@ class WindowBlocks:
             self._dropped.discard(block)
 
     def take_dropped(self) -> frozenset[int]:
-        """Blocks whose columns of such layers went since the last call."""
+        """Blocks whose slots of such layers went since the last call."""
         dropped = frozenset(self._dropped)
         self._dropped.clear()
         return dropped
 
     def _trim(self) -> None:
-        while self._kept and self._held + len(self._kept) > self._limit:
+        while self._kept and self.held + len(self._kept) > self._limit:
             self._dropped.add(self._kept.popitem(last=False)[0])

@@ -3,7 +3,6 @@
 Windows and Linux differ in how the facts are read and nowhere else.
 """
 
-import importlib.metadata
 import os
 import platform
 import re
@@ -19,6 +18,7 @@ import msgspec
 
 from engine.errors import BundleError
 from engine.isolation.machine import processor_name, registry_text
+from engine.processes import installed_version
 from engine.runtime.qnn.environment import LIBRARIES, OPTIONS_VARIABLE, configured_folder, library_folder
 from engine.runtime.qnn.provider import HtpTarget, is_device
 
@@ -71,19 +71,12 @@ SYSTEM_ENVIRONMENT = r"SYSTEM\CurrentControlSet\Control\Session Manager\Environm
 
 
 def versions() -> dict[str, str]:
-    return {name: _version(name) for name in PACKAGES} | {
+    return {name: installed_version(name) for name in PACKAGES} | {
         "python": platform.python_version(),
         "system": platform.platform(),
         "machine": platform.machine(),
         "libc": " ".join(platform.libc_ver()),
     }
-
-
-def _version(name: str) -> str:
-    try:
-        return importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        return ""
 
 
 def environment() -> dict[str, str]:

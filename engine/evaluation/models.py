@@ -67,7 +67,7 @@ def _unfit(manifest: Manifest) -> str:
 
 def _longest(manifest: Manifest) -> int:
     if manifest.fused is not None:
-        return min(manifest.max_context, manifest.fused.columns)
+        return min(manifest.max_context, manifest.fused.slots)
     shape = None if manifest.is_segmented else widest_shape(manifest)
     return min(manifest.max_context, longest_sequence((shape,))) if shape else manifest.max_context
 

@@ -50,7 +50,6 @@ class GenieImages:
     info: BinaryInfo
 
     def beside(self, text: Manifest) -> Manifest:
-        """The manifest of a text model with them."""
         npu, node = text.npu, self.node
         assert npu is not None
         npu = msgspec.structs.replace(

@@ -229,7 +229,8 @@ class CallGrammar:
         form = self._form
         if self._most == 1:
             return f"{self._rules.literal(opening)} call {self._rules.literal(form.closing)}"
-        more = f"({self._rules.literal((form.between or '') + form.begin)} call){_times(self._most)}"
+        times = "*" if self._most == 0 else f"{{0,{self._most - 1}}}"
+        more = f"({self._rules.literal((form.between or '') + form.begin)} call){times}"
         return f"{self._rules.literal(opening)} call {more} {self._rules.literal(form.closing)}"
 
     def _with_text(self) -> list[str]:
@@ -291,7 +292,3 @@ class CallGrammar:
                 arguments = LiteralRules(self._rules, form.arguments, tool, schema, f"t{number}").rule()
                 arguments = f"{arguments} {self._rules.literal(form.end)}"
         self._rules.rule(f"call_{number}", f"{frame} {arguments}")
-
-
-def _times(most: int) -> str:
-    return "*" if most == 0 else f"{{0,{most - 1}}}"

@@ -6,7 +6,7 @@ Compilers start when they are first needed. What they answered is remembered, wh
 import asyncio
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 
 from engine.bundle.manifest import Manifest
@@ -23,17 +23,10 @@ from engine.processes import module_command
 
 REMEMBERED = 128
 REMEMBERED_BYTES = 64 * 1024 * 1024
+LARGEST_BYTES = 1024 * 1024  # of one form
 START_S = 60.0
 WAITING_PER_COMPILER = 32
-
-
-@dataclass(frozen=True, slots=True)
-class GrammarCompilerLimits:
-    """budget_s: longest compilation of one form. largest_bytes: largest form. compilers: most processes at once."""
-
-    budget_s: float = 2.0
-    largest_bytes: int = 1024 * 1024
-    compilers: int = 4
+LIMITS = HelperLimits()
 
 
 def compiler_command(folder: Path, manifest: Manifest) -> list[str]:
@@ -43,22 +36,15 @@ def compiler_command(folder: Path, manifest: Manifest) -> list[str]:
     return module_command("engine.grammar.compiler", tokenizer, str(manifest.model.vocab), *ends)
 
 
-class GrammarCompilerPool:
+class GrammarCompilerPool(HelperPool):
     """All methods belong to one event loop. `command` starts a compiler."""
 
-    def __init__(
-        self, command: Sequence[str], limits: GrammarCompilerLimits = GrammarCompilerLimits(), label: str = ""
-    ) -> None:
-        self._limits = limits
-        self._helpers = HelperPool(
-            "the grammar compiler",
-            command,
-            encode(CompilerOpening(limits.budget_s)),
-            _accept,
-            HelperLimits(limits.budget_s, limits.compilers, START_S),
-            label,
-        )
-        self._free = asyncio.Semaphore(limits.compilers)
+    def __init__(self, command: Sequence[str], limits: HelperLimits = LIMITS, label: str = "") -> None:
+        """limits: its `opening_s` is `START_S`, whatever it says."""
+        opening = encode(CompilerOpening(limits.budget_s))
+        super().__init__("the grammar compiler", command, opening, _accept, replace(limits, opening_s=START_S), label)
+        self._compilers = limits.processes
+        self._free = asyncio.Semaphore(limits.processes)
         self._waiting = 0  # for a compiler, or for its answer
         self._known: OrderedDict[bytes, Compiled] = OrderedDict()
         self._known_bytes = 0
@@ -69,8 +55,8 @@ class GrammarCompilerPool:
         EngineFailure when no compiler can be started; Busy when too many wait or the server is shutting down.
         """
         encoded = encode(spec)
-        if len(encoded) > self._limits.largest_bytes:
-            message = f"Invalid '{param}': it has {len(encoded)} bytes, the limit is {self._limits.largest_bytes}."
+        if len(encoded) > LARGEST_BYTES:
+            message = f"Invalid '{param}': it has {len(encoded)} bytes, the limit is {LARGEST_BYTES}."
             raise InvalidRequest(message, param, "string_above_max_length")
         answer = self._known.get(encoded)
         if answer is None:
@@ -79,13 +65,10 @@ class GrammarCompilerPool:
             raise InvalidRequest(f"Invalid '{param}': {answer.error}", param, "invalid_value")
         return answer.grammar
 
-    async def close(self) -> None:
-        await self._helpers.close()
-
     async def _in_turn(self, encoded: bytes) -> Compiled:
-        if self._waiting >= WAITING_PER_COMPILER * self._limits.compilers:
+        if self._waiting >= WAITING_PER_COMPILER * self._compilers:
             message = f"{self._waiting} requests wait for the form of their answer to be compiled."
-            wait_s = max(1.0, WAITING_PER_COMPILER * self._limits.budget_s / 2)
+            wait_s = max(1.0, WAITING_PER_COMPILER * self._budget_s / 2)
             raise Busy(message, BusyReason.GRAMMARS, wait_s)
         self._waiting += 1
         try:
@@ -96,11 +79,11 @@ class GrammarCompilerPool:
 
     async def _compile(self, encoded: bytes) -> Compiled:
         """The compiler's answer, or what its end says; an end is not remembered, it may be another one next time."""
-        answer = await self._helpers.ask(encoded)
+        answer = await self.ask(encoded)
         if answer is Failure.DIED:
             return Compiled(error="its grammar cannot be compiled within the limits of this server")
         if isinstance(answer, Failure):
-            return Compiled(error=f"its grammar takes more than {self._limits.budget_s:g} s to compile")
+            return Compiled(error=f"its grammar takes more than {self._budget_s:g} s to compile")
         compiled = decode_compiled(answer)
         self._remember(encoded, compiled)
         return compiled

@@ -163,7 +163,6 @@ def type_of(value: Any) -> str:
 
 
 def allows(types: Types | None, value: Any) -> bool:
-    """Whether a value has one of the types."""
     own = type_of(value)
     is_whole = isinstance(value, float) and value.is_integer() and types is not None and "integer" in types
     return types is None or own in types or is_whole or (own == "integer" and "number" in types)

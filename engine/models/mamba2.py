@@ -153,7 +153,6 @@ def _factors(config: ConfigFields) -> Factors:
 
 
 def read_falcon_mamba2(config: ConfigFields, layers: int) -> RecurrentSpec:
-    """Of all layers."""
     return mamba2_spec(config, layers, tuple(range(layers)), is_beside=True)
 
 

@@ -323,7 +323,6 @@ class Network:
         return self.details.layer_ffn[layer] if self.details.layer_ffn else self.spec.ffn
 
     def has_feed_forward(self, layer: int) -> bool:
-        """Whether a layer has one, or experts."""
         return layer in self.expert_layers or self.ffn_of(layer) > 0
 
     def ffn_names(self, layer: int) -> tuple[tuple[str, ...], str]:

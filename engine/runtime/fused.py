@@ -298,7 +298,7 @@ class FusedRuntime(Runtime):
     ) -> None:
         assert manifest.fused is not None
         super().__init__(shapes, provider.device)
-        self._columns = manifest.fused.columns
+        self._columns = manifest.fused.slots
         self._sessions = load_sessions(folder, manifest, provider)
         # Sole owner of graphs' buffers and of the caches.
         graphs = [BoundGraph(manifest, graph, self._sessions[graph.name]) for graph in manifest.graphs]

@@ -111,11 +111,7 @@ class RowLayout:
         self._positions = np.zeros(shape.rows, np.int32)
         self._segments: list[PackedSegment] = []
         self._logit_rows: list[int] = []
-        self._row = shape.rows - used
-
-    @property
-    def row(self) -> int:
-        return self._row
+        self.row = shape.rows - used
 
     def add(
         self,
@@ -130,7 +126,7 @@ class RowLayout:
     ) -> int:
         """The next rows of a sequence of which nothing more is known. Returns the first of them."""
         count = len(tokens)
-        segment = PackedSegment(self._row, count, blocks, past, past + count, block_rows, owner=owner)
+        segment = PackedSegment(self.row, count, blocks, past, past + count, block_rows, owner=owner)
         return self.add_segment(tokens, first, segment, logits)
 
     def add_segment(
@@ -149,7 +145,7 @@ class RowLayout:
         self._positions[row:end] = first + (np.arange(segment.count) if tree is None else np.array(tree.depths))
         self._logit_rows.extend(row + index for index in logits)
         self._segments.append(segment)
-        self._row = end
+        self.row = end
         return row
 
     def batch(
@@ -159,7 +155,7 @@ class RowLayout:
         shown: Sequence[tuple[PromptImage, ...]] = (),
     ) -> PackedBatch:
         """The step of all the rows that were added. shown: the images of each group's sequence."""
-        assert self._row == self._shape.rows, f"{self._shape.rows - self._row} rows were never added"
+        assert self.row == self._shape.rows, f"{self._shape.rows - self.row} rows were never added"
         rows, segments = np.array(self._logit_rows, np.int64), tuple(self._segments)
         groups = zip((slice(each.start, each.end) for each in segments), shown, strict=False)
         axes = axes_of(self._positions, groups) if any(shown) else None
@@ -170,14 +166,14 @@ def pack(plan: StepPlan, block_size: int) -> PackedBatch:
     layout = RowLayout(plan.shape, plan.rows_used)
     embedded: list[tuple[int, NDArray[np.float32]]] = []
     for segment in plan.segments:
-        left = segment.past_columns - len(segment.blocks) * block_size
+        left = segment.past_slots - len(segment.blocks) * block_size
         assert left <= 0, f"position {segment.first_position}: {left} cached columns have no block"
         request = segment.sequence.request
         packed = PackedSegment(
             layout.row,
             len(segment.tokens),
             segment.blocks,
-            segment.past_columns,
+            segment.past_slots,
             segment.room,
             block_rows=segment.block_rows,
             adapter=request.adapter,

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from engine.bundle.manifest import Manifest
-from engine.bundle.tensors import Array, Place, pool_window_columns
+from engine.bundle.tensors import Array, Place, pool_window_slots
 from engine.runtime.buffers import EVERY, Fresh, Pool, spans, zero_codes
 from engine.runtime.interface import Indices
 from engine.runtime.window_columns import WindowColumns
@@ -36,7 +36,7 @@ class PastPool:
     """
 
     def __init__(self, manifest: Manifest, width: int) -> None:
-        zeros, most = zero_codes(manifest), pool_window_columns(manifest)
+        zeros, most = zero_codes(manifest), pool_window_slots(manifest)
         layers = range(manifest.model.layers)
         self._window_layers = [each for each in layers if most and manifest.model.attention_of(each).window]
         self._full_layers = [each for each in layers if each not in self._window_layers]

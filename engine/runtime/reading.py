@@ -72,12 +72,12 @@ def text_logits(runtime: Runtime, tokens: Sequence[int], most: int = 0, first: i
     found, count = np.empty((0, 0), np.float32), min(shape.rows, most or shape.rows)
     for start in range(0, len(tokens), count):
         part = tokens[start : start + count]
-        logits = read_rows(runtime, shape, part, start, range(len(part)), start + count < len(tokens))
+        rows = range(min(max(0, first - start), len(part) - 1), len(part))  # one at least: it tells the vocabulary
+        logits = read_rows(runtime, shape, part, start, rows, start + count < len(tokens))
         if not start:
             found = np.empty((len(tokens) - first, logits.shape[1]), np.float32)
-        wanted = logits[max(0, first - start) :]
-        end = start + len(part) - first
-        found[end - len(wanted) : end] = wanted
+        if (end := start + len(part) - first) > 0:
+            found[end - len(rows) : end] = logits
     forget_text(runtime, len(tokens))
     return found
 

@@ -146,7 +146,9 @@ def _fetch(name: RepositoryName, snapshot: Snapshot, tell: Tell) -> Path:
         for file in large:
             _fetch_large(name, file, snapshot.commit, tell)
         folder = Path(snapshot_download(name.repository, allow_patterns=[escape(file.name) for file in snapshot.files]))
-    _verify(name, folder, [file for file in snapshot.missing if file not in large])
+    for file in snapshot.missing:  # the library compares sizes alone
+        if file not in large:
+            _check(name, file, folder / file.name)
     return _model_in(folder, snapshot.files)
 
 
@@ -193,12 +195,6 @@ def _removed_if_useless(part: Path) -> Iterator[None]:
         if refused == _NOTHING_THERE or (refused is None and error.errno is None):
             part.unlink()
         raise
-
-
-def _verify(name: RepositoryName, folder: Path, new: Sequence[RemoteFile]) -> None:
-    """Compare what the library has fetched with the hub's hashes; it compares sizes alone. What differs is removed."""
-    for file in new:
-        _check(name, file, folder / file.name)
 
 
 def _check(name: RepositoryName, file: RemoteFile, path: Path) -> None:

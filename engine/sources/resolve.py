@@ -4,7 +4,6 @@ The compiler runs in its own process: serving never imports it, and its memory i
 """
 
 import hashlib
-import importlib.metadata
 import importlib.util
 import json
 import os
@@ -38,7 +37,7 @@ from engine.genie.speech import is_hub_speech, read_hub_speech
 from engine.isolation.machine import usable_memory
 from engine.models.config_fields import INT8_SHARE, four_bits_because
 from engine.models.stored_codes import checkpoint_quant, float_bytes
-from engine.processes import child_environment, install_command, module_command
+from engine.processes import child_environment, install_command, installed_version, module_command
 from engine.sources.fetched import NAMED, Located, expanded, locate
 from engine.sources.publish import draft_beside, publish, remove_stale
 from engine.sources.retention import LaterCompilations, exclusive, lock_of, mark_used, remove_unused
@@ -234,7 +233,8 @@ def _platform_cache() -> Path:
 def bundle_key(folder: Path, arguments: tuple[str, ...]) -> str:
     """Names one compilation: the checkpoint's files, the arguments, and the compiler that would run."""
     package = Path(__file__).resolve().parents[1]
-    facts = [_version(), FORMAT_VERSION, _stamps(folder), list(arguments), compiler_stamps(package)]
+    version = installed_version("hexserve", "0")
+    facts = [version, FORMAT_VERSION, _stamps(folder), list(arguments), compiler_stamps(package)]
     return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
 
 
@@ -252,13 +252,6 @@ def _stamps(source: Path) -> list[tuple[str, int, int]]:
         return [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in found if path.exists()]
     paths = sorted(path for path in (*source.iterdir(), *source.glob("*/config.json")) if path.is_file())
     return [(path.relative_to(source).as_posix(), path.stat().st_size, path.stat().st_mtime_ns) for path in paths]
-
-
-def _version() -> str:
-    try:
-        return importlib.metadata.version("hexserve")
-    except importlib.metadata.PackageNotFoundError:
-        return "0"
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,19 +55,15 @@ class DraftModel(Drafter):
     def __init__(self, steps: DraftSteps, max_context: int, vocab: int, most: int) -> None:
         self.steps = steps
         self._vocab = vocab
-        self._most = most or USUAL_MOST
+        self.most = most or USUAL_MOST
         self._context = min(max_context, steps.columns)
         self._left, self._masks = 1, 0  # tokens that the step which proposes reads at least; those that are not kept
 
-    @property
-    def most(self) -> int:
-        return self._most
-
     def reach(self, tokens: int) -> int:
-        return self._most
+        return self.most
 
     def backlog(self, sequence_id: str, tokens: Sequence[int]) -> int | None:
-        if len(tokens) + self._most > self._context:
+        if len(tokens) + self.most > self._context:
             return None
         return self.steps.sequences.unread(sequence_id, tokens)
 
@@ -88,7 +84,7 @@ class DraftModel(Drafter):
             return self._propose(requests)
         except StepFailed as error:
             log.warning("the draft model is switched off, answers go on without it: %s", error)
-            self._most = 0
+            self.most = 0
             return {}
 
     def retain(self, sequence_ids: Collection[str]) -> None:

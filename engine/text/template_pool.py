@@ -5,6 +5,7 @@ with the engine, so no request waits for it.
 """
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 
 from engine.errors import BundleError, EngineFailure, InvalidRequest
 from engine.isolation.helper_pool import Answer, Failure, HelperLimits, HelperPool
@@ -23,19 +24,15 @@ RENDERER = tuple(module_command("engine.text.renderer"))
 LIMITS = HelperLimits()
 
 
-class TemplatePool:
-    """All methods belong to one event loop. `command` starts a renderer."""
+class TemplatePool(HelperPool):
+    """All methods belong to one event loop. command: starts a renderer. `start` raises BundleError for a template."""
 
     def __init__(
         self, source: str, limits: HelperLimits = LIMITS, command: Sequence[str] = RENDERER, label: str = ""
     ) -> None:
-        self._limits = limits
         opening = encode(TemplateOpening(source, limits.opening_s, limits.budget_s))
-        self._helpers = HelperPool("the process of the chat template", command, opening, self._accept, limits, label)
-
-    async def start(self) -> None:
-        """Compile the template. BundleError when it cannot be, EngineFailure when no process can be started."""
-        await self._helpers.start()
+        accept = partial(_accept, opening_s=limits.opening_s)
+        super().__init__("the process of the chat template", command, opening, accept, limits, label)
 
     async def render(self, request: bytes) -> bytes:
         """The encoded answer to an encoded `RenderRequest`.
@@ -44,7 +41,7 @@ class TemplatePool:
         the server is shutting down.
         """
         try:
-            answer = await self._helpers.ask(request)
+            answer = await self.ask(request)
         except BundleError as error:  # it could be compiled at the start
             raise EngineFailure(f"The chat template cannot be used any more: {error}") from None
         if answer is Failure.DIED:
@@ -52,20 +49,17 @@ class TemplatePool:
                 "The chat template cannot render these messages within the limits of this server.", "messages"
             )
         if isinstance(answer, Failure):
-            raise InvalidRequest(too_slow(self._limits.budget_s), "messages")
+            raise InvalidRequest(too_slow(self._budget_s), "messages")
         return answer
 
-    async def close(self) -> None:
-        """End every process. May be repeated."""
-        await self._helpers.close()
 
-    def _accept(self, answer: Answer) -> None:
-        if answer is Failure.DIED:
-            raise BundleError("the chat template cannot be compiled within the limits of this server")
-        if isinstance(answer, Failure):
-            raise BundleError(f"the chat template cannot be compiled within {self._limits.opening_s:g} s")
-        if error := decode(answer, Rendered).error:
-            raise BundleError(error)
+def _accept(answer: Answer, opening_s: float) -> None:
+    if answer is Failure.DIED:
+        raise BundleError("the chat template cannot be compiled within the limits of this server")
+    if isinstance(answer, Failure):
+        raise BundleError(f"the chat template cannot be compiled within {opening_s:g} s")
+    if error := decode(answer, Rendered).error:
+        raise BundleError(error)
 
 
 async def render_all(source: str, requests: Iterable[RenderRequest], limits: HelperLimits = LIMITS) -> list[Rendered]:

@@ -14,20 +14,19 @@ READER = tuple(module_command("engine.vision.pictures"))
 LIMITS = HelperLimits(budget_s=10.0, processes=2)
 
 
-class ImagePool:
+class ImagePool(HelperPool):
     """All methods belong to one event loop. `command` starts a reader, the first one with the first image."""
 
     def __init__(
         self, spec: VisionSpec, limits: HelperLimits = LIMITS, command: Sequence[str] = READER, label: str = ""
     ) -> None:
-        self._budget_s = limits.budget_s
         opening = msgspec.msgpack.encode(Opening(spec, limits.budget_s))
-        self._helpers = HelperPool("the process that reads images", command, opening, _accept, limits, label)
+        super().__init__("the process that reads images", command, opening, _accept, limits, label)
 
     async def tiles(self, picture: Picture, param: str) -> ImageTiles:
         """An image in tiles. InvalidRequest naming `param` for one that cannot be read within its bounds, EngineFailure
         when no process can be started, Busy when the server is shutting down."""
-        answer = await self._helpers.ask(msgspec.msgpack.encode(picture))
+        answer = await self.ask(msgspec.msgpack.encode(picture))
         if answer is Failure.DIED:
             raise InvalidRequest(f"'{param}' cannot be read within the limits of this server.", param)
         if isinstance(answer, Failure):
@@ -36,10 +35,6 @@ class ImagePool:
         if tiles.error:
             raise InvalidRequest(f"'{param}' {tiles.error}", param)
         return tiles
-
-    async def close(self) -> None:
-        """End every process. May be repeated."""
-        await self._helpers.close()
 
 
 def _accept(answer: Answer) -> None:

@@ -12,7 +12,7 @@ from engine.adapters.adapter import read_adapters
 from engine.adapters.named import named_adapters, read_salts
 from engine.bundle.loss_text import form_text, parity_text
 from engine.bundle.manifest import Manifest, load_manifest
-from engine.bundle.tensors import pool_window_columns
+from engine.bundle.tensors import pool_window_slots
 from engine.bundle.variant import ShapeTable, pin, shape_table
 from engine.bundle.weight_files import FLOAT_BYTES
 from engine.config import BLOCK_SIZE, EngineConfig
@@ -41,7 +41,6 @@ from engine.worker.images import ImageQueue
 from engine.worker.kv_file import KvRestart, SequenceMover, open_kv_file, reason_to_keep
 from engine.worker.settings import ON as SPIN_ON
 from engine.worker.settings import (
-    column_bytes,
     encoder_settings,
     fused_settings,
     plan_memory,
@@ -51,6 +50,7 @@ from engine.worker.settings import (
     resolve_power,
     resolve_spin,
     sliding_window,
+    slot_bytes,
     speech_settings,
     window_of,
 )
@@ -59,7 +59,7 @@ from engine.worker.step_costs import step_times
 
 log = logging.getLogger("hexserve.worker")
 
-DEFAULT_COLUMNS = 4096
+DEFAULT_SLOTS = 4096
 POOL_BUDGET_BYTES = 4 * 1024**3
 PINNED_ROWS = 32
 
@@ -140,9 +140,9 @@ def assemble(config: EngineConfig, open_runtime: OpenRuntime = open_onnx) -> Ass
         _tell_self_check(manifest, runtime)
         salts = read_salts(named_adapters(config.lora))
     with stages.stage("step times"):
-        column_ms = 0.0 if shapes.segmented else manifest.kv_bytes_per_token / COPY_BYTES_PER_MS
+        slot_ms = 0.0 if shapes.segmented else manifest.kv_bytes_per_token / COPY_BYTES_PER_MS
         times = step_times(folder, manifest, config, runtime)
-        costs = CostTable(times, column_ms)
+        costs = CostTable(times, slot_ms)
     kv_file, scheduler = None, _open_planner(manifest, shapes, costs, config)
     if isinstance(scheduler, Scheduler):
         kv_file = open_kv_file(folder, manifest, config, scheduler, runtime)
@@ -184,7 +184,7 @@ def _open_planner(manifest: Manifest, shapes: ShapeTable, costs: CostTable, conf
         features = manifest.speech.features * FLOAT_BYTES
         return SpeechScheduler(costs, config.max_running, manifest.max_context, features)
     state_bytes, forecast = manifest.state_bytes_per_sequence, manifest.forecast if config.forecast else None
-    of_all, own = pool_window(manifest), pool_window_columns(manifest)
+    of_all, own = pool_window(manifest), pool_window_slots(manifest)
     window = of_all or sliding_window(manifest, config)
     limits = ModelLimits(
         manifest.max_context,
@@ -233,7 +233,7 @@ def _open_draft(
         raise BundleError(f"draft: {draft.name} runs one sequence at a time, whose state cannot go back")
     if draft.model.recurrent is not None:
         raise BundleError(f"draft: {draft.name} has recurrent layers, whose state cannot go back behind a wrong guess")
-    if pool_window_columns(draft):
+    if pool_window_slots(draft):
         raise BundleError(f"draft: {draft.name} keeps some windows of its layers, so nothing behind a guess is left")
     check_same_tokens(folder, manifest, own, draft)
     wanted = replace(
@@ -252,8 +252,8 @@ def _open_draft(
     free = draft.is_free_shape or draft.is_segmented
     wanted = settings_for(draft, replace(wanted, kv_slots=shapes.max_past) if free else wanted)
     runtime = open_runtime(own, draft, choose_shapes(draft, wanted), wanted)
-    column_ms = 0.0 if draft.is_segmented else draft.kv_bytes_per_token / COPY_BYTES_PER_MS
-    costs = CostTable(step_times(own, draft, wanted, runtime), column_ms)
+    slot_ms = 0.0 if draft.is_segmented else draft.kv_bytes_per_token / COPY_BYTES_PER_MS
+    costs = CostTable(step_times(own, draft, wanted, runtime), slot_ms)
     log.info("draft: %s on %s guesses for %s", draft.name, runtime.device, manifest.name)
     steps, vocab = DraftSteps(runtime, costs, time.perf_counter), manifest.model.vocab
     if draft.diffusion is not None:
@@ -299,11 +299,11 @@ def _segmented_settings(manifest: Manifest, config: EngineConfig) -> EngineConfi
     is_recurrent = manifest.model.recurrent is not None
     if is_recurrent:
         config = recurrent_settings(manifest, config)
-    columns = config.kv_slots or _default_columns(manifest, config)
+    slots = config.kv_slots or _default_slots(manifest, config)
     if is_recurrent:
-        return replace(config, kv_slots=columns)
-    offload = config.kv_offload_mb * 1024**2 // column_bytes(manifest, config)
-    return replace(config, kv_slots=columns + offload, kv_offload_mb=0)
+        return replace(config, kv_slots=slots)
+    offload = config.kv_offload_mb * 1024**2 // slot_bytes(manifest, config)
+    return replace(config, kv_slots=slots + offload, kv_offload_mb=0)
 
 
 def choose_shapes(manifest: Manifest, config: EngineConfig) -> ShapeTable:
@@ -318,16 +318,16 @@ def choose_shapes(manifest: Manifest, config: EngineConfig) -> ShapeTable:
     if shapes.longest_text or manifest.speech is not None:
         return shapes
     if shapes.free:
-        columns = config.kv_slots or _default_columns(manifest, config)
+        slots = config.kv_slots or _default_slots(manifest, config)
         step = shapes.past_step
-        shapes = replace(shapes, max_past=max(step, -(-columns // step) * step))
+        shapes = replace(shapes, max_past=max(step, -(-slots // step) * step))
     elif config.kv_slots and not shapes.slots:
         raise BundleError("kv_slots cannot be set for a bundle of fixed shapes: the widest graph decides it")
     return pin(shapes, PINNED_ROWS) if config.deterministic else shapes
 
 
-def _default_columns(manifest: Manifest, config: EngineConfig) -> int:
-    """Room for one sequence of full length, at least 4,096 columns, at most 4 GiB."""
+def _default_slots(manifest: Manifest, config: EngineConfig) -> int:
+    """Room for one sequence of full length, at least 4,096 slots, at most 4 GiB."""
     longest = min(config.max_context or manifest.max_context, manifest.max_context)
-    affordable = POOL_BUDGET_BYTES // column_bytes(manifest, config)
-    return max(BLOCK_SIZE, min(max(longest, DEFAULT_COLUMNS), affordable))
+    affordable = POOL_BUDGET_BYTES // slot_bytes(manifest, config)
+    return max(BLOCK_SIZE, min(max(longest, DEFAULT_SLOTS), affordable))

@@ -191,7 +191,8 @@ def serve(
                 outbox.hold(report.record)
             if not loop.has_work:
                 outbox.flush()
-                _check(loop)
+                for violation in loop.violations():
+                    log.error("invariant broken: %s", violation)
     finally:
         outbox.close()
 
@@ -227,12 +228,6 @@ def _pending(inbox: "queue.SimpleQueue[Command | None]", block: bool) -> Iterato
         yield inbox.get()
     while not inbox.empty():
         yield inbox.get()
-
-
-def _check(loop: EngineLoop) -> None:
-    """Check what must hold while nothing runs."""
-    for violation in loop.violations():
-        log.error("invariant broken: %s", violation)
 
 
 def _receive(

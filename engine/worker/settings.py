@@ -8,7 +8,7 @@ from engine.bundle.encoder import encoder_rows
 from engine.bundle.manifest import Manifest
 from engine.bundle.segments import MASKED_ATTENTION
 from engine.bundle.speech import cross_bytes
-from engine.bundle.tensors import pool_window_columns
+from engine.bundle.tensors import pool_window_slots
 from engine.bundle.variant import ShapeTable
 from engine.bundle.weight_files import FLOAT_BYTES
 from engine.config import BLOCK_SIZE, SAVER, EngineConfig
@@ -39,10 +39,9 @@ def speech_settings(manifest: Manifest, config: EngineConfig) -> EngineConfig:
     """As many texts at once as there is memory for. BundleError names a setting of models that continue texts."""
     _refuse_foreign(config, f"{manifest.name} writes speech down")
     each = cross_bytes(manifest) + manifest.max_context * manifest.kv_bytes_per_token
-    slots = max(1, min(config.max_running, MOST_SPEECH_SLOTS, SPEECH_BUDGET_BYTES // each))
-    columns = slots * manifest.max_context
-    settled = replace(config, kv_slots=columns, max_running=slots, kv_offload_mb=0)
-    return replace(settled, prefix_cache=False, prediction_rows=0)
+    texts = max(1, min(config.max_running, MOST_SPEECH_SLOTS, SPEECH_BUDGET_BYTES // each))
+    kv_slots = texts * manifest.max_context
+    return replace(config, kv_slots=kv_slots, max_running=texts, kv_offload_mb=0, prefix_cache=False, prediction_rows=0)
 
 
 def fused_settings(manifest: Manifest, config: EngineConfig, budget_bytes: int) -> EngineConfig:
@@ -59,14 +58,15 @@ def fused_settings(manifest: Manifest, config: EngineConfig, budget_bytes: int) 
         raise BundleError("draft: a fused graph has one row for each decode, so a draft model's guesses have no place")
     at_once = spec.decode_slots + 1
     if config.kv_slots:
-        caches = config.kv_slots // spec.columns
+        caches = config.kv_slots // spec.slots
         if caches < 1:
-            raise BundleError(f"kv_slots: {config.kv_slots} are fewer than the {spec.columns} of one cache")
+            raise BundleError(f"kv_slots: {config.kv_slots} are fewer than the {spec.slots} of one cache")
     else:
         affordable = budget_bytes // (spec.past * manifest.kv_bytes_per_token)
         caches = max(at_once, min(config.max_running, affordable))
-    settled = replace(config, kv_slots=caches * spec.columns)
-    return replace(settled, kv_offload_mb=0, prefix_cache=False, reserve_tokens=0, prediction_rows=0)
+    return replace(
+        config, kv_slots=caches * spec.slots, kv_offload_mb=0, prefix_cache=False, reserve_tokens=0, prediction_rows=0
+    )
 
 
 AUTO_ROWS = -1
@@ -156,15 +156,15 @@ def window_of(manifest: Manifest, config: EngineConfig) -> AttentionWindow:
 def sliding_window(manifest: Manifest, config: EngineConfig) -> int:
     """The widest window of layers that give back what lies behind it, 0 = there are none.
 
-    Where rows of segments must have the same bits in every step all columns are kept: how a sum is cut depends on the
+    Where rows of segments must have the same bits in every step all slots are kept: how a sum is cut depends on the
     first.
     """
-    gives = not config.deterministic if manifest.is_segmented else pool_window_columns(manifest) > 0
+    gives = not config.deterministic if manifest.is_segmented else pool_window_slots(manifest) > 0
     return max(manifest.model.layer_windows, default=0) if gives else 0
 
 
 def pool_window(manifest: Manifest) -> int:
-    """Columns that rows of a pool see in every layer, 0 = some layer sees all of them."""
+    """KV slots that rows of a pool see in every layer, 0 = some layer sees all of them."""
     has_own = (manifest.is_segmented, manifest.is_serial, manifest.fused is not None, manifest.reads_whole_context)
     return 0 if any(has_own) else manifest.model.sight
 
@@ -174,8 +174,8 @@ def _window_bytes(manifest: Manifest) -> int:
     return round(manifest.kv_bytes_per_token * manifest.model.window_share)
 
 
-def column_bytes(manifest: Manifest, config: EngineConfig) -> int:
-    """Bytes of keys and values that a column of a pool takes, with its share of what layers with a window keep."""
+def slot_bytes(manifest: Manifest, config: EngineConfig) -> int:
+    """Bytes of keys and values that a slot of a pool takes, with its share of what layers with a window keep."""
     behind = _window_bytes(manifest) if sliding_window(manifest, config) else 0
     return max(1, manifest.kv_bytes_per_token - behind + behind // KEPT_SHARE)
 
@@ -186,16 +186,16 @@ LEAST_SHOWN = 1e6
 
 @dataclass(frozen=True, slots=True)
 class MemoryPlan:
-    """Bytes: of weights as stored, and the most of keys and values (`columns` tokens, in layers with a window
-    `window_columns`), of states and of what the host memory for prefixes holds."""
+    """Bytes: of weights as stored, and the most of keys and values (`slots` tokens, in layers with a window
+    `window_slots`), of states and of what the host memory for prefixes holds."""
 
     weights: int
-    columns: int
+    slots: int
     caches: int
     sequences: int
     states: int
     prefixes: int
-    window_columns: int = 0
+    window_slots: int = 0
 
     @property
     def together(self) -> int:
@@ -207,9 +207,9 @@ class MemoryPlan:
 
     def _parts(self) -> Iterator[str]:
         yield f"weights {_size(self.weights)}"
-        if self.columns:
-            behind = f" ({self.window_columns:,} in layers with a window)" if self.window_columns else ""
-            yield f"keys and values of {self.columns:,} tokens{behind} {_size(self.caches)}"
+        if self.slots:
+            behind = f" ({self.window_slots:,} in layers with a window)" if self.window_slots else ""
+            yield f"keys and values of {self.slots:,} tokens{behind} {_size(self.caches)}"
         if self.states:
             yield f"states of {self.sequences:,} sequences {_size(self.states)}"
         if self.prefixes:
@@ -219,22 +219,22 @@ class MemoryPlan:
 def plan_memory(manifest: Manifest, shapes: ShapeTable, config: EngineConfig) -> MemoryPlan:
     """For the graphs of the manifest that are to be loaded. What onnxruntime itself needs is not in it."""
     # With fused graphs a pool is so many whole caches, and a step spans one of them.
-    columns = config.kv_slots if shapes.slots or manifest.speech is not None else shapes.max_past
+    slots = config.kv_slots if shapes.slots or manifest.speech is not None else shapes.max_past
     state = manifest.state_bytes_per_sequence
     window = sliding_window(manifest, config)
-    budget = BLOCK_SIZE * window_budget(window, columns, shapes.max_rows, BLOCK_SIZE)
-    seen = pool_window_columns(manifest) or budget if window else columns
+    budget = BLOCK_SIZE * window_budget(window, slots, shapes.max_rows, BLOCK_SIZE)
+    seen = pool_window_slots(manifest) or budget if window else slots
     behind = _window_bytes(manifest)
     return MemoryPlan(
         weights=_encoder_bytes(manifest) if manifest.encoder is not None else _weight_bytes(manifest),
-        columns=columns,
-        caches=columns * (manifest.kv_bytes_per_token - behind)
+        slots=slots,
+        caches=slots * (manifest.kv_bytes_per_token - behind)
         + seen * behind
         + (config.max_running * cross_bytes(manifest) if manifest.speech is not None else 0),
         sequences=config.max_running,
         states=config.max_running * STATES_EACH * state,
         prefixes=config.kv_offload_mb * 1024**2 if config.prefix_cache else 0,
-        window_columns=seen if window else 0,
+        window_slots=seen if window else 0,
     )
 
 

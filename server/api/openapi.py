@@ -1,7 +1,6 @@
 """The OpenAPI document: what it says of the answers of a route, and of what the middleware answers."""
 
 import copy
-import importlib.metadata
 from collections.abc import Collection, Mapping
 from threading import Lock
 from types import MappingProxyType
@@ -11,6 +10,7 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from pydantic import TypeAdapter
 
+from engine.processes import installed_version
 from server.http.errors import ErrorBody, error_format
 from server.http.fields import Answer
 from server.middleware.checks import OPEN_PATHS
@@ -100,10 +100,7 @@ class OpenApiDocument:
 
 def describe(app: FastAPI, has_keys: bool) -> dict[str, Any]:
     """OpenAPI 3.1 of all routes of `app` behind its middleware."""
-    try:
-        version = importlib.metadata.version("hexserve")
-    except importlib.metadata.PackageNotFoundError:
-        version = "source"
+    version = installed_version("hexserve", "source")
     document = copy.deepcopy(get_openapi(title=app.title, version=version, routes=app.routes))
     schemas: dict[str, Any] = document.setdefault("components", {}).setdefault("schemas", {})
     for name in ("HTTPValidationError", "ValidationError"):  # FastAPI's own error body, which no route sends

@@ -239,7 +239,7 @@ def _shape_bars(manifest: Manifest) -> RenderableType:
     found = {shape_of(spec) for spec in manifest.graphs}
     shapes = sorted(shape for shape in found if shape is not None)
     if not shapes:
-        return Text("shapes: free (any number of rows and columns)", style="bold")
+        return Text("shapes: free (any number of rows and KV slots)", style="bold")
     widest = max(shape.context for shape in shapes)
     grid = Table.grid(padding=(0, 1))
     for shape in shapes:
@@ -258,10 +258,10 @@ def _memory_table(manifest: Manifest) -> Table:
     state = manifest.state_bytes_per_sequence
     pasts = {shape.past for spec in manifest.graphs if (shape := shape_of(spec)) is not None}
     rows = []
-    for columns in sorted(pasts) or KV_SLOTS:
-        held = columns * manifest.kv_bytes_per_token
-        rows.append((f"{columns:,}", *(decimal(count) for count in ((held, held + state) if state else (held,)))))
-    headings = ("columns", "keys and values", *(("with state",) if state else ()))
+    for slots in sorted(pasts) or KV_SLOTS:
+        cache = slots * manifest.kv_bytes_per_token
+        rows.append((f"{slots:,}", *(decimal(count) for count in ((cache, cache + state) if state else (cache,)))))
+    headings = ("KV slots", "keys and values", *(("with state",) if state else ()))
     return table(headings, rows, "memory of one sequence" if is_own else "memory of one pool")
 
 

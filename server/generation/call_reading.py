@@ -202,7 +202,6 @@ class CallReader:
 
 
 def _string(text: str) -> str | None:
-    """The string that a JSON text is, None when it is none."""
     try:
         return msgspec.json.decode(text.encode("utf-8", "replace"), type=str)
     except msgspec.MsgspecError:

@@ -80,7 +80,7 @@ def _counters(model: ServedModel) -> tuple[tuple[str, str, float], ...]:
         ("vllm:generation_tokens", "Tokens generated.", stats.generated_tokens),
         ("vllm:prefix_cache_queries", "Prompt tokens looked up in the prefix cache.", stats.prefix_queries),
         ("vllm:prefix_cache_hits", "Prompt tokens found in the prefix cache.", stats.prefix_hits),
-        ("vllm:num_preemptions", "Sequences that gave their columns back.", stats.preemptions),
+        ("vllm:num_preemptions", "Sequences that gave their KV slots back.", stats.preemptions),
         ("hexserve:hand_overs", "Sequences that went to another device.", stats.hand_overs),
         ("hexserve:steps", "Graph steps run.", stats.steps),
         ("hexserve:rows_used", "Useful rows of all steps.", stats.rows_used),

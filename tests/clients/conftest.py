@@ -10,15 +10,15 @@ from tests.clients.servers import Servers
 @pytest.fixture(scope="session")
 def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
     """Live servers by name."""
-    made = Servers(tmp_path_factory.mktemp("obedient"))
+    made = Servers(tmp_path_factory.mktemp("scripted"))
     yield made
     made.close()
 
 
 @pytest.fixture(scope="session")
-def obedient(servers: Servers) -> str:
-    """Address of the obedient server."""
-    return servers("obedient").url
+def scripted(servers: Servers) -> str:
+    """Address of the scripted server."""
+    return servers("scripted").url
 
 
 @pytest.fixture(scope="session")

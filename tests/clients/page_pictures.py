@@ -1,6 +1,6 @@
 """The pictures of the page in docs/how-to/. `python -m tests.clients.page_pictures docs/how-to` draws them again.
 
-The first is demo-vision, asked about a drawn scene. The answers in the second are those of the obedient model, which
+The first is demo-vision, asked about a drawn scene. The answers in the second are those of the scripted model, which
 says what it is told. The third is the demo model in graphs of fixed shapes, which four others ask too.
 """
 

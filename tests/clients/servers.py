@@ -8,15 +8,15 @@ from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from threading import Lock
 
-from tests.clients.obedient_bundle import KINDS
+from tests.clients.scripted_bundle import KINDS
 from tests.live import LiveServer, serving, watching
 
 ROOT = Path(__file__).parents[2]
 KEY = "sk-tests-of-clients"
-OBEDIENT_MODEL = "obedient"
-# Kind of bundle and settings of each obedient server. `limited`: a second request within the minute is one too many.
-OBEDIENT: Mapping[str, tuple[str, tuple[str, ...]]] = {
-    "obedient": ("hermes", ("--prepare-timeout-s", "60")),
+SCRIPTED_MODEL = "scripted"
+# Kind of bundle and settings of each scripted server. `limited`: a second request within the minute is one too many.
+SCRIPTED: Mapping[str, tuple[str, tuple[str, ...]]] = {
+    "scripted": ("hermes", ("--prepare-timeout-s", "60")),
     "limited": ("hermes", ("--requests-per-minute", "1")),
     "brief": ("hermes", ("--request-timeout-s", "3")),
     # One request runs at a time; who waits is sent comments.
@@ -34,7 +34,7 @@ DEMO: Mapping[str, tuple[str, ...]] = {
 
 
 class Servers:
-    """Running servers by name: those of `OBEDIENT` and of `DEMO`, `embeds`, which makes embeddings, `reranker`, and
+    """Running servers by name: those of `SCRIPTED` and of `DEMO`, `embeds`, which makes embeddings, `reranker`, and
     `hears`, a small random Whisper."""
 
     def __init__(self, folder: Path) -> None:
@@ -50,17 +50,17 @@ class Servers:
         return self._running[name]
 
     def variables(self, names: tuple[str, ...]) -> dict[str, str]:
-        """What a client is told about servers; `obedient` is the one that OPENAI_BASE_URL names."""
+        """What a client is told about servers; `scripted` is the one that OPENAI_BASE_URL names."""
         with ThreadPoolExecutor() as starting:
-            wanted = tuple(dict.fromkeys(("obedient", *names)))
+            wanted = tuple(dict.fromkeys(("scripted", *names)))
             urls = {name: f"{live.url}/v1" for name, live in zip(wanted, starting.map(self, wanted), strict=True)}
         found = {f"{name.upper()}_URL": url for name, url in urls.items()}
         return found | {
-            "OPENAI_BASE_URL": urls["obedient"],
-            "OPENAI_API_BASE": urls["obedient"],
+            "OPENAI_BASE_URL": urls["scripted"],
+            "OPENAI_API_BASE": urls["scripted"],
             "OPENAI_API_KEY": KEY,
             "OLLAMA_API_KEY": KEY,
-            "OPENAI_MODEL": OBEDIENT_MODEL,
+            "OPENAI_MODEL": SCRIPTED_MODEL,
         }
 
     def close(self) -> None:
@@ -71,7 +71,7 @@ class Servers:
         if name in ("embeds", "reranker", "hears"):
             with self._writing:
                 return self._written(name)
-        return serving(*DEMO[name]) if name in DEMO else self._obedient(name)
+        return serving(*DEMO[name]) if name in DEMO else self._scripted(name)
 
     def _written(self, name: str) -> AbstractContextManager[LiveServer]:
         """Of a model that is made here."""
@@ -84,9 +84,9 @@ class Servers:
 
         return serving("--bundle", str(compiled("embedder" if name == "embeds" else name, self._folder)))
 
-    def _obedient(self, name: str) -> AbstractContextManager[LiveServer]:
-        kind, flags = OBEDIENT[name]
-        command = [sys.executable, "-m", "tests.clients.obedient", kind, str(self._folder / name)]
-        command += ["--port", "0", "--model-name", OBEDIENT_MODEL, *flags]
+    def _scripted(self, name: str) -> AbstractContextManager[LiveServer]:
+        kind, flags = SCRIPTED[name]
+        command = [sys.executable, "-m", "tests.clients.scripted", kind, str(self._folder / name)]
+        command += ["--port", "0", "--model-name", SCRIPTED_MODEL, *flags]
         command = [word.format(folder=self._folder / f"{name}-data") for word in command]
         return watching(command, os.environ | {"HEXSERVE_API_KEYS": f"tests:{KEY}"}, ROOT)

@@ -14,8 +14,8 @@ import pytest_asyncio
 
 from engine.client.engine import ClientLimits, Engine
 from engine.config import EngineConfig
-from engine.grammar.compiler_pool import GrammarCompilerLimits
 from engine.grammar.spec import CalledTool, Cfg, Choice, Form, GrammarSpec, JsonSchema, Regex, ToolCalls
+from engine.isolation.helper_pool import HelperLimits
 from engine.request import FinishReason, Request, SamplingParams
 from engine.sources.resolve import default_cache, resolve_bundle
 from server.generation.argument_reading import CallArguments
@@ -82,7 +82,7 @@ def case(random: Random) -> Case:
 async def engine() -> AsyncIterator[Engine]:
     folder: Path = resolve_bundle("demo", default_cache())
     # The budget is generous because a busy machine must not fail the test.
-    made = Engine(EngineConfig(str(folder)), ClientLimits(grammars=GrammarCompilerLimits(budget_s=60.0)))
+    made = Engine(EngineConfig(str(folder)), ClientLimits(helpers=HelperLimits(60.0)))
     await made.start()
     yield made
     await made.close()

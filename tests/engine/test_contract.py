@@ -116,7 +116,7 @@ def test_every_step_adds_its_tokens_to_the_cache_and_stops_at_its_end() -> None:
         world.step()
         blocks = list(sequence.blocks) or blocks  # given back at the end
         added = world.runtime.steps[-1].shape.rows - world.runtime.steps[-1].starts[0]
-        assert sequence.computed == before + added <= world.scheduler.rules.capacity.columns
+        assert sequence.computed == before + added <= world.scheduler.rules.capacity.slots
         columns = [blocks[index // 16] * 16 + index % 16 for index in range(sequence.computed)]
         cached = world.runtime._pool[columns].tolist()
         assert cached == [[index, token] for index, token in enumerate(sequence.tokens[: sequence.computed])]

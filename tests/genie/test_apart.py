@@ -138,7 +138,7 @@ class Timeline:
 
 
 def hold_part_3(runtime: Runtime, timeline: Timeline, fails: bool = False) -> None:
-    """It does not end before the first layers are written, in every pass that is bound already. fails: then."""
+    """It does not end before the first layers are written, in every step that is bound already. fails: then."""
     assert isinstance(runtime, OnnxRuntime)
 
     def ending() -> None:
@@ -191,7 +191,7 @@ def test_caches_are_written_while_later_parts_run(checkpoint: Path, tmp_path: Pa
         tokens += [token for event in made.loop.step().events for token in event.token_ids]
     end(made)
     assert tokens == expected["a"]
-    # The last layers are written while the next pass runs parts that do not touch them.
+    # The last layers are written while the next step runs parts that do not touch them.
     later = seen[len(order) :]
     assert later.index("writing layers 2 to 2") < later.index("wrote layers 2 to 2") < later.index("running part 3")
 

@@ -17,12 +17,12 @@ class Continuous:
 
     def __init__(self, prices: Prices, config: EngineConfig) -> None:
         self._prices = prices
-        self._column_ms = prices.kv_bytes / COPY_BYTES_PER_MS
+        self._slot_ms = prices.kv_bytes / COPY_BYTES_PER_MS
         # What steps cost, as against what the scheduler's own table has learnt from them.
-        self._true_costs = CostTable(prices.milliseconds, self._column_ms)
+        self._true_costs = CostTable(prices.milliseconds, self._slot_ms)
         self._width = 0
         limits = ModelLimits(prices.tokens_per_request, prices.kv_bytes)
-        learnt_costs = CostTable(prices.milliseconds, self._column_ms)
+        learnt_costs = CostTable(prices.milliseconds, self._slot_ms)
         # Guesses need texts, and there are none.
         self.scheduler = build_scheduler(prices.shapes, learnt_costs, limits, replace(config, lookup_rows=0))
 
@@ -58,7 +58,7 @@ class Continuous:
         copies = sum(move.kind is not MoveKind.EVICT for move in plan.moves)
         relaid_ms = self._true_costs.switch_ms(self._width, plan.shape)
         self._width = plan.shape.past
-        return relaid_ms + copies * BLOCK_SIZE * self._column_ms
+        return relaid_ms + copies * BLOCK_SIZE * self._slot_ms
 
     def _sample(self, plan: StepPlan) -> dict[str, tuple[int, ...]]:
         """The token of a sequence is how many it has."""

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from engine.bundle.specs import SPARE_COLUMNS
+from engine.bundle.specs import SPARE_SLOTS
 from engine.config import EngineConfig
 from tools.simulate.baselines import Fusion, Serial
 from tools.simulate.clock import Policy, drive
@@ -85,7 +85,7 @@ def check_lengths(scenario: Scenario, devices: list[Device]) -> None:
     for device in devices:
         for slots in scenario.slots:
             slot_prices(device.prices, slots)
-        room = device.prices.tokens_per_request - SPARE_COLUMNS * bool(scenario.slots)
+        room = device.prices.tokens_per_request - SPARE_SLOTS * bool(scenario.slots)
         if needed > room:
             raise ValueError(
                 f"--prompt {scenario.prompt} and --output {scenario.output} make {needed} tokens; "

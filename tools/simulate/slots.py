@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from engine.bundle.specs import SPARE_COLUMNS
+from engine.bundle.specs import SPARE_SLOTS
 from engine.bundle.variant import StepShape, slot_table
 from engine.config import EngineConfig
 from tools.simulate.continuous import Continuous
@@ -35,5 +35,5 @@ def slot_prices(prices: Prices, slots: int) -> Prices:
 def slot_policy(prices: Prices, slots: int, config: EngineConfig) -> Continuous:
     """One prompt and up to `slots` decodes a step, in turns. Every running request has a cache of all KV slots."""
     priced = slot_prices(prices, slots)
-    cache = priced.shapes.max_past - SPARE_COLUMNS
+    cache = priced.shapes.max_past - SPARE_SLOTS
     return Continuous(priced, replace(config, kv_slots=config.max_running * cache))

@@ -50,7 +50,6 @@ ChooseRange = Callable[[Observed], Range]
 
 
 def extreme_range(seen: Observed) -> Range:
-    """What was seen, with a margin."""
     return Range(seen.extremes.low * MARGIN, seen.extremes.high * MARGIN)
 
 

@@ -20,7 +20,6 @@ class LayerReader:
         self.has_byte_caches = has_byte_caches
 
     def tensor(self, name: str) -> Float32:
-        """A tensor by its full name."""
         full = name.format(layer=self.layer)
         return self.checkpoint.tensor(full, self.checkpoint.shape(full))
 

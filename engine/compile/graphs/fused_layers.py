@@ -35,7 +35,6 @@ class FusedBuilder(GraphBuilder):
             return self.op(kind, inputs, name=f"{twin_of(like)}{AGAIN}{number}", **attributes)
 
     def cut(self, x: str, axis: int, start: int, stop: int) -> str:
-        """Entries `start` to `stop` - 1 of an axis."""
         bounds = [self.integers(number) for number in (start, stop, axis)]
         return self.moved("Slice", [x, *bounds], x)
 

@@ -165,7 +165,6 @@ class GraphBuilder:
         self.outputs.append(TensorSpec(name, dtype, self._resolve(dims)))
 
     def declare(self, inputs: Mapping[str, Form], outputs: Mapping[str, Form]) -> None:
-        """Declare both, each in its form."""
         for name, (dtype, dims) in inputs.items():
             self.add_input(name, dtype, *dims)
         for name, (dtype, dims) in outputs.items():

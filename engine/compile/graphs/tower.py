@@ -75,5 +75,4 @@ class TowerWriter:
         return self.graph.op("MatMul", [x, self.graph.stored(self.file.add(name, matrix.T))])
 
     def stored(self, name: str, shape: tuple[int, ...]) -> str:
-        """A tensor of the checkpoint as it is."""
         return self.graph.stored(self.file.add(name, self.checkpoint.tensor(name, shape)))

@@ -63,7 +63,8 @@ def vision_stage(work: Compilation) -> None:
 
 def vision_network(work: Compilation) -> Encoder:
     """The encoder of the source, for an NPU of one size. CompileError, UnsupportedModel."""
-    network = read_vision(vision_files(work))
+    source = work.source
+    network = read_vision(VisionFiles(source.config, source.processor(), load_tokenizer(work.folder).token_to_id))
     if network is None:
         raise UnsupportedModel("the checkpoint says nothing of how it reads images")
     return with_one_size(network, work.network.compiled_context) if work.arguments.is_npu else network
@@ -89,11 +90,6 @@ def _named(network: VisionNetwork, checkpoint: Checkpoint) -> VisionNetwork:
     """The same under the names of a checkpoint."""
     is_newer = network.newer_root and f"{network.newer_root}post_layernorm.weight" in checkpoint
     return replace(network, root=network.newer_root) if is_newer else network
-
-
-def vision_files(work: Compilation) -> VisionFiles:
-    """Of a source whose tokenizer is in the bundle already."""
-    return VisionFiles(work.source.config, work.source.processor(), load_tokenizer(work.folder).token_to_id)
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,5 +41,4 @@ class MappedReader:
         return found
 
     def broken(self, reason: str) -> CompileError:
-        """The error for a damaged file."""
         return CompileError(f"{self.path} is damaged: {reason}")

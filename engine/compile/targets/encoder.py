@@ -180,11 +180,6 @@ def check_encoder_arguments(arguments: CompileArguments) -> None:
     check_numbers(arguments)
 
 
-def as_pool_graphs(arguments: CompileArguments) -> CompileArguments:
-    """The arguments as the stages that encoders share with other models read them."""
-    return replace(arguments, layout=Layout.POOL, split=Split.NONE)
-
-
 def encoder_shapes(arguments: CompileArguments, longest: int) -> tuple[StepShape, ...]:
     """One for each number of rows. longest: most tokens of one text."""
     rows = arguments.rows
@@ -344,7 +339,8 @@ def compile_encoder(arguments: CompileArguments, source: Source, progress: Progr
     Raises UnsupportedModel or CompileError; then nothing is left at the output.
     """
     check_encoder_arguments(arguments)
-    arguments = as_pool_graphs(with_kept_floats(arguments, source.float_bytes(), usable_memory()))
+    arguments = with_kept_floats(arguments, source.float_bytes(), usable_memory())
+    arguments = replace(arguments, layout=Layout.POOL, split=Split.NONE)  # for stages shared with other models
     arguments = resolve_encoder_task(arguments, source.config)
     longest = longest_text(arguments.source, arguments.max_context)
     with source.tensors() as checkpoint:

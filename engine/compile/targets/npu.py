@@ -79,11 +79,6 @@ def binary_of(node: NodeProto) -> str:
     return str(helper.get_attribute_value(_attribute(node, "ep_cache_context")).decode())
 
 
-def point_to(node: NodeProto, file: str) -> None:
-    """Let a context node read another file beside its wrapper."""
-    _attribute(node, "ep_cache_context").s = file.encode()
-
-
 def sdk_of(node: NodeProto) -> str:
     """The QNN version that made the binary."""
     return str(helper.get_attribute_value(_attribute(node, "ep_sdk_version")).decode())
@@ -288,7 +283,7 @@ def make_binary(
         )
     (sources / found.pop()).replace(output)
     for node in nodes.values():
-        point_to(node, output.name)
+        _attribute(node, "ep_cache_context").s = output.name.encode()
     return nodes
 
 

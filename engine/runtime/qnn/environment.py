@@ -4,7 +4,6 @@ Several kinds of processes load the libraries, and all of them inherit the envir
 name becomes this variable in its worker.
 """
 
-import importlib.metadata
 import importlib.util
 import os
 import re
@@ -15,7 +14,7 @@ from pathlib import Path
 
 from engine.config import EngineConfig
 from engine.errors import BundleError
-from engine.processes import install_command
+from engine.processes import install_command, installed_version
 
 OPTIONS_VARIABLE = "HEXSERVE_QNN_OPTIONS"
 OP_PACKAGES = "op_packages"  # an option of the provider
@@ -113,10 +112,7 @@ def library_path(stem: str) -> Path:
 
 
 def package_version() -> str:
-    try:
-        return importlib.metadata.version(DISTRIBUTION)
-    except importlib.metadata.PackageNotFoundError:
-        return ""
+    return installed_version(DISTRIBUTION)
 
 
 FAILURES = Path(__file__).with_name("failures.toml")

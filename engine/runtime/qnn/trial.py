@@ -157,11 +157,10 @@ def main(argv: Sequence[str]) -> int:
     return 0
 
 
-def check_bundle(folder: Path, manifest: Manifest, cache: Path | None, command: Sequence[str] = ()) -> None:
+def check_bundle(folder: Path, manifest: Manifest, cache: Path | None) -> None:
     """Everything that is checked before an NPU bundle is loaded for good. BundleError says what is wrong.
 
     cache: where binaries' descriptions and successful loads are remembered, None = nowhere.
-    command: what tries to load the folder given as its last argument, () = this module.
     """
     check_machine(manifest)
     check_listed(manifest)
@@ -171,7 +170,7 @@ def check_bundle(folder: Path, manifest: Manifest, cache: Path | None, command: 
         return
     check_once(folder, manifest, cache)
     check_binaries(manifest, as_bound(folder, manifest, read_binaries(folder, manifest, cache)))
-    try_load(folder, command or module_command("engine.runtime.qnn.trial"))
+    try_load(folder, module_command("engine.runtime.qnn.trial"))
     if marker is not None:
         with suppress(OSError):  # a cache that cannot be written costs time, not the answer
             write_whole(marker, msgspec.json.encode({"bundle": manifest.name}))

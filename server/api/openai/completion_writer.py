@@ -190,12 +190,9 @@ class CompletionWriter(PlainEnding):
             for place, (text, logprobs) in enumerate(pieces, 1):
                 is_last = place == len(pieces)
                 finish = FINISH_NAMES[delta.finish] if delta.finish is not None and is_last else None
-                chunks.append(self._chunk(number, text, logprobs, finish))
+                choice = CompletionChoice(text, number, logprobs, finish)
+                chunks.append(self._usage.on(self._envelope.around(Completion, [choice])))
         return chunks
-
-    def _chunk(self, number: int, text: str, logprobs: CompletionLogprobs | None, finish: Finish | None) -> Completion:
-        choice = CompletionChoice(text, number, logprobs, finish)
-        return self._usage.on(self._envelope.around(Completion, [choice]))
 
     def last_chunks(self) -> list[Completion]:
         return self._usage.last(self._envelope.around(Completion, []))

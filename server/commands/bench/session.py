@@ -176,7 +176,7 @@ def _print_remarks(console: Console, found: Sequence[Level], book: Book) -> None
     if any(level.chunks_per_token is not None and level.chunks_per_token < 0.9 for level in found):
         console.print("Some chunks carried several tokens: 'between tokens' is the time between chunks.")
     if preempted := sum(level.counters.preemptions for level in found if level.counters):
-        console.print(f"{preempted:.0f} sequences had to give their columns back and start again.", highlight=False)
+        console.print(f"{preempted:.0f} sequences had to give their KV slots back and start again.", highlight=False)
     prefix_answers = [a for record in book.prefixes for a in (record.cold, *record.warm) if a is not None]
     for message, count in errors([*prefix_answers, *(a for record in book.turns for a in record.answers)]):
         console.print(f"{count} x {message}", style="red", markup=False, highlight=False)

@@ -14,7 +14,6 @@ from engine.bundle.manifest import Manifest
 from engine.client.engine import ClientLimits, Engine
 from engine.config import EngineConfig
 from engine.errors import BundleError
-from engine.grammar.compiler_pool import GrammarCompilerLimits
 from engine.isolation.helper_pool import HelperLimits
 from engine.isolation.machine import usable_memory
 from engine.sources.devices import bundles_for, devices_of, other_bundle
@@ -228,18 +227,10 @@ def start(settings: Settings, open_engine: OpenEngine = opened_engine, layers: S
             _log.warning("%s", remark)
         if not (len(keys) or is_loopback(settings.host)):
             _log.warning("no API keys are set: everyone who can reach %s may use this server", settings.host)
-        limits = _client_limits(found)
-        pipes = 2 * (limits.grammars.compilers + limits.templates.processes) * prepared.count
+        helpers = HelperLimits(found.prepare_timeout_s)
+        limits = ClientLimits(found.max_queued, found.max_queued_tokens, helpers=helpers)
+        pipes = 2 * 2 * helpers.processes * prepared.count  # for templates and for forms
         return run(found, keys, lambda: prepared.make(limits), listener, store, layers, bounded_connections(pipes))
-
-
-def _client_limits(settings: Settings) -> ClientLimits:
-    return ClientLimits(
-        settings.max_queued,
-        settings.max_queued_tokens,
-        grammars=GrammarCompilerLimits(settings.prepare_timeout_s),
-        templates=HelperLimits(settings.prepare_timeout_s),
-    )
 
 
 def opened_store(settings: Settings) -> AbstractContextManager[ResponseStore | None]:

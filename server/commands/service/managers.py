@@ -162,10 +162,10 @@ PROPERTIES = ("LoadState", "ActiveState", "SubState", "MainPID", "UnitFileState"
 class SystemdUser:
     """Raises ServiceError when this machine or this session has no such manager."""
 
-    def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
+    def __init__(self) -> None:
         if shutil.which("systemctl") is None:
             raise ServiceError("this machine has no systemd: have its own service manager run 'hexserve serve'")
-        base = Path(environment.get("XDG_CONFIG_HOME") or Path.home() / ".config")
+        base = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
         self._folder = base / "systemd" / "user"
 
     def install(self, service: ServiceDefinition) -> Iterator[str]:

@@ -13,7 +13,7 @@ import { baseURL, check, model, run } from './checking.mjs';
 const apiKey = process.env.OPENAI_API_KEY;
 const sdk = (server, more = {}) =>
   new Anthropic({ baseURL: baseURL(server).replace(/\/v1$/, ''), apiKey, maxRetries: 0, timeout: 120_000, ...more });
-const client = sdk('obedient');
+const client = sdk('scripted');
 const user = (content) => [{ role: 'user', content }];
 const body = (content, more = {}) => ({ model, max_tokens: 4000, messages: user(content), ...more });
 const ask = (content, more = {}) => client.messages.create(body(content, more));
@@ -196,7 +196,7 @@ check('error_400', async () => {
 });
 
 check('error_401', async () => {
-  const asked = sdk('obedient', { apiKey: 'sk-wrong' }).messages.create(body('hi'));
+  const asked = sdk('scripted', { apiKey: 'sk-wrong' }).messages.create(body('hi'));
   await rejects(asked, Anthropic.AuthenticationError, 401, 'authentication_error');
 });
 

@@ -31,7 +31,7 @@ def sdk(server: str, **more: Any) -> Anthropic:
     return Anthropic(**options_of(server, **more))
 
 
-client = sdk("obedient")
+client = sdk("scripted")
 
 
 class Trip(BaseModel):
@@ -428,7 +428,7 @@ def raw_response() -> None:
 @check
 def a_bearer_token() -> None:
     with_token = Anthropic(
-        base_url=base_url("obedient").removesuffix("/v1"), auth_token=os.environ["OPENAI_API_KEY"], api_key=None
+        base_url=base_url("scripted").removesuffix("/v1"), auth_token=os.environ["OPENAI_API_KEY"], api_key=None
     )
     assert with_token.messages.create(**body("hi")).content[0].text == "hi"
 
@@ -459,7 +459,7 @@ def error_400_of_a_long_prompt() -> None:
 @check
 def error_401() -> None:
     with raises(anthropic.AuthenticationError, 401, "authentication_error"):
-        sdk("obedient", api_key="sk-wrong").messages.create(**body("hi"))
+        sdk("scripted", api_key="sk-wrong").messages.create(**body("hi"))
 
 
 @check
@@ -514,7 +514,7 @@ def error_504() -> None:
 
 @check
 async def async_sixteen_at_once() -> None:
-    async with AsyncAnthropic(**options_of("obedient")) as many:
+    async with AsyncAnthropic(**options_of("scripted")) as many:
 
         async def one(number: int) -> str:
             if number % 2:
@@ -529,7 +529,7 @@ async def async_sixteen_at_once() -> None:
 
 @check
 async def async_cancelled_task() -> None:
-    async with AsyncAnthropic(**options_of("obedient")) as many:
+    async with AsyncAnthropic(**options_of("scripted")) as many:
         task = asyncio.create_task(many.messages.create(**body(LONG)))
         events = await many.messages.create(**body(LONG), stream=True)
         await anext(aiter(events))

@@ -159,7 +159,7 @@ check('a_model_that_is_not_served_is_told', async () => {
 });
 
 check('a_prompt_that_is_too_long_is_told', async () => {
-  const narrow = { ANTHROPIC_BASE_URL: baseURL('obedient').replace(/\/v1$/, '') }; // its own prompt does not fit there
+  const narrow = { ANTHROPIC_BASE_URL: baseURL('scripted').replace(/\/v1$/, '') }; // its own prompt does not fit there
   const { result } = await claude(await project(), 'say: hi', narrow);
   assert.ok(result.is_error && /too long/i.test(result.result), result.result);
 });

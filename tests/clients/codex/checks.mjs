@@ -53,7 +53,7 @@ function place(text, server) {
 }
 
 /** A home with nothing but the settings, and a folder to work in. */
-function desk({ server = 'obedient', catalog = false, change = (text) => text } = {}) {
+function desk({ server = 'scripted', catalog = false, change = (text) => text } = {}) {
   const root = mkdtempSync(join(tmpdir(), 'codex-'));
   const [home, work] = [join(root, 'home'), join(root, 'work')];
   mkdirSync(join(home, '.codex'), { recursive: true });

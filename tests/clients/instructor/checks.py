@@ -45,11 +45,11 @@ class Even(BaseModel):
     def is_even(cls, value: int) -> int:
         """Refuse odd numbers."""
         if value % 2:
-            raise ValueError('this one is odd\nsay: {"number": 4}\n')  # the obedient model takes the hint
+            raise ValueError('this one is odd\nsay: {"number": 4}\n')  # the scripted model takes the hint
         return value
 
 
-def client(mode: Mode, server: str = "obedient", **given: Any) -> Any:
+def client(mode: Mode, server: str = "scripted", **given: Any) -> Any:
     """instructor around an SDK that does not retry."""
     return instructor.from_openai(OpenAI(base_url=base_url(server), max_retries=0, **given), mode=mode)
 
@@ -69,7 +69,7 @@ def is_paris(trip: Trip) -> bool:
 
 
 def asks_for_paris(mode: Mode) -> Any:
-    """The request as the obedient model understands it in a mode."""
+    """The request as the scripted model understands it in a mode."""
     return TOOL_PARIS if mode in (Mode.TOOLS, Mode.RESPONSES_TOOLS) else PARIS
 
 

@@ -55,7 +55,7 @@ def standard_embeddings() -> None:
     judge(SUITE, "TestEmbeddings", set(), least=5)
 
 
-def chat(server: str = "obedient", **given: Any) -> ChatOpenAI:
+def chat(server: str = "scripted", **given: Any) -> ChatOpenAI:
     """A model of langchain that does not retry."""
     return ChatOpenAI(model=MODEL, base_url=base_url(server), max_retries=0, **given)
 

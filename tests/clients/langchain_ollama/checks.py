@@ -32,7 +32,7 @@ DECLARED = {
 }
 
 
-def chat(server: str = "obedient", **given: Any) -> ChatOllama:
+def chat(server: str = "scripted", **given: Any) -> ChatOllama:
     """A model of langchain; its key comes from OLLAMA_API_KEY."""
     return ChatOllama(model=MODEL, base_url=base_url(server).removesuffix("/v1"), **given)
 
@@ -45,7 +45,7 @@ def forecast(city: str) -> str:
 
 @check
 def standard_chat() -> None:
-    os.environ["OLLAMA_HOST"] = base_url("obedient").removesuffix("/v1")
+    os.environ["OLLAMA_HOST"] = base_url("scripted").removesuffix("/v1")
     judge(SUITE, "TestChat", set().union(*DECLARED.values()), least=30)
 
 
@@ -86,7 +86,7 @@ def embeddings() -> None:
 
 @check
 def completions() -> None:
-    model = OllamaLLM(model=MODEL, base_url=base_url("obedient").removesuffix("/v1"), num_ctx=4096, keep_alive="5m")
+    model = OllamaLLM(model=MODEL, base_url=base_url("scripted").removesuffix("/v1"), num_ctx=4096, keep_alive="5m")
     assert model.invoke("Hello there") == "".join(model.stream("Hello there")) == "Hello there"
 
 

@@ -111,7 +111,7 @@ def tools_and_their_results() -> None:
 @check
 def history_in_every_shape() -> None:
     """Answers go back as objects and as dictionaries with every null, whole and streamed, of a model that thinks."""
-    for server in ("obedient", "thinks"):
+    for server in ("scripted", "thinks"):
         for streams in (False, True):
             first = ask(api_base=base_url(server), messages=WEATHER, tools=TOOLS, stream=streams)
             answer = litellm.stream_chunk_builder(list(first)) if streams else first
@@ -283,7 +283,7 @@ def models_listed() -> None:
 @check
 def ollama_format() -> None:
     """The provider `ollama_chat/`, which sends bodies without a type; whole, streamed, tools, a schema, an error."""
-    over: Any = {"model": f"ollama_chat/{MODEL}", "api_base": base_url("obedient").removesuffix("/v1")}
+    over: Any = {"model": f"ollama_chat/{MODEL}", "api_base": base_url("scripted").removesuffix("/v1")}
     over |= {"api_key": os.environ["OPENAI_API_KEY"]}
     answer = ask(**over, temperature=0, max_tokens=50)
     assert answer.choices[0].message.content == "Hello there" and answer.usage.prompt_tokens > 0

@@ -18,7 +18,7 @@ from lm_eval.tasks import TaskManager
 
 KEYED = {"Authorization": f"Bearer {os.environ['OPENAI_API_KEY']}"}
 DEMO = {"model": "demo", "max_length": 1024, "num_concurrent": 4, "max_retries": 1}
-OBEDIENT = {"model": MODEL, "max_length": 8192, "num_concurrent": 4, "max_retries": 1, "header": KEYED}
+SCRIPTED = {"model": MODEL, "max_length": 8192, "num_concurrent": 4, "max_retries": 1, "header": KEYED}
 
 
 def evaluate(kind: str, settings: dict[str, Any], tasks: list[str], **given: Any) -> dict[str, Any]:
@@ -38,15 +38,15 @@ def main() -> None:
     """Run everything, print everything."""
     scored = ["hexserve_choices", "hexserve_words", "hexserve_story"]
     completions = {"base_url": f"{base_url('demo')}/completions"}
-    keyed = {"base_url": f"{base_url('obedient')}/completions", "auth_token": os.environ["OPENAI_API_KEY"]}
-    chat = {"base_url": f"{base_url('obedient')}/chat/completions"}
+    keyed = {"base_url": f"{base_url('scripted')}/completions", "auth_token": os.environ["OPENAI_API_KEY"]}
+    chat = {"base_url": f"{base_url('scripted')}/chat/completions"}
     found = {
         "completions": evaluate("local-completions", DEMO | completions, [*scored, "hexserve_continued"]),
         "batched": evaluate("local-completions", DEMO | completions | {"batch_size": 4}, scored),
         "texts": evaluate("local-completions", DEMO | completions | {"tokenized_requests": False}, scored[:2]),
         "windows": evaluate("local-completions", DEMO | completions | {"max_length": 16}, ["hexserve_story"]),
-        "keyed": evaluate("local-completions", OBEDIENT | keyed, ["hexserve_choices"]),
-        "chat": evaluate("local-chat-completions", OBEDIENT | chat, ["hexserve_echoed"], apply_chat_template=True),
+        "keyed": evaluate("local-completions", SCRIPTED | keyed, ["hexserve_choices"]),
+        "chat": evaluate("local-chat-completions", SCRIPTED | chat, ["hexserve_echoed"], apply_chat_template=True),
     }
     print(json.dumps(found))
 

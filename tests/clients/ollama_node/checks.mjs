@@ -22,7 +22,7 @@ const tools = [
   },
 ];
 
-function client(server = 'obedient') {
+function client(server = 'scripted') {
   const headers = { Authorization: `Bearer ${process.env.OLLAMA_API_KEY}` };
   return new Ollama({ host: baseURL(server).replace(/\/v1$/, ''), headers });
 }
@@ -82,7 +82,7 @@ check('tools_round_trip', async () => {
 check('structured_output', async () => {
   const format = tools[0].function.parameters;
   const asked = [{ role: 'user', content: 'say: {"city": "Oslo", "days": 2}' }];
-  for (const server of ['obedient', 'thinks']) {
+  for (const server of ['scripted', 'thinks']) {
     const answer = await client(server).chat({ model, messages: asked, format });
     assert.deepEqual(JSON.parse(answer.message.content), { city: 'Oslo', days: 2 });
   }
@@ -108,7 +108,7 @@ check('errors_have_a_status', async () => {
   await refused(() => client().generate({ model, prompt: 'a', images: [new Uint8Array([1])] }), 400, 'images');
   await refused(() => client().pull({ model }), 501, 'hexserve pull');
   await refused(() => client().delete({ model }), 501, 'hexserve pull');
-  const stranger = new Ollama({ host: baseURL('obedient').replace(/\/v1$/, '') });
+  const stranger = new Ollama({ host: baseURL('scripted').replace(/\/v1$/, '') });
   await refused(() => stranger.list(), 401, 'API key');
 });
 

@@ -19,12 +19,12 @@ PLACE = {
 }
 
 
-def host(server: str = "obedient") -> str:
+def host(server: str = "scripted") -> str:
     """Address of a server, without /v1."""
     return base_url(server).removesuffix("/v1")
 
 
-def client(server: str = "obedient", **given: Any) -> ollama.Client:
+def client(server: str = "scripted", **given: Any) -> ollama.Client:
     """A client; the key comes from OLLAMA_API_KEY, as everybody's does."""
     return ollama.Client(host(server), **given)
 
@@ -140,7 +140,7 @@ def every_option_of_the_package() -> None:
 @check
 def tools_round_trip() -> None:
     """Functions become tools, calls become arguments, and the package's own objects go back as history."""
-    for server in ("obedient", "thinks"):
+    for server in ("scripted", "thinks"):
         messages: list[Any] = [{"role": "user", "content": 'call: forecast {"city": "Paris", "days": 3}'}]
         first = client(server).chat(MODEL, messages, tools=[forecast])
         [call] = first.message.tool_calls or []

@@ -42,8 +42,8 @@ BEEPS = ("--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream")
 @cache
 def one() -> tuple[Any, WebUi]:
     """One server for all checks: an OpenAI connection, an Ollama connection, and one for what documents become."""
-    openai = documented("OPENAI_API_BASE_URL", "obedient") | {"OPENAI_API_KEY": KEY}
-    ollama = documented("OLLAMA_BASE_URL", "obedient")
+    openai = documented("OPENAI_API_BASE_URL", "scripted") | {"OPENAI_API_KEY": KEY}
+    ollama = documented("OLLAMA_BASE_URL", "scripted")
     vectors = documented("RAG_OPENAI_API_BASE_URL", "embeds") | {"RAG_EMBEDDING_MODEL": name_of("embeds")}
     speech = documented("AUDIO_STT_OPENAI_API_BASE_URL", "hears") | {"AUDIO_STT_MODEL": name_of("hears")}
     both = {"ENABLE_OPENAI_API": "true", "ENABLE_OLLAMA_API": "true"}
@@ -80,8 +80,8 @@ def text_of(found: list[Any]) -> str:
 
 
 def aborted() -> float:
-    """Requests of the obedient server that ended because their client left."""
-    text = httpx.get(f"{base_url('obedient').removesuffix('/v1')}/metrics", headers={"Authorization": f"Bearer {KEY}"})
+    """Requests of the scripted server that ended because their client left."""
+    text = httpx.get(f"{base_url('scripted').removesuffix('/v1')}/metrics", headers={"Authorization": f"Bearer {KEY}"})
     return sum(
         float(line.rsplit(" ", 1)[1])
         for line in text.text.splitlines()
@@ -192,7 +192,7 @@ def models_that_come_and_go_are_listed_and_loaded() -> None:
     """Another connection is added, as its dialogue does: two models of which none is loaded."""
     given = {
         "ENABLE_OPENAI_API": True,
-        "OPENAI_API_BASE_URLS": [base_url("obedient"), base_url("several")],
+        "OPENAI_API_BASE_URLS": [base_url("scripted"), base_url("several")],
         "OPENAI_API_KEYS": [KEY, ""],
         "OPENAI_API_CONFIGS": {"0": {"enable": True}, "1": {"enable": True}},
     }

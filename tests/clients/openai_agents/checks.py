@@ -30,7 +30,7 @@ class Trip(BaseModel):
     days: int
 
 
-def model(kind: str, server: str = "obedient") -> Any:
+def model(kind: str, server: str = "scripted") -> Any:
     """A model of the SDK over one of the two routes."""
     return KINDS[kind](model=MODEL, openai_client=AsyncOpenAI(base_url=base_url(server), max_retries=0, timeout=120))
 

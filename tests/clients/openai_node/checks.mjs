@@ -404,7 +404,7 @@ check('error_400', async () => {
 });
 
 check('error_401', async () => {
-  await rejects(sdk('obedient', { apiKey: 'sk-wrong' }).models.list(), OpenAI.AuthenticationError, { code: 'invalid_api_key' });
+  await rejects(sdk('scripted', { apiKey: 'sk-wrong' }).models.list(), OpenAI.AuthenticationError, { code: 'invalid_api_key' });
 });
 
 check('error_404', async () => {

@@ -490,7 +490,7 @@ def every_format(server: str) -> None:
 
 @check
 def tools_hermes_format() -> None:
-    every_format("obedient")
+    every_format("scripted")
 
 
 @check

@@ -109,7 +109,7 @@ class Tab:
 
 @contextmanager
 def tab(
-    server: str = "obedient", has_key: bool = True, allowed: str = "", storage: Any = None, **options: Any
+    server: str = "scripted", has_key: bool = True, allowed: str = "", storage: Any = None, **options: Any
 ) -> Iterator[Tab]:
     """A tab of its own browser context; afterwards nothing must have gone wrong in it but what `allowed` matches."""
     origin = base_url(server).removesuffix("/v1")

@@ -324,7 +324,7 @@ def a_conversation_is_exported() -> None:
             with it.page.expect_download() as downloading:
                 it.button("Download").click()
             found[downloading.value.suggested_filename] = downloading.value.path().read_text(encoding="utf-8")
-        assert found["say-kept.md"] == "# say: kept\n\n## You\n\nsay: kept\n\n## obedient\n\nkept\n"
+        assert found["say-kept.md"] == "# say: kept\n\n## You\n\nsay: kept\n\n## scripted\n\nkept\n"
         assert [message["content"] for message in json.loads(found["say-kept.json"])["messages"]] == [
             "say: kept",
             "kept",

@@ -44,7 +44,7 @@ class Idle(BaseModel):
 PARIS = Trip(city="Paris", days=3)
 
 
-def model(kind: Any, server: str = "obedient", name: str = MODEL, **given: Any) -> Any:
+def model(kind: Any, server: str = "scripted", name: str = MODEL, **given: Any) -> Any:
     """A model of pydantic-ai around an SDK that does not retry."""
     sdk = AsyncOpenAI(base_url=base_url(server), max_retries=0, **given)
     return kind(name, provider=OpenAIProvider(openai_client=sdk))

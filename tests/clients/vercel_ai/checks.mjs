@@ -25,8 +25,8 @@ import { baseURL, check, model, run } from './checking.mjs';
 
 globalThis.AI_SDK_LOG_WARNINGS = false;
 const apiKey = process.env.OPENAI_API_KEY;
-const openai = (server = 'obedient', key = apiKey) => createOpenAI({ baseURL: baseURL(server), apiKey: key });
-const compatible = (server = 'obedient', more = {}) =>
+const openai = (server = 'scripted', key = apiKey) => createOpenAI({ baseURL: baseURL(server), apiKey: key });
+const compatible = (server = 'scripted', more = {}) =>
   createOpenAICompatible({ name: 'hexserve', baseURL: baseURL(server), apiKey, includeUsage: true, supportsStructuredOutputs: true, ...more });
 // Without storage at the server the SDK must be told to send whole items instead of references.
 const providerOptions = { openai: { store: false } };
@@ -337,7 +337,7 @@ check('compatible_completion', async () => {
 
 check('compatible_json_without_schema', async () => {
   const answer = await generateObject({
-    ...common, model: compatible('obedient', { supportsStructuredOutputs: false }).chatModel(model), output: 'no-schema',
+    ...common, model: compatible('scripted', { supportsStructuredOutputs: false }).chatModel(model), output: 'no-schema',
     prompt: 'say: {"a": 1}',
   });
   assert.deepEqual(answer.object, { a: 1 });
@@ -372,7 +372,7 @@ check('stream_aborted', async () => {
 });
 
 check('error_401', async () => {
-  const asked = generateText({ ...common, model: openai('obedient', 'sk-wrong').chat(model), prompt: 'hi' });
+  const asked = generateText({ ...common, model: openai('scripted', 'sk-wrong').chat(model), prompt: 'hi' });
   const error = await asked.then(() => assert.fail('not refused'), (thrown) => thrown);
   assert.equal(error.statusCode, 401);
 });

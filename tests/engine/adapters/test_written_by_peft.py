@@ -18,7 +18,7 @@ SUPPORTED = ("plain", "rslora", "patterns")
 
 
 def test_the_tokens_and_logits_that_peft_computes_all_in_the_same_steps(bundles: Bundles) -> None:
-    """Three prompts, one for each adapter, then 23 passes of three decodes."""
+    """Three prompts, one for each adapter, then 23 steps of three decodes."""
     expected = {name: json.loads((WRITTEN / name / "expected.json").read_text()) for name in SUPPORTED}
     runtime = open_lora(bundles(LORA), {name: WRITTEN / name for name in SUPPORTED})
     pages = {name: tuple(range(4 * i, 4 * i + 4)) for i, name in enumerate(SUPPORTED)}

@@ -23,7 +23,7 @@ Build = Callable[..., tuple[Path, Manifest]]
 def greedy_tokens(
     folder: Path, manifest: Manifest, shape: StepShape | None, prompt: list[int], count: int
 ) -> list[int]:
-    """Greedy tokens; the prompt goes in as wide passes as the shape allows."""
+    """Greedy tokens; the prompt goes in as wide steps as the shape allows."""
     sequence = ChainedSequence.start(folder, manifest, shape)
     step = shape.rows if shape else len(prompt)
     for start in range(0, len(prompt), step):
@@ -170,7 +170,7 @@ def test_rows_of_zeros(quant: Quant, tiny_checkpoint: Path, build: Build) -> Non
 
 
 def test_first_token_without_past(tiny_checkpoint: Path, build: Build) -> None:
-    """A pass over an empty past is allowed on free shapes."""
+    """A step over an empty past is allowed on free shapes."""
     folder, manifest = build(tiny_checkpoint, quant=Quant.FP32)
     logits = ChainedSequence.start(folder, manifest, None).extend([5])
     assert logits.shape == (1, 384)

@@ -141,7 +141,7 @@ def test_relaying_a_pool_is_charged() -> None:
     shapes = fixed((1, 1000), (128, 900))
     measured = {StepShape(1, 1000): 40.0, StepShape(128, 900): 60.0}
     few, many = Demand(0, 1), Demand(0, 128)
-    dear = CostTable(measured, column_ms=1.0)
+    dear = CostTable(measured, slot_ms=1.0)
     assert share_rows(shapes, dear, few, Extent(10, 10, 1000), 1e9).shape.rows == 1
     assert share_rows(shapes, dear, many, Extent(10, 10, 1000), 1e9).shape.rows == 128
     assert share_rows(shapes, dear, Demand(0, 9), Extent(10, 10, 1000), 1e9).shape.rows == 1
@@ -150,7 +150,7 @@ def test_relaying_a_pool_is_charged() -> None:
 
 def test_what_staying_costs_pays_for_re_laying() -> None:
     shapes = fixed((1, 1000), (128, 900))
-    costs = CostTable({StepShape(1, 1000): 40.0, StepShape(128, 900): 60.0}, column_ms=0.1)  # re-laying takes 90 ms
+    costs = CostTable({StepShape(1, 1000): 40.0, StepShape(128, 900): 60.0}, slot_ms=0.1)  # re-laying takes 90 ms
     shares = [share_rows(shapes, costs, Demand(1, 0), Extent(10, 10, 900, forgone), 1e9) for forgone in (0, 69, 71)]
     assert [(share.shape.rows, share.regret_ms) for share in shares] == [(128, 20.0), (128, 20.0), (1, 0.0)]
     assert share_rows(shapes, costs, Demand(1, 0), Extent(10, 10, 1000), 1e9).regret_ms == 0.0

@@ -11,7 +11,7 @@ from tests.bundles import Bundles
 
 @pytest.mark.parametrize("kind", ["segments int4", "segments int8", "free"])
 def test_every_token_of_a_text_has_its_logits(bundles: Bundles, kind: str) -> None:
-    """In passes that the scheduler cuts, one text after the other, also where one is the beginning of another."""
+    """In steps that the scheduler cuts, one text after the other, also where one is the beginning of another."""
     folder = bundles(kind)
     with ExitStack() as stack:
         graphs, served = open_bundle("graphs", folder, None, stack), open_served("served", folder, "", stack)

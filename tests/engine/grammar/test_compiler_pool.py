@@ -13,16 +13,17 @@ import pytest_asyncio
 
 from engine.demo.location import demo_folder
 from engine.errors import Busy, BusyReason, EngineFailure, InvalidRequest
-from engine.grammar.compiler_pool import GrammarCompilerLimits, GrammarCompilerPool
+from engine.grammar.compiler_pool import GrammarCompilerPool
 from engine.grammar.spec import GrammarSpec, JsonSchema, Regex
+from engine.isolation.helper_pool import HelperLimits
 from tests.engine.isolation.helper_bench import HelperBench, is_alive
 
 SCRIPT = Path(__file__).with_name("slow_compiler.py")
-FOREVER = GrammarCompilerLimits(budget_s=600.0, compilers=2)
+FOREVER = HelperLimits(600.0, 2)
 
 
 class Bench(HelperBench[GrammarCompilerPool]):
-    def __call__(self, limits: GrammarCompilerLimits) -> GrammarCompilerPool:
+    def __call__(self, limits: HelperLimits) -> GrammarCompilerPool:
         self.made.append(GrammarCompilerPool([sys.executable, str(SCRIPT), str(self.folder)], limits))
         return self.made[-1]
 
@@ -51,7 +52,7 @@ async def test_a_neighbour_is_compiled_while_a_hostile_form_still_is(bench: Benc
 
 
 async def test_too_slow_is_that_requests_fault_and_the_compiler_is_replaced(bench: Bench) -> None:
-    compiler_pool = bench(GrammarCompilerLimits(budget_s=0.05, compilers=1))
+    compiler_pool = bench(HelperLimits(0.05, 1))
     with pytest.raises(InvalidRequest, match=r"'guided_regex'.*more than 0.05 s") as slow:
         await compiler_pool.compile(spec("hang"), "guided_regex")
     assert slow.value.param == "guided_regex"
@@ -94,7 +95,7 @@ async def test_a_compiler_that_was_harmed_while_idle_costs_no_request(bench: Ben
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no signal stops a process")
 async def test_a_compiler_that_is_stopped_while_it_compiles_costs_its_own_request_only(bench: Bench) -> None:
-    compiler_pool = bench(GrammarCompilerLimits(budget_s=1.0, compilers=1))
+    compiler_pool = bench(HelperLimits(1.0, 1))
     stopped = asyncio.create_task(compiler_pool.compile(spec("hang"), "guided_regex"))
     await bench.hanging()
     os.kill(bench.starts[0], signal.SIGSTOP)
@@ -114,7 +115,7 @@ async def test_the_same_form_is_compiled_once(bench: Bench) -> None:
 
 
 async def test_what_took_too_long_is_tried_again(bench: Bench) -> None:
-    compiler_pool = bench(GrammarCompilerLimits(budget_s=0.05, compilers=1))
+    compiler_pool = bench(HelperLimits(0.05, 1))
     for _ in range(2):
         with pytest.raises(InvalidRequest, match="takes more than"):
             await compiler_pool.compile(spec("hang"), "x")
@@ -122,13 +123,13 @@ async def test_what_took_too_long_is_tried_again(bench: Bench) -> None:
 
 
 async def test_who_asks_for_the_same_at_once_asks_once(bench: Bench) -> None:
-    compiler_pool = bench(GrammarCompilerLimits(budget_s=600.0, compilers=1))
+    compiler_pool = bench(HelperLimits(600.0, 1))
     answers = await asyncio.gather(*(compiler_pool.compile(spec("a"), "x") for _ in range(32)))
     assert set(answers) == {"grammar of a"} and len(bench.starts) == 1
 
 
 async def test_only_so_many_wait_for_a_compiler(bench: Bench) -> None:
-    compiler_pool = bench(GrammarCompilerLimits(budget_s=600.0, compilers=1))
+    compiler_pool = bench(HelperLimits(600.0, 1))
     waiting = [asyncio.create_task(compiler_pool.compile(spec("hang"), "x")) for _ in range(32)]
     await bench.hanging()
     with pytest.raises(Busy, match="32 requests wait") as refused:
@@ -150,8 +151,9 @@ async def test_what_is_remembered_is_bounded_in_bytes(bench: Bench, monkeypatch:
     assert not compiler_pool._known and compiler_pool._known_bytes == 0
 
 
-async def test_too_large_is_refused_before_anyone_is_asked(bench: Bench) -> None:
-    compiler_pool = bench(GrammarCompilerLimits(largest_bytes=1000))
+async def test_too_large_is_refused_before_anyone_is_asked(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("engine.grammar.compiler_pool.LARGEST_BYTES", 1000)
+    compiler_pool = bench(FOREVER)
     with pytest.raises(InvalidRequest, match="the limit is 1000") as large:
         await compiler_pool.compile(spec("a" * 1001), "guided_regex")
     assert large.value.code == "string_above_max_length"
@@ -176,7 +178,7 @@ async def test_a_compiler_that_cannot_start_is_our_fault(tmp_path: Path) -> None
 
 async def test_the_real_compiler() -> None:
     command = [sys.executable, "-m", "engine.grammar.compiler", str(demo_folder() / "tokenizer.json"), "3072", "2", "0"]
-    compiler_pool = GrammarCompilerPool(command, GrammarCompilerLimits(budget_s=60.0))
+    compiler_pool = GrammarCompilerPool(command, HelperLimits(60.0))
     try:
         assert "lark_grammar" in await compiler_pool.compile(spec("^(a+)+$"), "guided_regex")
         enum = JsonSchema(json.dumps({"enum": [f"value {index}" for index in range(20_000)]}))
@@ -197,7 +199,7 @@ async def test_the_real_compiler_under_a_hard_memory_limit_below_its_own() -> No
         "from engine.grammar.compiler import main; main(sys.argv[1:])"
     )
     command = [sys.executable, "-P", "-c", code, *arguments]
-    compiler_pool = GrammarCompilerPool(command, GrammarCompilerLimits(budget_s=60.0))
+    compiler_pool = GrammarCompilerPool(command, HelperLimits(60.0))
     try:
         assert "lark_grammar" in await compiler_pool.compile(spec("^a+$"), "guided_regex")
     finally:

@@ -79,10 +79,10 @@ def test_guesses_are_checked_against_the_grammar() -> None:
     prompt = tuple(ord(character) - 48 for character in "ABABABABZABAB")
     world = simulate(fixed((8, 240)), lookup=PromptLookup(), lookup_rows=6, masks=inline_masks())
     world.submit("a", prompt, 50, **asked(grammar=grammar(texts)))
-    passes = world.run()
+    count = world.run()
     assert world.outputs["a"] == followed(prompt, texts)
     assert world.scheduler.counters.accepted_rows > 3
-    assert passes < len(world.outputs["a"])
+    assert count < len(world.outputs["a"])
 
 
 def test_a_late_mask_keeps_nobody_waiting_and_loses_nothing() -> None:
@@ -97,7 +97,7 @@ def test_a_late_mask_keeps_nobody_waiting_and_loses_nothing() -> None:
     assert bound is not None and bound.computed == 19 and world.outputs["bound"] == []
     builds.run()
     world.submit("other", (4, 5), 200)
-    while "bound" not in world.finishes:  # each mask comes one pass late
+    while "bound" not in world.finishes:  # each mask comes one step late
         steps.run()
         for _ in range(2):
             before = len(world.outputs["other"])

@@ -8,7 +8,7 @@ from engine.bundle.answer_format import AnswerFormat
 from engine.bundle.manifest import load_manifest, save_manifest
 from engine.text.answer_finding import load_described, probed_answer
 from tests.call_formats import CODER
-from tests.clients.obedient_bundle import write_bundle
+from tests.clients.scripted_bundle import write_bundle
 
 
 def test_a_template_that_never_ends_is_given_up() -> None:

@@ -56,7 +56,7 @@ async def test_hostile_files_are_told_of_and_one_process_reads_on() -> None:
         for name, (content, sentence) in HOSTILE.items():
             assert sentence in await refused(pool, Picture(content)), name
         assert await pool.tiles(GOOD, PARAM) == tiles_of(GOOD, IDEFICS)
-        assert len(pool._helpers.pids) == 1
+        assert len(pool.pids) == 1
 
 
 @LINUX
@@ -65,7 +65,7 @@ async def test_the_largest_image_is_read_and_less_memory_is_told_of() -> None:
     bounded = ("sh", "-c", 'ulimit -v 400000; exec "$@"', "sh", *READER)
     async with reading() as pool, reading(command=bounded) as narrow:
         assert (await pool.tiles(large(), PARAM)).tiles
-        (pid,) = pool._helpers.pids
+        (pid,) = pool.pids
         bounds = Path(f"/proc/{pid}/limits").read_text(encoding="utf-8")
         assert re.search(rf"Max address space +{MEMORY_BYTES} ", bounds)
         assert "takes too much memory to read." in await refused(narrow, large())

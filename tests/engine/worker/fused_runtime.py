@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.bundle.fused import shape_for
-from engine.bundle.specs import SPARE_COLUMNS
+from engine.bundle.specs import SPARE_SLOTS
 from engine.runtime.fused import Placement, place
 from engine.runtime.interface import PackedBatch
 from tests.engine.worker.segmented_runtime import SegmentedFake
@@ -20,7 +20,7 @@ class FusedFake(SegmentedFake):
     def seen(self, batch: PackedBatch) -> Callable[[int], NDArray[np.int64]]:
         """Place the step, then read as sequences with caches of their own do."""
         shape = shape_for(batch.shape.rows, self.shapes.slots)
-        placed = place(batch, shape, self.shapes.max_past - SPARE_COLUMNS)
+        placed = place(batch, shape, self.shapes.max_past - SPARE_SLOTS)
         placed.logit_index(batch.logit_rows)
         self.placements = [*getattr(self, "placements", []), placed]
         return super().seen(batch)

@@ -25,7 +25,7 @@ def capacity(bundles: Bundles, layout: str, config: EngineConfig) -> tuple[int, 
     manifest = load_manifest(bundles(layout))
     limits = ModelLimits(manifest.max_context, manifest.kv_bytes_per_token)
     scheduler = build_scheduler(choose_shapes(manifest, config), CostTable({}), limits, config)
-    return scheduler.rules.capacity.columns, scheduler.rules.capacity.tokens_per_sequence
+    return scheduler.rules.capacity.slots, scheduler.rules.capacity.tokens_per_sequence
 
 
 def test_kv_slots_and_context_follow_the_settings(bundles: Bundles) -> None:

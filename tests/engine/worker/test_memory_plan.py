@@ -37,7 +37,7 @@ def test_caches_of_fused_graphs(bundles: Bundles) -> None:
     manifest = load_manifest(bundles("fused 3"))
     config = settings_for(manifest, replace(CONFIG, max_running=9))
     plan = plan_memory(manifest, choose_shapes(manifest, config), config)
-    assert (plan.columns, plan.caches, plan.prefixes) == (9 * 64, 9 * 64 * 512, 0)
+    assert (plan.slots, plan.caches, plan.prefixes) == (9 * 64, 9 * 64 * 512, 0)
 
 
 def test_states_and_their_snapshots(hybrid: Hybrid) -> None:
@@ -57,7 +57,7 @@ def test_layers_with_a_window_take_less(bundles: Bundles) -> None:
     shapes = replace(shape_table(manifest, 8), max_past=8192)
     plan = plan_memory(manifest, shapes, CONFIG)
     each = manifest.kv_bytes_per_token // 2
-    assert (plan.caches, plan.window_columns) == ((8192 + 2048) * each, 2048)
+    assert (plan.caches, plan.window_slots) == ((8192 + 2048) * each, 2048)
     assert "8,192 tokens (2,048 in layers with a window)" in str(plan)
     assert plan_memory(manifest, shapes, replace(CONFIG, deterministic=True)).caches == 8192 * 2 * each
 

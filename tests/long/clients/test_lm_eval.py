@@ -157,7 +157,7 @@ def test_greedy_generation_is_that_of_transformers(found: Any) -> None:
 
 
 def test_chat_completions(found: Any) -> None:
-    """The obedient model echoes, so every answer is the one that is wanted."""
+    """The scripted model echoes, so every answer is the one that is wanted."""
     assert found["chat"]["hexserve_echoed"]["results"]["exact_match,none"] == 1.0
 
 

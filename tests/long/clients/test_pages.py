@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.clients.environments import node_modules, node_program, python_environment, python_with
-from tests.clients.servers import KEY, OBEDIENT_MODEL, Servers
+from tests.clients.servers import KEY, SCRIPTED_MODEL, Servers
 
 PAGES = Path(__file__).parents[3] / "docs" / "how-to" / "clients"
 BASE, MODEL = "http://127.0.0.1:8000/v1", "demo"
@@ -54,7 +54,7 @@ def run_agent(command: list[str], home: Path) -> str:
 
 
 def told(tool: str, arguments: str) -> str:
-    """A prompt that has the obedient model call a tool and then say so."""
+    """A prompt that has the scripted model call a tool and then say so."""
     return f"call: {tool} {arguments}\nthen\nsay: all is written"
 
 
@@ -79,8 +79,8 @@ def test_a_program_of_a_page(page: str, requirement: str, servers: Servers, tmp_
 def test_continue_writes_a_file(servers: Servers, tmp_path: Path) -> None:
     written = block("continue", "yaml")
     assert written.count(BASE) == 1 and f"model: {MODEL}\n" in written and "apiKey: none\n" in written
-    written = written.replace(BASE, f"{servers('obedient').url}/v1").replace(
-        f"model: {MODEL}", f"model: {OBEDIENT_MODEL}"
+    written = written.replace(BASE, f"{servers('scripted').url}/v1").replace(
+        f"model: {MODEL}", f"model: {SCRIPTED_MODEL}"
     )
     (tmp_path / "config.yaml").write_text(written.replace("apiKey: none", f"apiKey: {KEY}"), encoding="utf-8")
     folder = node_modules("continue", '{"private": true, "dependencies": {"@continuedev/cli": "1.5.47"}}')
@@ -94,11 +94,11 @@ def test_continue_writes_a_file(servers: Servers, tmp_path: Path) -> None:
 def test_cline_writes_a_file(servers: Servers, tmp_path: Path) -> None:
     folder = node_modules("cline", '{"private": true, "dependencies": {"cline": "3.0.65"}}')
     program = str(folder / "node_modules" / ".bin" / "cline")
-    url = f"{servers('obedient').url}/v1"
-    changed = {BASE: url, MODEL: OBEDIENT_MODEL, "none": KEY}
+    url = f"{servers('scripted').url}/v1"
+    changed = {BASE: url, MODEL: SCRIPTED_MODEL, "none": KEY}
     changed[PROMPT] = told("editor", '{"path": "%s", "new_text": "hello from hexserve"}' % (tmp_path / "hello.txt"))
     login, ask = ([changed.get(word, word) for word in words] for words in lines_of("cline", "cline"))
-    assert {url, OBEDIENT_MODEL, KEY} <= set(login) and ask[-1].startswith("call: editor")
+    assert {url, SCRIPTED_MODEL, KEY} <= set(login) and ask[-1].startswith("call: editor")
     run_agent([program, *login], tmp_path)
     assert "all is written" in run_agent([program, *ask], tmp_path)
     assert (tmp_path / "hello.txt").read_text(encoding="utf-8").strip() == "hello from hexserve"

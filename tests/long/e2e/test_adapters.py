@@ -1,4 +1,4 @@
-"""A server with adapters, from a checkpoint: each is a model; requests of all share passes and are as each is alone."""
+"""A server with adapters, from a checkpoint: each is a model; requests of all share steps and are as each is alone."""
 
 import asyncio
 import os
@@ -80,10 +80,10 @@ async def test_models_asked_at_once_say_what_each_says_alone(client: AsyncOpenAI
     prompts = [f"{number}. {PROMPT}" for number in range(4)]
     alone = [[(await answers(client, model, [prompt]))[0] for prompt in prompts] for model in MODELS]
     assert len({tuple(texts) for texts in alone}) == 3
-    passes = server.metric("hexserve:steps_total")
+    steps = server.metric("hexserve:steps_total")
     together = await asyncio.gather(*(answers(client, model, prompts) for model in MODELS))
     assert together == alone
-    assert server.metric("hexserve:steps_total") - passes < 12 * 24 / 4  # they shared passes
+    assert server.metric("hexserve:steps_total") - steps < 12 * 24 / 4  # they shared steps
     text = httpx.get(f"{server.url}/metrics").text
     for model in MODELS:
         assert f'vllm:request_success_total{{finished_reason="length",model_name="{model}"}} 8.0' in text

@@ -119,7 +119,7 @@ def test_a_stream_brings_whole_blocks_in_order(server: LiveServer) -> None:
 
 
 def test_log_probabilities_are_those_of_the_pass_that_chose_the_token(server: LiveServer, eager: EagerBlocks) -> None:
-    """One after the other, so that the passes are easy to tell; without the mask token, before bias."""
+    """One after the other, so that the steps are easy to tell; without the mask token, before bias."""
     answer = completion(
         server, prompt=prompt_of(8), max_tokens=6, logprobs=3, unmasking_strategy="sequential", ignore_eos=True
     )

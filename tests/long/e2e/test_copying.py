@@ -21,7 +21,7 @@ from tools.demo_model.corpus.lists import copying
 
 pytestmark = pytest.mark.skipif(not (demo_folder() / "model.safetensors").is_file(), reason="needs the embedded model")
 
-# A decode of one row and passes of more on two cores, in proportion: 20 ms and 38 ms for four rows.
+# A decode of one row and steps of more on two cores, in proportion: 20 ms and 38 ms for four rows.
 FAIR = {StepShape(1, 64): 2.0, StepShape(4, 64): 3.8, StepShape(64, 64): 30.0}
 
 
@@ -39,7 +39,7 @@ def passages(count: int) -> list[tuple[str, str]]:
 
 
 def play(config: EngineConfig, prediction: bool = False) -> tuple[dict[str, list[int]], float, str]:
-    """Answers to requests to repeat a passage, tokens per pass of a sequence that decodes, and what the first says."""
+    """Answers to requests to repeat a passage, tokens per step of a sequence that decodes, and what the first says."""
     folder = Path(config.bundle)
     text = load_manifest(folder).text
     tokenizer = Tokenizer((folder / text.tokenizer).read_text(encoding="utf-8"))
@@ -57,8 +57,8 @@ def play(config: EngineConfig, prediction: bool = False) -> tuple[dict[str, list
             for event in loop.step().events:
                 found[event.id] += event.token_ids
         stats = loop.stats()
-        per_pass = 1 + stats.accepted_rows / (stats.decode_rows - stats.drafted_rows)
-        return found, per_pass, tokenizer.decode(tuple(found["0"]), skip_special=True)
+        per_step = 1 + stats.accepted_rows / (stats.decode_rows - stats.drafted_rows)
+        return found, per_step, tokenizer.decode(tuple(found["0"]), skip_special=True)
     finally:
         loop.close()
         assembled.runtime.close()
@@ -68,24 +68,24 @@ def test_repeating_a_passage_takes_hardly_more_than_half_the_steps(bundle: Path)
     config = EngineConfig(bundle=str(bundle), deterministic=True, lookup_rows=0)
     plain, one, said = play(config)
     assert one == 1.0
-    guessed, per_pass, _ = play(replace(config, lookup_rows=8))
+    guessed, per_step, _ = play(replace(config, lookup_rows=8))
     assert guessed == plain
-    print(f"\ntokens per pass and sequence: {per_pass:.2f} in padding; the first answer: {said!r}")
-    assert per_pass >= 1.8
+    print(f"\ntokens per step and sequence: {per_step:.2f} in padding; the first answer: {said!r}")
+    assert per_step >= 1.8
 
 
 def test_the_same_where_every_guess_has_its_price(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(assembly, "step_times", lambda *_: FAIR)
     plain, one, _ = play(EngineConfig(bundle=str(bundle), lookup_rows=0))
     assert one == 1.0
-    guessed, per_pass, _ = play(EngineConfig(bundle=str(bundle), lookup_rows=8))
-    print(f"\ntokens per pass and sequence: {per_pass:.2f} where rows have a price")
+    guessed, per_step, _ = play(EngineConfig(bundle=str(bundle), lookup_rows=8))
+    print(f"\ntokens per step and sequence: {per_step:.2f} where rows have a price")
     assert guessed == plain
-    assert per_pass >= 1.8
+    assert per_step >= 1.8
 
 
 def test_a_predicted_passage_takes_fewer_still(bundle: Path) -> None:
     _, looked_up, _ = play(EngineConfig(bundle=str(bundle), deterministic=True, lookup_rows=8))
     _, predicted, _ = play(EngineConfig(bundle=str(bundle), deterministic=True, lookup_rows=0), prediction=True)
-    print(f"\ntokens per pass and sequence: {predicted:.2f} with a prediction")
+    print(f"\ntokens per step and sequence: {predicted:.2f} with a prediction")
     assert predicted > max(looked_up, 2.5)

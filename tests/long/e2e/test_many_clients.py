@@ -78,7 +78,7 @@ async def client(server: LiveServer) -> AsyncIterator[AsyncOpenAI]:
 
 async def test_sixteen_streams_are_what_each_is_alone(server: LiveServer, client: AsyncOpenAI) -> None:
     alone = [await stream(client, question, 48, lambda: None) for question in QUESTIONS]
-    rows, passes = (server.metric(f"hexserve:{name}_total") for name in ("decode_rows", "steps"))
+    rows, steps = (server.metric(f"hexserve:{name}_total") for name in ("decode_rows", "steps"))
     worker = server.worker_pid()
     os.kill(worker, signal.SIGSTOP)  # until all have asked, so that a slow machine cannot make them come one by one
     streams = [asyncio.create_task(stream(client, question, 48, lambda: None)) for question in QUESTIONS]
@@ -88,9 +88,9 @@ async def test_sixteen_streams_are_what_each_is_alone(server: LiveServer, client
     finally:
         os.kill(worker, signal.SIGCONT)
     assert await asyncio.gather(*streams) == alone
-    rows, passes = server.metric("hexserve:decode_rows_total") - rows, server.metric("hexserve:steps_total") - passes
-    print(f"rows that decode, per pass, first and last passes included: {rows / passes:.2f}")
-    assert rows / passes >= 12
+    rows, steps = server.metric("hexserve:decode_rows_total") - rows, server.metric("hexserve:steps_total") - steps
+    print(f"rows that decode, per step, first and last steps included: {rows / steps:.2f}")
+    assert rows / steps >= 12
 
 
 async def test_killed_worker_loses_no_stream(server: LiveServer, client: AsyncOpenAI) -> None:
@@ -158,7 +158,7 @@ async def test_a_client_that_leaves_frees_its_rows(server: LiveServer, client: A
     async for _ in chunks:
         break
     await chunks.close()
-    # The next answer needs passes of its own; after it nobody may still be running.
+    # The next answer needs steps of its own; after it nobody may still be running.
     await stream(client, "Hello!", 40, lambda: None)
     assert server.metric("vllm:num_requests_running") == 0
     assert server.metric("hexserve:kv_slots_used") == 0

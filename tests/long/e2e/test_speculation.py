@@ -106,9 +106,9 @@ async def _alone(server: LiveServer, fields: dict[str, Any]) -> Any:
 
 def test_a_worker_killed_in_the_middle_loses_nothing(guessing: LiveServer, expected: dict[str, Any]) -> None:
     async def killed_meanwhile() -> dict[str, Any]:
-        passes = guessing.metric("hexserve:steps_total")
+        steps = guessing.metric("hexserve:steps_total")
         asking = asyncio.create_task(ask_all(guessing))
-        while await asyncio.to_thread(guessing.metric, "hexserve:steps_total") < passes + 8:
+        while await asyncio.to_thread(guessing.metric, "hexserve:steps_total") < steps + 8:
             pass
         os.kill(guessing.worker_pid(), signal.SIGKILL)
         return await asking

@@ -13,14 +13,14 @@ import pytest
 from tests.live import LiveServer, watching
 
 ROOT = Path(__file__).parents[3]
-MODEL = "obedient"
+MODEL = "scripted"
 LONG = "say: " + "word " * 3000
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals to a process group are POSIX here")
 
 
 @contextmanager
-def obedient(folder: Path) -> Iterator[LiveServer]:
-    command = [sys.executable, "-m", "tests.clients.obedient", "hermes", str(folder / "bundle")]
+def scripted(folder: Path) -> Iterator[LiveServer]:
+    command = [sys.executable, "-m", "tests.clients.scripted", "hermes", str(folder / "bundle")]
     command += ["--port", "0", "--model-name", MODEL]
     command += ["--store-responses", "true", "--data-dir", str(folder / "data")]
     with watching(command, dict(os.environ), ROOT) as server:
@@ -38,7 +38,7 @@ def state(server: LiveServer, id: object) -> dict[str, object]:
 
 
 def test_what_a_killed_server_was_generating_has_failed_and_the_rest_is_there(tmp_path: Path) -> None:
-    with obedient(tmp_path) as first:
+    with scripted(tmp_path) as first:
         done = respond(first, input="Hello")
         running = respond(first, input=LONG, background=True)
         while state(first, running["id"])["status"] == "queued":
@@ -46,7 +46,7 @@ def test_what_a_killed_server_was_generating_has_failed_and_the_rest_is_there(tm
         children = psutil.Process(first.process.pid).children(recursive=True)
         first.process.kill()
         psutil.wait_procs(children, timeout=30)
-    with obedient(tmp_path) as second:
+    with scripted(tmp_path) as second:
         failed = state(second, running["id"])
         assert failed["status"] == "failed"
         assert failed["error"] == {
@@ -62,9 +62,9 @@ def test_what_a_killed_server_was_generating_has_failed_and_the_rest_is_there(tm
 
 
 def test_a_server_that_ends_in_order_stores_what_it_breaks_off(tmp_path: Path) -> None:
-    with obedient(tmp_path) as first:
+    with scripted(tmp_path) as first:
         running = respond(first, input=LONG, background=True)
-    with obedient(tmp_path) as second:
+    with scripted(tmp_path) as second:
         failed = state(second, running["id"])
         assert (failed["status"], dict(failed["error"])["code"]) == ("failed", "server_error")  # type: ignore[call-overload]
         assert "shutting down" in str(failed["error"])

@@ -44,7 +44,7 @@ class Exercise:
 
 
 def serve_bundle(folder: Path, scratch: Path) -> None:
-    """Text side, graphs, timed passes, the tokenizer of structured output."""
+    """Text side, graphs, timed steps, the tokenizer of structured output."""
     found = resolve_bundle(str(folder), scratch / "cache")
     manifest = load_manifest(found)
     Tokenizer.load(found, manifest.text)

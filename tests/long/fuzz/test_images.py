@@ -45,7 +45,7 @@ async def test_mutated_images_are_read_or_told_of(
                     assert refused.param == PARAM and str(refused).startswith(f"'{PARAM}' ")
                     told.append(form)
             assert await pool.tiles(Picture(whole), PARAM) == tiles_of(Picture(whole), IDEFICS)
-        assert len(pool._helpers.pids) == 1
+        assert len(pool.pids) == 1
         await pool.close()
     assert set(told) == set(FORMS) and set(read) > {"jpeg", "progressive jpeg", "gif"}
     written = capfd.readouterr()

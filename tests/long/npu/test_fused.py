@@ -11,7 +11,7 @@ from engine.bundle.variant import shape_table
 from engine.runtime.fused import FusedRuntime
 from engine.runtime.qnn.provider import EMULATOR, qnn_provider
 from engine.runtime.qnn.trial import check_bundle
-from tests.engine.runtime.fused.steps import Passes
+from tests.engine.runtime.fused.steps import HandSteps
 from tests.live import serving
 from tests.long.npu.test_server import ANSWER, ask
 
@@ -36,10 +36,10 @@ def test_updated_caches_lie_in_the_memory_of_the_inputs_and_equal_copies(
         runtime = opened(folder, by_graph)
         assert runtime.device == EMULATOR
         assert runtime.by_graph is (by_graph is None)
-        passes = Passes(runtime, columns=160 - 1)
-        logits = [passes.run(16, (0, FIRST)), passes.run(16, (1, SECOND[:4]), (0, (3,)))]
-        logits += [passes.run(16, (1, SECOND[4:]), (0, (4,))), passes.run(1, (1, (50,))), passes.run(1, (0, (5,)))]
-        found.append((logits, [passes.computed(number) for number in range(2)]))
+        steps = HandSteps(runtime, columns=160 - 1)
+        logits = [steps.run(16, (0, FIRST)), steps.run(16, (1, SECOND[:4]), (0, (3,)))]
+        logits += [steps.run(16, (1, SECOND[4:]), (0, (4,))), steps.run(1, (1, (50,))), steps.run(1, (0, (5,)))]
+        found.append((logits, [steps.computed(number) for number in range(2)]))
         runtime.close()
     for logits, caches in found[1:]:
         for got, want in zip(logits, found[0][0], strict=True):
@@ -52,10 +52,10 @@ def test_updated_caches_lie_in_the_memory_of_the_inputs_and_equal_copies(
 @pytest.mark.parametrize("layout", ["fused fp16", "fused w8a16"])
 def test_neighbours_and_stale_columns_change_no_bit(npu_bundle: Callable[[str], Path], layout: str) -> None:
     runtime = opened(npu_bundle(layout), None)
-    alone = Passes(runtime, columns=160 - 1)
+    alone = HandSteps(runtime, columns=160 - 1)
     expected = [alone.run(16, (0, FIRST)), alone.run(16, (0, (33,)))]
     runtime.free([0])
-    packed = Passes(runtime, columns=160 - 1)
+    packed = HandSteps(runtime, columns=160 - 1)
     packed.run(16, (1, SECOND))
     for number in (1,):
         past = len(packed.tokens[number])

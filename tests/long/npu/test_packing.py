@@ -47,7 +47,7 @@ def run(runtime: OnnxRuntime, *segments: Segment) -> np.ndarray:
 
 
 def test_neighbours_change_no_bit(runtime: OnnxRuntime) -> None:
-    """Whoever else is in the pass. Rows are right-aligned, so those of the last sequence keep their place."""
+    """Whoever else is in the step. Rows are right-aligned, so those of the last sequence keep their place."""
     alone = [run(runtime, segment("a", LONG[start : start + 20], start, PAGES))[0] for start in range(0, 80, 20)]
     alone.append(run(runtime, segment("a", (33,), 80, PAGES))[0])
     for count in (1, 7, 12):

@@ -59,14 +59,14 @@ def test_the_readme_question_has_the_answer_of_the_cpu(
 
 
 def test_clients_share_steps(npu_bundle: Callable[[str], Path], tmp_path: Path) -> None:
-    """Four at once take far fewer passes than one after the other would, and nobody's answer changes."""
+    """Four at once take far fewer steps than one after the other would, and nobody's answer changes."""
     with serving(str(npu_bundle("fp16")), "--deterministic", cache=tmp_path) as server:
         alone = ask(server)
-        passes = server.metric("hexserve:steps_total")
+        steps = server.metric("hexserve:steps_total")
         with ThreadPoolExecutor(4) as clients:
             together = list(clients.map(lambda _: ask(server), range(4)))
         assert together == [alone] * 4
-        assert server.metric("hexserve:steps_total") - passes < 3 * passes
+        assert server.metric("hexserve:steps_total") - steps < 3 * steps
 
 
 def test_graphs_of_other_weights_are_warned_of_at_every_load(npu_bundle: Callable[[str], Path], tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ Behdin et al. 2023). With codes as they are, the error is a quadratic form in th
 the solution of a small linear system.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -72,7 +72,7 @@ class CodeState:
 
     def best_scales(self) -> Float32:
         """[outputs, blocks]: of the least error for the codes as they are."""
-        found = np.concatenate([self._solved(part) for part in self._runs()])
+        found = np.concatenate([self._solved(slice(at, at + SOLVED)) for at in range(0, self.scales.shape[1], SOLVED)])
         given = self.scales.T
         return np.where(np.isfinite(found) & (np.abs(found) > TINY), found, given)
 
@@ -137,9 +137,6 @@ class CodeState:
         pull = PULL * np.einsum("obb->ob", left) + TINY
         left[:, range(blocks), range(blocks)] += pull
         return np.asarray(np.linalg.solve(left, (right + pull * given)[:, :, None])[:, :, 0], np.float32)
-
-    def _runs(self) -> Iterator[slice]:
-        return (slice(start, start + SOLVED) for start in range(0, self.scales.shape[1], SOLVED))
 
     def _block_sums(self, products: Float32) -> Float32:
         """[columns, some] summed over the columns of each block: [some, blocks of these]."""

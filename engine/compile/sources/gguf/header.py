@@ -192,7 +192,6 @@ def _kind(reader: HeaderReader, name: str, number: int) -> GGMLQuantizationType:
 
 
 def _placed(reader: HeaderReader, tensor: StoredRows) -> StoredRows:
-    """The tensor with the bytes of its rows."""
     block, block_bytes = GGML_QUANT_SIZES[tensor.kind]
     title, shape = brief(tensor.name), tensor.shape
     if min(shape) < 1 or shape[-1] % block:

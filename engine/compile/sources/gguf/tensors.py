@@ -52,13 +52,10 @@ MOST_STACKED = 16
 def gguf_tensors(header: GgufHeader, architecture: GgufArchitecture, geometry: GgufGeometry) -> Iterator[Checkpoint]:
     """The tensors while the files are open."""
     with ExitStack() as opened:
-        streams = {path: opened.enter_context(_opened(path)) for path in _paths(header)}
+        paths = {stored.path for stored in header.tensors.values()}
+        streams = {path: opened.enter_context(_opened(path)) for path in paths}
         found = GgufTensors(streams, header, architecture, geometry)
         yield SplitLatents(found) if architecture.has_latents else found
-
-
-def _paths(header: GgufHeader) -> set[Path]:
-    return {stored.path for stored in header.tensors.values()}
 
 
 def _opened(path: Path) -> BufferedReader:

@@ -121,7 +121,6 @@ def config_of(found: Mapping[str, StoredArray]) -> dict[str, object]:
 
 
 def count_layers(found: Mapping[str, StoredArray], half: str) -> int:
-    """How many layers a half has."""
     return sum(f"{half}/layer_{layer}/ffn/linear_0/weight" in found for layer in range(len(found)))
 
 

@@ -12,7 +12,7 @@ import torch
 from engine.bundle.check import check_contract
 from engine.bundle.manifest import Manifest
 from engine.bundle.specs import ForecastSpec
-from engine.bundle.tensors import pool_window_columns
+from engine.bundle.tensors import pool_window_slots
 from engine.bundle.variant import shape_table
 from engine.config import EngineConfig
 from engine.errors import BundleError
@@ -34,7 +34,7 @@ def test_logits_in_steps(
 ) -> None:
     """Of texts longer than those columns, one after the other; windows are of 16."""
     model, folder, manifest = pool_of(case, make_oracle, build, **SHAPES)
-    assert pool_window_columns(manifest) == COLUMNS
+    assert pool_window_slots(manifest) == COLUMNS
     assert largest_error(model, folder, (prompt * 100)[:240], (prompt * 100)[3:243]) < 1e-4
 
 
@@ -72,7 +72,7 @@ def test_the_memory_plan_knows_and_such_a_model_does_not_guess_for_others(
     _, folder, manifest = pool_of("gemma3", make_oracle, build, **SHAPES)
     each, config = manifest.kv_bytes_per_token // 7, EngineConfig(str(folder))
     plan = plan_memory(manifest, shape_table(manifest, 24), config)
-    assert (plan.columns, plan.window_columns, plan.caches) == (
+    assert (plan.slots, plan.window_slots, plan.caches) == (
         256,
         COLUMNS,
         256 * each + COLUMNS * 6 * each,

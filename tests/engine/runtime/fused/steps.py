@@ -27,7 +27,7 @@ def opened(
     runtime.close()
 
 
-class Passes:
+class HandSteps:
     """Sequences by number; a sequence's number is its cache's block. tokens: what each has computed."""
 
     def __init__(self, runtime: FusedRuntime, columns: int = COLUMNS) -> None:

@@ -12,7 +12,7 @@ from engine.runtime.qnn.provider import NPU
 from engine.runtime.sessions import cpu_provider
 from engine.worker.assembly import assemble
 from tests.bundles import Bundles
-from tests.engine.runtime.fused.steps import Passes, opened
+from tests.engine.runtime.fused.steps import HandSteps, opened
 
 PROMPT = (5, 17, 99, 123, 77, 42, 7, 11, 200, 31, 8)
 OTHER = (9, 9, 140, 3, 250, 61, 12)
@@ -48,12 +48,12 @@ def test_greedy_tokens_are_those_of_the_row_graph(bundles: Bundles, layout: str,
 def test_packed_equals_separate(bundles: Bundles, layout: str, by_graph: bool) -> None:
     """A prompt beside decodes comes to the bits it comes to alone, and so do the decodes."""
     with opened(bundles, layout, by_graph) as runtime:
-        alone = Passes(runtime)
+        alone = HandSteps(runtime)
         first = alone.run(8, (0, PROMPT[:4]))
         second = alone.run(8, (0, PROMPT[4:7]))
         alone.run(8, (1, OTHER[:5]))
         decoded = alone.run(8, (1, (33,)))
-        together = Passes(runtime)
+        together = HandSteps(runtime)
         together.run(8, (3, OTHER[:5]))
         pair = together.run(8, (2, PROMPT[:4]), (3, (33,)))
         np.testing.assert_array_equal(pair, np.concatenate([first, decoded]))
@@ -72,7 +72,7 @@ def test_every_way_to_update_gives_equal_caches(bundles: Bundles, layout: str) -
     found = {}
     for by_graph in (True, False):
         with opened(bundles, layout, by_graph) as runtime:
-            steps = Passes(runtime)
+            steps = HandSteps(runtime)
             logits = [steps.run(16, (0, PROMPT)), steps.run(8, (1, OTHER[:4]), (0, (3,)))]
             logits += [steps.run(8, (1, OTHER[4:6]), (0, (4,))), steps.run(1, (1, (50,))), steps.run(1, (0, (5,)))]
             logits.append(steps.run(16, (2, OTHER), (1, (51,))))
@@ -93,7 +93,7 @@ def test_the_graph_writes_in_place_but_on_a_device(bundles: Bundles) -> None:
 def test_the_graph_writes_in_place(bundles: Bundles) -> None:
     with opened(bundles) as runtime:
         assert runtime.by_graph
-        steps = Passes(runtime)
+        steps = HandSteps(runtime)
         steps.run(8, (0, OTHER[:3]))
         before = steps.cache(0)
         address = before.keys.ctypes.data
@@ -105,17 +105,17 @@ def test_the_graph_writes_in_place(bundles: Bundles) -> None:
 def test_a_graph_without_updated_caches_leaves_them_to_the_host(bundles: Bundles) -> None:
     with opened(bundles, "fused host") as runtime:
         assert not runtime.by_graph
-        steps = Passes(runtime)
+        steps = HandSteps(runtime)
         found = [steps.run(8, (0, PROMPT[:5])), steps.run(8, (0, PROMPT[5:]))]
     with opened(bundles, "fused") as runtime:
-        twin = Passes(runtime)
+        twin = HandSteps(runtime)
         np.testing.assert_array_equal([twin.run(8, (0, PROMPT[:5])), twin.run(8, (0, PROMPT[5:]))], found)
 
 
 def test_a_finished_prompt_becomes_a_decode_and_the_caches_change_places(bundles: Bundles) -> None:
     """Nothing is copied: each cache stays where it is, and the next step binds it to the other input."""
     with opened(bundles) as runtime:
-        steps = Passes(runtime)
+        steps = HandSteps(runtime)
         steps.run(8, (0, OTHER[:5]))
         steps.run(8, (1, PROMPT[:4]), (0, (33,)))
         prompt, decode = runtime._last.caches  # type: ignore[union-attr]
@@ -135,7 +135,7 @@ def test_a_finished_prompt_becomes_a_decode_and_the_caches_change_places(bundles
 def test_nobody_sees_another_cache_or_a_stale_column(bundles: Bundles, layout: str, by_graph: bool) -> None:
     """Poison wherever a row must not look: others' caches, columns behind the past, rows that hold nothing."""
     with opened(bundles, layout, by_graph) as runtime:
-        steps = Passes(runtime)
+        steps = HandSteps(runtime)
         steps.run(8, (0, PROMPT[:4]))
         steps.run(8, (1, OTHER[:5]))
         batch = steps.batch(8, (0, PROMPT[4:6]), (1, (33,)))
@@ -165,7 +165,7 @@ def test_nobody_sees_another_cache_or_a_stale_column(bundles: Bundles, layout: s
 
 def test_a_row_that_is_not_kept_is_as_if_it_had_never_been(bundles: Bundles) -> None:
     with opened(bundles) as runtime:
-        steps = Passes(runtime)
+        steps = HandSteps(runtime)
         steps.run(8, (0, PROMPT[:5]))
         expected = runtime.run(steps.batch(1, (0, (33,)))).decoded().copy()
         runtime.run(steps.batch(8, (0, (250, 251, 252))))
@@ -175,7 +175,7 @@ def test_a_row_that_is_not_kept_is_as_if_it_had_never_been(bundles: Bundles) -> 
 @pytest.mark.parametrize("by_graph", [True, False])
 def test_a_failed_step_leaves_the_caches_as_they_were(bundles: Bundles, by_graph: bool) -> None:
     with opened(bundles, "fused", by_graph) as runtime:
-        steps = Passes(runtime)
+        steps = HandSteps(runtime)
         steps.run(8, (0, PROMPT[:5]))
         before = steps.computed(0)
         with pytest.raises(StepFailed, match=r"model\.0\.pd\.s8 failed"):
@@ -190,7 +190,7 @@ def test_a_failed_step_leaves_the_caches_as_they_were(bundles: Bundles, by_graph
 
 def test_a_cache_with_numbers_that_are_not_finite_is_cleaned_before_it_serves_again(bundles: Bundles) -> None:
     with opened(bundles) as runtime:
-        steps = Passes(runtime)
+        steps = HandSteps(runtime)
         expected = steps.run(8, (0, PROMPT[:5]))
         runtime.free([0])
         steps.tokens.clear()
@@ -210,7 +210,7 @@ def test_a_cache_with_numbers_that_are_not_finite_is_cleaned_before_it_serves_ag
 
 def test_a_cache_that_was_never_written_is_an_error(bundles: Bundles) -> None:
     with opened(bundles) as runtime:
-        steps = Passes(runtime)
+        steps = HandSteps(runtime)
         steps.tokens[3] = [1, 2]
         with pytest.raises(StepFailed, match="nothing lies in cache 3, of which 2 KV slots are wanted"):
             runtime.run(steps.batch(1, (3, (4,))))
@@ -219,7 +219,7 @@ def test_a_cache_that_was_never_written_is_an_error(bundles: Bundles) -> None:
 def test_caches_serve_one_sequence_after_the_other(bundles: Bundles) -> None:
     """The memory is what sequences use at once, not what there were."""
     with opened(bundles, "fused 3") as runtime:
-        steps = Passes(runtime)
+        steps = HandSteps(runtime)
         for _ in range(5):
             for number in range(4):
                 steps.run(8, (number, PROMPT[:4]))
@@ -230,7 +230,7 @@ def test_caches_serve_one_sequence_after_the_other(bundles: Bundles) -> None:
 
 def test_only_the_last_rows_give_logits(bundles: Bundles) -> None:
     with opened(bundles) as runtime:
-        steps = Passes(runtime)
+        steps = HandSteps(runtime)
         assert steps.run(8, (0, PROMPT[:4])).shape == (1, 384)
         assert steps.run(8, (1, PROMPT[:4]), (0, (4,))).shape == (2, 384)
         assert {rows: graph.logits.shape for rows, graph in runtime._graphs.items()} == {

@@ -41,15 +41,15 @@ HOSTILE = {
     "a doubled string": (GROW.replace("START", "'x'").replace("JOIN", "~"), TOO_MUCH),
     "a doubled list": (GROW.replace("START", "[1]").replace("JOIN", "+"), TOO_MUCH),
 }
-BUDGET = ClientLimits(templates=HelperLimits(1.0, 2, 1.0))
-FOREVER = ClientLimits(templates=HelperLimits(600.0, 2))
+BUDGET = ClientLimits(helpers=HelperLimits(1.0, 2, 1.0))
+FOREVER = ClientLimits(helpers=HelperLimits(600.0, 2))
 
 
 def template_pids(engine: Engine) -> tuple[int, ...]:
     """Process ids of an engine's renderers."""
     assert engine._chats is not None
     assert engine._chats._templates is not None
-    return engine._chats._templates._helpers.pids
+    return engine._chats._templates.pids
 
 
 def when_attacked(hostile: str) -> str:
@@ -136,7 +136,7 @@ async def test_a_template_that_cannot_be_compiled_is_a_sentence_at_the_start(
         await engine.start()
     assert engine.state is EngineState.STOPPED
     (chats,) = made
-    assert chats._templates is not None and chats._templates._helpers.pids == ()
+    assert chats._templates is not None and chats._templates.pids == ()
 
 
 async def test_every_kind_of_text_reaches_the_template_unchanged(stage: Stage) -> None:

@@ -61,7 +61,7 @@ def random_blocks(count: int, seed: int = 1) -> list[list[int]]:
 
 
 def compare(graph: ExportedGraph, source: Path) -> None:
-    """Four blocks: each is iterated on with a mask token in it, then committed; the logits of all passes agree."""
+    """Four blocks: each is iterated on with a mask token in it, then committed; the logits of all steps agree."""
     loop, eager = BlockLoop(graph.export, graph.run), EagerModel(source)
     for block in random_blocks(4):
         noisy = [block[0], 95, block[2], 95]
@@ -98,7 +98,7 @@ def test_five_tokens_end_to_end(checkpoint: Path, export: Export) -> None:
 @pytest.mark.parametrize("confidence", [0.0, 0.03, 1.0])
 @pytest.mark.parametrize("length", [1, 4, 7])
 def test_block_scenarios(checkpoint: Path, export: Export, length: int, confidence: float) -> None:
-    """Part of a block, a whole block, a block and a part as prompt; one pass a block, some, one pass a token."""
+    """Part of a block, a whole block, a block and a part as prompt; one step a block, some, one step a token."""
     graph, prompt = export(checkpoint), list(range(20, 20 + length))
     answer = BlockLoop(graph.export, graph.run).generate(prompt, LoopOptions(13, confidence))
     assert answer == EagerModel(checkpoint).generate(prompt, 13, confidence)
@@ -154,7 +154,7 @@ def test_sequences_of_a_batch_do_not_see_each_other(checkpoint: Path, export: Ex
 def inputs_of(
     graph: ExportedGraph, blocks: list[list[int]], seen: list[int], writes: list[int | None], seed: int | None = None
 ) -> dict[str, Any]:
-    """The inputs of one pass over an empty cache, or one of random numbers."""
+    """The inputs of one step over an empty cache, or one of random numbers."""
     export = graph.export
     spread = partial(for_layers, layers=export.mask_layers)
     cache = np.zeros(export.cache_shape, np.float32)

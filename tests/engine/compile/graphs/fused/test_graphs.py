@@ -30,7 +30,7 @@ from engine.models.family import read_network
 from engine.models.network import Network
 from tests.bundles import Bundles
 from tests.engine.compile.graphs.integer.test_families import FAMILIES
-from tests.engine.runtime.fused.steps import Passes, opened
+from tests.engine.runtime.fused.steps import HandSteps, opened
 from tests.engine.runtime.fused.test_runtime import greedy
 
 PROMPT = (5, 17, 99, 123, 77, 42, 7, 11, 200, 31, 8)
@@ -91,7 +91,7 @@ def test_families(
     make_oracle: Callable[..., tuple[Any, Path]],
     build: Callable[..., tuple[Path, Manifest]],
 ) -> None:
-    """Biases, partial rotation, untied heads; the compiler compares with the checkpoint in passes of every kind."""
+    """Biases, partial rotation, untied heads; the compiler compares with the checkpoint in steps of every kind."""
     _, source = make_oracle(family, **FAMILIES[family])
     _, manifest = build(source, quant=quant, **FUSED)
     assert manifest.parity["tokens"] >= 20
@@ -138,11 +138,11 @@ def test_integer_caches_are_equal_however_they_are_updated(integers: dict[str, P
     found = []
     for name, by_graph in (("graph", True), ("graph", False), ("host", False)):
         with opened(lambda _, name=name: integers[name], name, by_graph) as runtime:  # type: ignore[misc]
-            passes = Passes(runtime)
-            passes.run(16, (0, PROMPT))
-            passes.run(8, (1, PROMPT[:5]), (0, (3,)))
-            passes.run(2, (1, (9,)), (0, (4,)))
-            found.append([passes.computed(number) for number in range(2)])
+            steps = HandSteps(runtime)
+            steps.run(16, (0, PROMPT))
+            steps.run(8, (1, PROMPT[:5]), (0, (3,)))
+            steps.run(2, (1, (9,)), (0, (4,)))
+            found.append([steps.computed(number) for number in range(2)])
     for other in found[1:]:
         for mine, theirs in zip(found[0], other, strict=True):
             assert all((mine[side] == theirs[side]).all() for side in range(2))

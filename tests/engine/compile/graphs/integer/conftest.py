@@ -41,13 +41,13 @@ def integer_bundle(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFacto
 
 @dataclass(frozen=True)
 class Bench:
-    """Runs passes of one shape on a runtime. Pages have 16 columns."""
+    """Runs steps of one shape on a runtime. Pages have 16 columns."""
 
     runtime: OnnxRuntime
     shape: StepShape
 
     def run(self, *segments: Segment) -> np.ndarray:
-        """One pass whose KV is kept; logits of each segment's last row."""
+        """One step whose KV is kept; logits of each segment's last row."""
         plan = StepPlan(self.shape, segments)
         batch = pack(plan, 16)
         logits = self.runtime.run(batch).decoded().copy()

@@ -1,4 +1,4 @@
-"""What segmented bundles compute: transformers' logits in float, the pool graphs' at any precision, in any passes."""
+"""What segmented bundles compute: transformers' logits in float, the pool graphs' at any precision, in any steps."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -26,7 +26,7 @@ def error(measured: np.ndarray, expected: np.ndarray) -> float:
 def test_transformers_logits(
     case: str, make_oracle: Callable[..., tuple[Any, Path]], build: Build, prompt: list[int]
 ) -> None:
-    """Every family and rotary type, past the original window: in one pass, and in passes of 7 and of one row."""
+    """Every family and rotary type, past the original window: in one step, and in steps of 7 and of one row."""
     family, changes = CASES[case]
     model, source = make_oracle(family, **changes)
     folder, manifest = build(source, quant=Quant.FP32, layout=Layout.SEGMENTS)

@@ -112,7 +112,7 @@ def as_gguf(model: GptOssForCausalLM, folder: Path, output: Path) -> Path:
 
 @pytest.mark.parametrize("form", ["folder", "gguf"])
 def test_logits_and_tokens(form: str, published: Oracle, build: Build, prompt: list[int], tmp_path: Path) -> None:
-    """In floats those of transformers, of graphs in passes and of a worker."""
+    """In floats those of transformers, of graphs in steps and of a worker."""
     model, source = published
     text, expected = written_text(model, prompt)
     if form == "gguf":

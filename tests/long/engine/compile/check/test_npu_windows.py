@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from engine.bundle.manifest import Manifest
-from engine.bundle.tensors import pool_window_columns
+from engine.bundle.tensors import pool_window_slots
 from engine.compile.arguments import QualityLevel, Quant, Target
 from engine.config import EngineConfig
 from engine.request import Request, SamplingParams
@@ -59,7 +59,7 @@ def test_layers_with_a_window_have_fewer_columns(
     model, source = make_oracle(family, **changes)
     shapes: dict[str, Any] = {"rows": (24,), "context": (264,), "parity_tokens": 64}
     folder, manifest = build(source, quant=Quant.W8A16, target=Target.X_ELITE, quality=QualityLevel.FAST, **shapes)
-    assert pool_window_columns(manifest) == 128
+    assert pool_window_slots(manifest) == 128
     text = [(index * 37 + 11) % 300 for index in range(230)]
     assert largest_error(model, folder, text) < 0.1
 

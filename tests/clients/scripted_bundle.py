@@ -1,4 +1,4 @@
-"""Bundles for the obedient runtime: the demo model's tokenizer and turns, calls in any format, no graphs."""
+"""Bundles for the scripted runtime: the demo model's tokenizer and turns, calls in any format, no graphs."""
 
 import json
 from pathlib import Path
@@ -42,7 +42,7 @@ def write_bundle(folder: Path, kind: str) -> None:
     rope = RopeSpec("default", 1e4, 8, (1.0, 0.1, 0.01, 0.001))
     manifest = Manifest(
         format_version=1,
-        name=f"obedient-{kind}",
+        name=f"scripted-{kind}",
         target="cpu",
         quant="fp32",
         split="none",

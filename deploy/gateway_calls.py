@@ -1,4 +1,4 @@
-"""What a front of many servers knows of a request: what its prompt is, and how far its answer has come. Pure.
+"""What a gateway of many servers knows of a request: what its prompt is, and how far its answer has come. Pure.
 
 Used by ray_serve.py. Streams of RESUMABLE_PATHS go on at another server wherever they break off; other requests are
 sent again as long as nothing of their answer has reached the client.
@@ -63,7 +63,7 @@ class Exchange:
         return Call(self._method, self._path, (*others, ("content-type", RESUMABLE)), body, self._prompt)
 
     def take(self, data: bytes) -> bytes:
-        """Bytes of the answer: what may be passed on of them now, without the comments meant for the front."""
+        """Bytes of the answer: what may be passed on of them now, without the comments meant for the gateway."""
         if self._resumption is None:
             return data
         *events, self._partial = (self._partial + data).split(EVENT_END)

@@ -1,4 +1,4 @@
-"""What an obedient model says next. Pure: a conversation in, the texts it would like to say out.
+"""What a scripted model says next. Pure: a conversation in, the texts it would like to say out.
 
 It echoes the last user message, or a tool's result. When tools are shown it calls the one whose name the message
 says, or else the first. Where any JSON object will do, it gives the keys that the message quotes. Lines of the message

@@ -1,6 +1,6 @@
 """A runtime that obeys: the KV of a column is its token id, so a row can read everything it may see.
 
-Its logits put the next token of what it wishes to say (`obedience.py`) first. Where a grammar forbids all of that
+Its logits put the next token of what it would say (`scripted_answers.py`) first. Where a grammar forbids all of that
 the next best is the token that ends things soonest, so that greedy choice runs to a short instance of any grammar.
 """
 
@@ -18,7 +18,7 @@ from engine.config import EngineConfig
 from engine.runtime.interface import Logits, PackedBatch, Runtime
 from engine.text.tokenizer import Tokenizer
 from tests.call_formats import HERMES
-from tests.clients.obedience import turn_of, wishes
+from tests.clients.scripted_answers import turn_of, wishes
 from tests.engine.fake_runtime import visible
 
 GAP = 64.0  # between neighbours: no temperature jumps over it, a bias of -100 does
@@ -32,11 +32,11 @@ OUTSIDE = ("[}\\]]+", '"', "[}\\]].*", "[:,].*", "[0-9]+", "[A-Za-z]+", "[\\[{].
 INSIDE = ('"', '"[}\\]]*', '".*', "@", r"\.", "[A-Za-z]+", "[0-9]+", "[:/]", r"\S.*", ".+")
 
 
-class ObedientRuntime(Runtime):
+class ScriptedRuntime(Runtime):
     """Keeps token ids where a real runtime keeps keys and values; needs no graphs."""
 
     def __init__(self, folder: Path, manifest: Manifest, shapes: ShapeTable, config: EngineConfig) -> None:
-        super().__init__(shapes, "obedient")
+        super().__init__(shapes, "scripted")
         # A column holds position << 32 | token id, -1 when it was never written.
         self._places = np.full(shapes.max_past, -1, np.int64)
         self._fresh: NDArray[np.int64] = np.empty(0, np.int64)

@@ -1,16 +1,16 @@
-"""What a front keeps of an exchange: prompts that begin alike do, and nothing is passed on twice or lost at a break."""
+"""What a gateway keeps of an exchange: prompts that begin alike do; nothing is passed on twice or lost at a break."""
 
 import json
 from typing import Any
 
 import pytest
 
-from deploy.front_calls import Exchange, prompt_text
+from deploy.gateway_calls import Exchange, prompt_text
 from engine.request import Delta, FinishReason
 from server.generation.stream import RESUMABLE, ChoiceDelta, comment
 
 CHAT = {"model": "m", "messages": [{"role": "user", "content": "Hi"}], "stream": True}
-HEADERS = {"content-type": "application/json", "authorization": "Bearer k", "host": "front", "content-length": "9"}
+HEADERS = {"content-type": "application/json", "authorization": "Bearer k", "host": "gateway", "content-length": "9"}
 
 
 def exchange(fields: dict[str, Any] | None = None, path: str = "/v1/chat/completions") -> Exchange:

@@ -1,7 +1,7 @@
-"""`hexserve serve` with the obedient runtime in the worker; everything else is the product.
+"""`hexserve serve` with the scripted runtime in the worker; everything else is the product.
 
-Started as `python -m tests.clients.obedient KIND FOLDER [--setting value ...]`: writes the bundle of a kind
-(`obedient_bundle.py`) into the folder and serves it. Settings are those of `hexserve serve`, with HEXSERVE_* beside.
+Started as `python -m tests.clients.scripted KIND FOLDER [--setting value ...]`: writes the bundle of a kind
+(`scripted_bundle.py`) into the folder and serves it. Settings are those of `hexserve serve`, with HEXSERVE_* beside.
 """
 
 import os
@@ -15,13 +15,13 @@ from engine.client.engine import ClientLimits, Engine
 from engine.config import EngineConfig
 from server.commands.serve.start import start
 from server.settings import load_settings
-from tests.clients.obedient_bundle import write_bundle
+from tests.clients.scripted_bundle import write_bundle
 
 
-def obedient_engine(config: EngineConfig, limits: ClientLimits, label: str) -> Engine:
+def scripted_engine(config: EngineConfig, limits: ClientLimits, label: str) -> Engine:
     """The real engine; only the worker's command line differs."""
     config = replace(config, cost_cache="")
-    words = (sys.executable, "-m", "tests.clients.obedient_worker", msgspec.json.encode(config).decode(), label)
+    words = (sys.executable, "-m", "tests.clients.scripted_worker", msgspec.json.encode(config).decode(), label)
     return Engine(config, limits, words, label)
 
 
@@ -32,7 +32,7 @@ def main(kind: str, folder: str, *flags: str) -> int:
     given = dict(zip(flags[::2], flags[1::2], strict=True))
     read = {name.removeprefix("--").replace("-", "_"): value for name, value in given.items()}
     environment = os.environ | {f"HEXSERVE_{name.upper()}": value for name, value in read.items()}
-    return start(load_settings({"bundle": str(bundle)}, environment, None), obedient_engine)
+    return start(load_settings({"bundle": str(bundle)}, environment, None), scripted_engine)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The obedient runtime obeys: what it is told, what a grammar allows, and to the end."""
+"""The scripted runtime obeys: what it is told, what a grammar allows, and to the end."""
 
 import json
 from typing import Any
@@ -7,7 +7,7 @@ import httpx
 import jsonschema
 import pytest
 
-from tests.clients.servers import KEY, OBEDIENT_MODEL, Servers
+from tests.clients.servers import KEY, SCRIPTED_MODEL, Servers
 
 PLACE: dict[str, Any] = {
     "type": "object",
@@ -17,8 +17,8 @@ PLACE: dict[str, Any] = {
 TOOLS: Any = [{"type": "function", "function": {"name": name, "parameters": PLACE}} for name in ("weather", "clock")]
 
 
-def said(servers: Servers, text: str, kind: str = "obedient", **more: Any) -> dict[str, Any]:
-    body = {"model": OBEDIENT_MODEL, "messages": [{"role": "user", "content": text}], "max_tokens": 300, **more}
+def said(servers: Servers, text: str, kind: str = "scripted", **more: Any) -> dict[str, Any]:
+    body = {"model": SCRIPTED_MODEL, "messages": [{"role": "user", "content": text}], "max_tokens": 300, **more}
     headers = {"Authorization": f"Bearer {KEY}"}
     answer = httpx.post(f"{servers(kind).url}/v1/chat/completions", json=body, headers=headers, timeout=120)
     assert answer.status_code == 200, answer.text
@@ -45,7 +45,7 @@ def test_it_answers_what_the_system_message_says(servers: Servers) -> None:
         assert said(servers, "", messages=asked)["content"] == answer
 
 
-@pytest.mark.parametrize("kind", ["obedient", "mistral", "phi", "llama", "coder", "thinks"])
+@pytest.mark.parametrize("kind", ["scripted", "mistral", "phi", "llama", "coder", "thinks"])
 def test_it_calls_tools_in_every_format(servers: Servers, kind: str) -> None:
     paris = {"city": "Paris", "days": 3}
     ask = "How is the weather in Paris for 3 days?"

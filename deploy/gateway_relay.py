@@ -11,7 +11,7 @@ from ray.exceptions import RayError
 from ray.serve.exceptions import RayServeException
 from ray.serve.handle import DeploymentHandle
 
-from deploy.front_calls import Exchange
+from deploy.gateway_calls import Exchange
 
 MOST_LOSSES = 5  # of one request
 LOST = (RayError, RayServeException, httpx.TransportError)
@@ -86,6 +86,6 @@ class Relayed:
 
 
 def error_answer(status: int, message: str) -> Response:
-    """An answer of the front itself, in OpenAI's form."""
+    """An answer of the gateway itself, in OpenAI's form."""
     body = {"error": {"message": message, "type": "server_error", "param": None, "code": None}}
     return Response(msgspec.json.encode(body), status, media_type="application/json")
