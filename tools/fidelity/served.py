@@ -28,13 +28,14 @@ class ServedFile:
 def read_as_served(file: Path, text: str, context: int, count: int, folder: Path) -> ServedFile:
     """Figures over the second halves of `count` windows of `context` tokens, as llama-perplexity takes them.
 
-    folder: gets both bundles. CompileError, BundleError or EngineFailure when a step fails.
+    folder: gets both bundles, unless it has that of the floats. CompileError, BundleError, EngineFailure.
     """
     served, floats = folder / "served", folder / "floats"
     asked = CompileArguments(file, served, quant=default_quant(CompileTarget.CPU, file), force=True)
     manifest = compile_bundle(asked, SilentProgress())
-    exact = CompileArguments(file, floats, quant=Quant.FP32, parity_tokens=LEAST_TOKENS, force=True)
-    compile_bundle(exact, SilentProgress())
+    if not floats.exists():
+        exact = CompileArguments(file, floats, quant=Quant.FP32, parity_tokens=LEAST_TOKENS)
+        compile_bundle(exact, SilentProgress())
     with ExitStack() as stack:
         model = open_served(file.name, served, "", stack)
         reference = open_bundle("floats", floats, None, stack)

@@ -21,4 +21,5 @@ def test_every_token_of_a_text_has_its_logits(bundles: Bundles, kind: str) -> No
             np.testing.assert_allclose(found, expected, atol=0.02 * np.abs(expected).max())
             for first in (2, len(tokens) - 1):
                 np.testing.assert_array_equal(served.logits(tokens, first=first), found[first:])
+                np.testing.assert_allclose(graphs.logits(tokens, first=first), expected[first:], rtol=1e-4, atol=1e-4)
         assert served.form.endswith(", served") and served.longest < graphs.longest + 1
