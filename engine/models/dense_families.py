@@ -32,13 +32,13 @@ MINISTRAL = Family("ministral", "MinistralForCausalLM", _mistral_details)
 # Ministral 3 and Devstral 2: YaRN; behind the original context scores grow.
 MINISTRAL3 = Family("ministral3", "Ministral3ForCausalLM", _mistral_details, default_head_dim=128, default_epsilon=1e-5)
 # Phi-3, 3.5 and 4-mini: Llama with stacked projections, longrope and a partial rotation.
-_STACKED = WeightNames(
+STACKED_NAMES = WeightNames(
     qkv=("model.layers.{layer}.self_attn.qkv_proj",), gate_up=("model.layers.{layer}.mlp.gate_up_proj",)
 )
 
 
 def _phi3_details(config: ConfigFields) -> FamilyDetails:
-    return FamilyDetails(attention=every_window(config), names=_STACKED)
+    return FamilyDetails(attention=every_window(config), names=STACKED_NAMES)
 
 
 PHI3 = Family("phi3", "Phi3ForCausalLM", _phi3_details, has_partial_rotary=True)

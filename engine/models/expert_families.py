@@ -213,7 +213,13 @@ def _glm4_moe_details(config: ConfigFields) -> FamilyDetails:
         qkv_bias=config.flag("attention_bias", False),
         qk_norm=QkNorm.HEADS if config.flag("use_qk_norm", False) else QkNorm.NONE,
         experts=read_glm_experts(config),
+        ignored=_drafting(config),
     )
+
+
+def _drafting(config: ConfigFields) -> tuple[str, ...]:
+    """How names of what drafts tokens begin in folders, and in files."""
+    return f"model.layers.{layer_count(config)}.", "mtp."
 
 
 GLM4_MOE = Family(
@@ -240,7 +246,8 @@ def _ernie_moe_details(config: ConfigFields) -> FamilyDetails:
     shared = config.integer("moe_num_shared_experts", 0, 64, 2) * ffn
     names = _ERNIE_NAMES if shared else replace(_ERNIE_NAMES, shared_gate_up=(), shared_down="")
     spec = read_experts(config, ExpertKeys(count="moe_num_experts", chosen="moe_k"), listed, shared)
-    return replace(ERNIE.read_details(config), experts=ExpertDetails(spec, Routing(), names))
+    experts = ExpertDetails(spec, Routing(), names)
+    return replace(ERNIE.read_details(config), experts=experts, ignored=("model.mtp_",))
 
 
 ERNIE_MOE = replace(
@@ -302,7 +309,7 @@ def _with_latents(config: ConfigFields, experts: ExpertDetails, query_rank: int)
         names=WeightNames(qkv=latent.names),
         latent=latent,
         experts=experts,
-        ignored=(f"model.layers.{layer_count(config)}.",),  # what drafts tokens
+        ignored=_drafting(config),
     )
 
 

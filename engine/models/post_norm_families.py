@@ -6,7 +6,7 @@ from engine.bundle.model_spec import RotationKind
 from engine.errors import UnsupportedModel
 from engine.files import brief
 from engine.models.config_fields import ConfigFields
-from engine.models.dense_families import MINISTRAL3, MISTRAL
+from engine.models.dense_families import MINISTRAL3, MISTRAL, STACKED_NAMES
 from engine.models.layer_kinds import declared_window, every_nth_full, sliding_layers, unlike, windows
 from engine.models.network import Activation, Family, FamilyDetails, Multipliers, QkNorm, WeightNames
 
@@ -50,16 +50,23 @@ def _exaone4_details(config: ConfigFields) -> FamilyDetails:
 
 
 EXAONE4 = Family("exaone4", "Exaone4ForCausalLM", _exaone4_details, default_epsilon=1e-5)
-# GLM-4 of 2025: norms before and behind; half of a head turns, neighbours with each other.
-_GLM_NAMES = WeightNames(
+# GLM-4: half of a head turns, neighbours with each other. That of 2025 has norms before and behind.
+_GLM_NAMES = WeightNames(gate_up=(f"{_LAYER}.mlp.gate_up_proj",))
+_GLM4_NAMES = replace(
+    _GLM_NAMES,
     attention_post_norm=f"{_LAYER}.post_self_attn_layernorm",
     ffn_post_norm=f"{_LAYER}.post_mlp_layernorm",
-    gate_up=(f"{_LAYER}.mlp.gate_up_proj",),
 )
+IS_STACKED = "has_stacked_attention"  # of some GGUF files: queries, keys and values are one matrix
+
+
+def _glm_details(config: ConfigFields) -> FamilyDetails:
+    names = replace(_GLM_NAMES, qkv=STACKED_NAMES.qkv) if config.flag(IS_STACKED, False) else _GLM_NAMES
+    return FamilyDetails(qkv_bias=config.flag("attention_bias", True), names=names)
 
 
 def _glm4_details(config: ConfigFields) -> FamilyDetails:
-    return FamilyDetails(qkv_bias=config.flag("attention_bias", True), names=_GLM_NAMES)
+    return FamilyDetails(qkv_bias=config.flag("attention_bias", True), names=_GLM4_NAMES)
 
 
 GLM4 = Family(
@@ -72,6 +79,7 @@ GLM4 = Family(
     default_epsilon=1.5625e-7,
     is_interleaved=True,
 )
+GLM = replace(GLM4, name="glm", architecture="GlmForCausalLM", read_details=_glm_details)
 # Gemma: norms multiply with 1 + w, the embedding with the root of its width, and the gate is GELU. From Gemma 2 on
 # norms lie before and behind. Gemma 3 has a second rotation for layers with windows.
 GEMMA_NAMES = WeightNames(
@@ -134,7 +142,7 @@ GEMMA3 = Family(
     "gemma3", "Gemma3ForCausalLM", _gemma3_details, default_head_dim=256, default_theta=1_000_000.0, is_tied=True
 )
 
-POST_NORM = (OLMO2, OLMO3, EXAONE4, GLM4, GEMMA, GEMMA2, GEMMA3)
+POST_NORM = (OLMO2, OLMO3, EXAONE4, GLM, GLM4, GEMMA, GEMMA2, GEMMA3)
 
 
 ROOT = "language_model.model."

@@ -20,8 +20,7 @@ def main(source: str, arguments: list[str]) -> None:
     """Run it."""
     sys.path.insert(0, source)
     base = importlib.import_module("conversion.base").TextModel
-    for name in ("gemma", "llama", "qwen", "qwenvl", "qwen3vl"):
-        importlib.import_module(f"conversion.{name}")
+    importlib.import_module("conversion").load_all_models()
     base.get_vocab_base_pre = lambda *_: "gpt-2"
     for kind in kinds(base):
         kind.set_vocab = base._set_vocab_gpt2

@@ -10,6 +10,9 @@ import pytest
 import torch
 import transformers
 
+from engine.bundle.manifest import Manifest
+from engine.compile.arguments import Layout, Quant
+from engine.compile.check.parity import bundle_logits
 from tools.random_checkpoint import CHAT_TEMPLATE, byte_tokenizer
 
 GEOMETRY = {
@@ -71,6 +74,20 @@ def add_text_files(folder: Path) -> None:
     byte_tokenizer().save(str(folder / "tokenizer.json"))
     settings = {"chat_template": CHAT_TEMPLATE, "eos_token": "<|im_end|>"}
     (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+
+
+def check_greedy_text(
+    model: Any, source: Path, build: Callable[..., tuple[Path, Manifest]], prompt: list[int], count: int = 24
+) -> Manifest:
+    """In floats, our logits of a greedy text of transformers' model are its own, so that ours is the same text."""
+    folder, manifest = build(source, quant=Quant.FP32, layout=Layout.SEGMENTS)
+    text = model.generate(torch.tensor([prompt]), max_new_tokens=count, do_sample=False, eos_token_id=None)[0].tolist()
+    with torch.no_grad():
+        expected = model(torch.tensor([text]), use_cache=False).logits[0].numpy()
+    measured = bundle_logits(folder, manifest, [text], rows=24)
+    assert measured.argmax(axis=1)[len(prompt) - 1 : -1].tolist() == text[len(prompt) :]
+    assert np.abs(measured - expected).max() / np.abs(expected).max() < 1e-4
+    return manifest
 
 
 @pytest.fixture

@@ -202,6 +202,7 @@ ARCHITECTURES = {
         GgufArchitecture("olmo2", "Olmo2ForCausalLM"),
         GgufArchitecture("exaone4", "Exaone4ForCausalLM"),
         GgufArchitecture("glm4", "Glm4ForCausalLM"),
+        GgufArchitecture("chatglm", "GlmForCausalLM"),
         GgufArchitecture("gemma", "GemmaForCausalLM", has_more_norms=True),
         GgufArchitecture("gemma2", "Gemma2ForCausalLM", has_more_norms=True, keys=CAPS),
         GgufArchitecture("gemma3", "Gemma3ForCausalLM", has_more_norms=True, keys=CAPS),

@@ -43,6 +43,7 @@ from engine.compile.sources.task import BARE
 from engine.errors import CompileError, UnsupportedModel
 from engine.models.mamba2 import EXPERTS as EXPERT_LAYER
 from engine.models.mamba2 import FEED_FORWARD
+from engine.models.post_norm_families import IS_STACKED
 from engine.models.recurrent_families import ATTENTION_LAYER, CONVOLUTION, RECURRENT_LAYER
 from engine.models.rotary import DEFAULT_THETA, FULL, MAX_POSITIONS, SLIDING
 
@@ -66,6 +67,7 @@ POOLINGS = {NO_POOLING: "mean", 1: "mean", 2: "cls", LAST_TOKEN: "lasttoken"}  #
 SECTIONS = "rope.dimension_sections"  # pairs that turn by time, row and column, and by nothing else
 KEY_HEADS, FFN = "attention.head_count_kv", "feed_forward_length"
 EXPERT_FFN, NORMALISED = "expert_feed_forward_length", "expert_weights_norm"
+STACKED_ATTENTION = "model.layers.0.self_attn.qkv_proj"
 ROOT_EPSILON, DEVIATION_EPSILON = "attention.layer_norm_rms_epsilon", "attention.layer_norm_epsilon"
 
 
@@ -99,7 +101,9 @@ def network_config(
         "max_position_embeddings": fields.integer("context_length", 1, MAX_POSITIONS),
         "rms_norm_eps": fields.number(epsilon, 1e-14, 1.0),
         "tie_word_embeddings": "lm_head.weight" not in tensors,
-        "attention_bias": f"model.layers.{geometry.layers - 1}.self_attn.q_proj.bias" in tensors,
+        "attention_bias": f"model.layers.{geometry.layers - 1}.self_attn.q_proj.bias" in tensors
+        or f"{STACKED_ATTENTION}.bias" in tensors,
+        IS_STACKED: f"{STACKED_ATTENTION}.weight" in tensors,
         "use_bias": f"model.layers.{geometry.layers - 1}.self_attn.q_proj.bias" in tensors,
         "mlp_bias": "model.layers.0.mlp.gate_proj.bias" in tensors,
         **_windows(fields, geometry, window),
@@ -131,12 +135,11 @@ def _key_heads(fields: ArchitectureFields, geometry: GgufGeometry, has_blocks: b
         return {"num_key_value_heads": fields.each(KEY_HEADS, geometry.layers, 1, geometry.heads)[0]}
     if not fields.is_array(KEY_HEADS):
         return {"num_key_value_heads": fields.integer(KEY_HEADS, 1, geometry.heads, geometry.heads)}
-    told = geometry.layers + geometry.drafting * has_blocks
-    counts = fields.each(KEY_HEADS, told, 0, 1024)[: geometry.layers]
+    counts = fields.each(KEY_HEADS, geometry.blocks, 0, 1024)[: geometry.layers]
     if len(set(counts) - {0}) != 1:
         raise UnsupportedModel(f"{fields.title}: {fields.key(KEY_HEADS)} that differ between layers are not supported")
     if has_blocks:
-        return {"num_key_value_heads": max(counts)} | _blocks(fields, counts, told)
+        return {"num_key_value_heads": max(counts)} | _blocks(fields, counts, geometry.blocks)
     other = RECURRENT_LAYER if fields.has("ssm.state_size") else CONVOLUTION
     kinds = [ATTENTION_LAYER if count else other for count in counts]
     return {"num_key_value_heads": max(counts)} | ({"layer_types": kinds} if 0 in counts else {})
@@ -174,8 +177,7 @@ def _encoder(fields: ArchitectureFields, tensors: Checkpoint, window: int, epsil
 def _ffn(fields: ArchitectureFields, geometry: GgufGeometry, has_blocks: bool) -> int:
     """Of all layers that have one, or of the first where layers are of two kinds. UnsupportedModel where others
     differ."""
-    told = geometry.layers + geometry.drafting * has_blocks
-    widths = fields.each(FFN if fields.has(FFN) else EXPERT_FFN, told, 1 - has_blocks, 1 << 20)
+    widths = fields.each(FFN if fields.has(FFN) else EXPERT_FFN, geometry.blocks, 1 - has_blocks, 1 << 20)
     if len(set(widths) - {0}) > 1 and not fields.has(KEY_LENGTH_OF_WINDOWS):
         raise UnsupportedModel(f"{fields.title}: {fields.key(FFN)} that differs between layers is not supported")
     return next(filter(None, widths), 0)

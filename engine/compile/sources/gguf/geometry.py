@@ -55,7 +55,7 @@ FULL_ATTENTION_INTERVAL = 4  # of files that do not say which layers are recurre
 class GgufGeometry:
     """head_dim: rows of one head in the matrix of keys. recurrent: None where all layers have attention.
 
-    drafting: layers behind the others that guess tokens, which the text model does without.
+    drafting: layers behind the others that guess tokens, which the text model does without; arrays tell of them too.
     """
 
     layers: int
@@ -63,6 +63,10 @@ class GgufGeometry:
     head_dim: int
     recurrent: RecurrentSpec | None = None
     drafting: int = 0
+
+    @property
+    def blocks(self) -> int:
+        return self.layers + self.drafting
 
 
 def read_geometry(header: GgufHeader, architecture: GgufArchitecture) -> GgufGeometry:
@@ -81,8 +85,6 @@ def read_geometry(header: GgufHeader, architecture: GgufArchitecture) -> GgufGeo
     if head_dim % 2:
         raise CompileError(f"{fields.title}: heads of {head_dim} numbers cannot be turned in pairs")
     blocks = fields.integer("block_count", 1, 1024)
-    if not (architecture.is_hybrid or architecture.has_blocks):
-        return GgufGeometry(blocks, heads, head_dim)
     drafting = fields.integer("nextn_predict_layers", 0, blocks - 1, 0)
     layers = blocks - drafting
     recurrent = _recurrent(fields, layers, blocks) if architecture.is_hybrid else None

@@ -269,7 +269,9 @@ _MODULE = KV_UP.rpartition(".")[2]
 
 def latent_facts(fields: ArchitectureFields, geometry: GgufGeometry, rope: dict[str, object]) -> dict[str, object]:
     """rope: as `network_config` has it. UnsupportedModel for another way to score experts."""
-    gating = fields.integer("expert_gating_func", 0, 1 << 16, SOFTMAX) or SOFTMAX
+    is_normalised = fields.flag("expert_weights_norm", False)
+    usual = SIGMOID if is_normalised else SOFTMAX  # files of GLM-4.7-flash need not tell
+    gating = fields.integer("expert_gating_func", 0, 1 << 16, usual) or usual
     if gating not in GATING:
         raise UnsupportedModel(f"{fields.title}: {fields.key('expert_gating_func')} {gating} is not supported")
     turned = fields.integer("rope.dimension_count", 2, geometry.head_dim - 1)
@@ -286,7 +288,7 @@ def latent_facts(fields: ArchitectureFields, geometry: GgufGeometry, rope: dict[
         "qk_rope_head_dim": turned,
         "qk_nope_head_dim": geometry.head_dim - turned,
         "v_head_dim": fields.integer("attention.value_length_mla", 1, 1024, old_value),
-        "norm_topk_prob": fields.flag("expert_weights_norm", False),
+        "norm_topk_prob": is_normalised,
         "topk_method": "group_limited_greedy" if has_groups else "greedy",
         "partial_rotary_factor": 1.0,
         "rope_parameters": rope,

@@ -200,9 +200,12 @@ LONGEST_WORD = 100  # characters, as BERT's own: a longer word is unknown
 
 
 def wordpiece_tokenizer(fields: TokenizerFields, vocabulary: Vocabulary) -> Made:
-    """Ids that the file leaves out are those of BERT. CompileError for a token that is there twice."""
-    tokens = vocabulary.tokens
-    unknown = fields.token("unknown_token_id", tokens, 100)
+    """Ids that the file leaves out are those of BERT. CompileError for a token that is there twice, or unusable."""
+    tokens, words = vocabulary.tokens, _spelled(vocabulary)
+    number = fields.token("unknown_token_id", tokens, 100)
+    unknown = next((word for word, identifier in words.items() if identifier == number), None)
+    if unknown is None:
+        raise CompileError(f"{fields.place('unknown_token_id')} {number} is an unused token")
     begin = fields.token("bos_token_id", tokens, fields.token("cls_token_id", tokens, 101))
     lowercase = fields.flag("normalizer.lowercase", True)
     normalizer: Step = {
@@ -214,10 +217,10 @@ def wordpiece_tokenizer(fields: TokenizerFields, vocabulary: Vocabulary) -> Made
     }
     model: Step = {
         "type": "WordPiece",
-        "unk_token": None if unknown is None else tokens[unknown],
+        "unk_token": unknown,
         "continuing_subword_prefix": GOES_ON,
         "max_input_chars_per_word": LONGEST_WORD,
-        "vocab": _spelled(vocabulary),
+        "vocab": words,
     }
     decoder: Step = {"type": "WordPiece", "prefix": GOES_ON, "cleanup": True}
     document = vocabulary.document(model, normalizer, {"type": "BertPreTokenizer"}, decoder)

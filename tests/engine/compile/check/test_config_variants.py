@@ -62,6 +62,7 @@ LFM2_FIRST = without(
     block_ff_dim=112,
     tie_embedding=False,
 )
+OLMO3_PUBLISHED = F.OLMO3 | F.unlike(F.YARN | {"rope_theta": 500_000.0}, 500_000.0)
 PHI4 = {"partial_rotary_factor": 0.75, "rope_parameters": F.LONGROPE}
 SMOLLM3 = PADDED | {"num_hidden_layers": 4}
 SMOLLM3_NOPE = SMOLLM3 | {"no_rope_layers": [1, 0, 1, 0]} | UNTIED
@@ -111,11 +112,13 @@ CASES: dict[str, tuple[str, Config, Edit]] = {
     "qwen3-moe-biased": ("Qwen3Moe", F.MOE | BIASED | {"decoder_sparse_step": 2}, older),
     "gpt-oss-older": ("GptOss", F.GPT_OSS | {"rope_parameters": F.YARN | {"truncate": False}}, older),
     "gpt-oss-plain": ("GptOss", F.GPT_OSS | TIED | {"attention_bias": False}, without("layer_types")),
+    "olmo3-older": ("Olmo3", OLMO3_PUBLISHED, lambda config: without(LOCAL_BASE)(older(config))),
     "olmo3-biased": ("Olmo3", F.OLMO3 | BIASED, without("layer_types")),
     "exaone4-tied": ("Exaone4", F.EXAONE4 | TIED, without("layer_types")),
     "smollm3-listed": ("SmolLM3", SMOLLM3_NOPE | BIASED, older),
     "smollm3-not-listed": ("SmolLM3", SMOLLM3, without("no_rope_layers", "layer_types")),
     "phi4-mini-older": ("Phi3", PADDED | PHI4 | TIED, older),
+    "glm-older": ("Glm", HEADS | {"attention_bias": False}, older),
     "glm4-biased": ("Glm4", HEADS | BIASED, older),
     "ernie-biased": ("Ernie4_5", HEADS | UNTIED | {"use_bias": True}, older),
     "hunyuan-older": ("HunYuanDenseV1", F.HUNYUAN_ALPHA | BIASED, older),

@@ -16,6 +16,8 @@ from engine.compile.check.parity import bundle_logits
 from engine.compile.sources.checkpoint import SafetensorsCheckpoint
 from engine.errors import CompileError, UnsupportedModel
 from engine.models.family import read_network
+from tests.engine.compile.check.test_families import YARN
+from tests.engine.compile.conftest import check_greedy_text
 from tests.hybrid import Hybrid, make_hybrid, oracle_logits, text_of
 
 TEXT = text_of(150)
@@ -74,12 +76,13 @@ EXPERTS = {
 }
 
 
-def test_layers_with_experts(tmp_path: Path, build: Build) -> None:
-    model = make_hybrid(tmp_path / "checkpoint", family="Qwen3_5Moe", **EXPERTS)
-    folder, manifest = build(tmp_path / "checkpoint", quant=Quant.FP32, layout=None, parity_tokens=8)
-    assert manifest.model.family == "qwen3_5_moe"
-    expected = oracle_logits(model, list(TEXT[:50]))
-    assert relative_error(bundle_logits(folder, manifest, [list(TEXT[:50])], 20), expected) < 1e-4
+@pytest.mark.parametrize("family", ["Qwen3_5", "Qwen3_5Moe"])
+def test_greedy_text_past_the_original_context(family: str, tmp_path: Path, build: Build) -> None:
+    """Without and with experts, by YaRN."""
+    yarn = YARN | {"partial_rotary_factor": 0.25}
+    model = make_hybrid(tmp_path / "checkpoint", family=family, rope_parameters=yarn, **EXPERTS)
+    manifest = check_greedy_text(model, tmp_path / "checkpoint", build, list(TEXT[:50]))
+    assert manifest.model.family == ("qwen3_5" if family == "Qwen3_5" else "qwen3_5_moe")
 
 
 def test_the_float_reference_is_transformers(hybrid: Hybrid) -> None:

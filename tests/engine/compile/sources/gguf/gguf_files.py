@@ -53,6 +53,7 @@ MODEL_ARCHS = {
     "olmo2": gguf.MODEL_ARCH.OLMO2,
     "exaone4": gguf.MODEL_ARCH.EXAONE4,
     "glm4": gguf.MODEL_ARCH.GLM4,
+    "chatglm": gguf.MODEL_ARCH.CHATGLM,
     "gemma": gguf.MODEL_ARCH.GEMMA,
     "gemma2": gguf.MODEL_ARCH.GEMMA2,
     "gemma3": gguf.MODEL_ARCH.GEMMA3,
@@ -71,6 +72,7 @@ RENAMED = {
     "ernie45moe": "ernie4_5-moe",
     "deepseekv2": "deepseek2",
     "glm4moelite": "deepseek2",
+    "glm": "chatglm",
     "gptoss": "gpt-oss",
     "granitemoeshared": "granitemoe",
     "granitemoehybrid": "granitehybrid",
@@ -236,7 +238,7 @@ def interleaved(value: Floats, heads: int) -> Floats:
 
 def add_facts(writer: gguf.GGUFWriter, config: dict[str, Any]) -> None:
     """Geometry and rotation."""
-    writer.add_block_count(layers_of(config) + config.get("mtp_num_hidden_layers", 0))
+    add_blocks(writer, config)
     writer.add_context_length(config["max_position_embeddings"])
     writer.add_embedding_length(config["hidden_size"])
     writer.add_head_count(config["num_attention_heads"])
@@ -284,6 +286,14 @@ def add_facts(writer: gguf.GGUFWriter, config: dict[str, Any]) -> None:
     add_head_sizes(writer, config)
 
 
+def add_blocks(writer: gguf.GGUFWriter, config: dict[str, Any]) -> None:
+    """Layers, and behind them those that draft: of GLM transformers' class has none."""
+    of_glm = config.get("num_nextn_predict_layers", 0) if config["model_type"].startswith("glm4_moe") else 0
+    writer.add_block_count(layers_of(config) + config.get("mtp_num_hidden_layers", of_glm))
+    if of_glm:
+        writer.add_nextn_predict_layers(of_glm)
+
+
 def layers_of(config: dict[str, Any]) -> int:
     """Of a model, or blocks of Nemotron-H."""
     return len(config["layers_block_type"]) if config["model_type"] == "nemotron_h" else config["num_hidden_layers"]
@@ -320,10 +330,8 @@ def add_latents(writer: gguf.GGUFWriter, config: dict[str, Any]) -> None:
     writer.add_expert_weights_scale(config["routed_scaling_factor"])
     if config["norm_topk_prob"]:
         writer.add_expert_weights_norm(True)
-    is_sigmoid = config["model_type"] == "glm4_moe_lite"
-    writer.add_expert_gating_func(
-        gguf.ExpertGatingFuncType.SIGMOID if is_sigmoid else gguf.ExpertGatingFuncType.SOFTMAX
-    )
+    if config["model_type"] == "deepseek_v2":
+        writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SOFTMAX)
     if weight := config["rope_parameters"].get("mscale_all_dim"):
         writer.add_rope_scaling_yarn_log_mul(0.1 * weight)
 

@@ -1,5 +1,6 @@
 """A GGUF file compiled: the network of the checkpoint it was made of, whatever its tensors are stored as."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -7,12 +8,11 @@ from typing import Any
 import gguf
 import numpy as np
 import pytest
-import torch
 from gguf.constants import GGMLQuantizationType
+from safetensors.numpy import load_file, save_file
 
 from engine.bundle.manifest import Manifest
 from engine.compile.arguments import Layout, Quant
-from engine.compile.check.parity import bundle_logits
 from engine.compile.quantisation.methods.integer_blocks import floats_of
 from engine.compile.sources import source
 from engine.compile.sources.checkpoint import Checkpoint
@@ -58,6 +58,7 @@ from tests.engine.compile.check.test_transformers_parity import (
     greedy,
     oracle_logits,
 )
+from tests.engine.compile.conftest import check_greedy_text
 from tests.engine.compile.sources.gguf.gguf_files import F32, write_gguf
 from tests.plain_bundle import ChainedSequence
 
@@ -98,6 +99,7 @@ SCALED = {"rope_parameters": YARN}
 GEMMA = {"head_dim": 16, "query_pre_attn_scalar": 16, "sliding_window": 16, "pad_token_id": 0}
 PHI = {"rope_parameters": PARTIAL_LONGROPE, "original_max_position_embeddings": 32, "pad_token_id": 0}
 MOE = {"head_dim": 16, "moe_intermediate_size": 32, "num_experts": 8, "num_experts_per_tok": 2}
+ARCHITECTURE_OF = {"glm4-moe": "glm4moe", "glm4-flash": "deepseek2"}
 FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "mistral": ("Mistral", {"sliding_window": 16, "head_dim": 16}),
     "qwen3-yarn": ("Qwen3", {"head_dim": 32} | SCALED),
@@ -107,14 +109,14 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "ministral3-grown": ("Ministral3", {"head_dim": 16, "rope_parameters": YARN | {"llama_4_scaling_beta": 0.5}}),
     "phi3": ("Phi3", PHI),
-    "qwen3moe": ("Qwen3Moe", MOE | {"norm_topk_prob": True}),
+    "qwen3moe": ("Qwen3Moe", MOE | {"norm_topk_prob": True} | SCALED),
     "qwen2moe": ("Qwen2Moe", MOE | {"shared_expert_intermediate_size": 96}),
     "glm4-moe": ("Glm4Moe", GLM | {"use_qk_norm": True}),
     "glm4-moe-plain": ("Glm4Moe", GLM | {"first_k_dense_replace": 2, "norm_topk_prob": False}),
     "ernie-moe": ("Ernie4_5_Moe", {"moe_num_experts": 8, "moe_k": 2, "moe_intermediate_size": 32}),
     "mixtral": ("Mixtral", {"num_local_experts": 4, "sliding_window": None}),
     "olmoe": ("Olmoe", {"num_experts": 8, "num_experts_per_tok": 2, "intermediate_size": 32}),
-    "smollm3": ("SmolLM3", {"num_hidden_layers": 4, "pad_token_id": 0}),
+    "smollm3": ("SmolLM3", {"num_hidden_layers": 4, "pad_token_id": 0} | SCALED),
     "granite": ("Granite", GRANITE),
     # The converter writes the size that `block_auto_adjust_ff_dim` would make of the config's.
     "lfm2": ("Lfm2", LFM2 | {"block_auto_adjust_ff_dim": False}),
@@ -138,6 +140,7 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "olmo3-yarn": ("Olmo3", OLMO3_YARN),
     "exaone4": ("Exaone4", EXAONE4),
     "exaone4-llama3": ("Exaone4", EXAONE4_LLAMA3),
+    "glm": ("Glm", {"head_dim": 16, "pad_token_id": 0}),
     "glm4": ("Glm4", {"head_dim": 16, "pad_token_id": 0}),
     "gemma": ("Gemma", {"head_dim": 16, "pad_token_id": 0}),
     "gemma2": ("Gemma2", GEMMA | {"attn_logit_softcapping": 5.0}),
@@ -163,12 +166,64 @@ def test_families_of_layers(
     """Of a greedy text of transformers, past windows and the original context."""
     family, changes = FAMILIES[case]
     model, checkpoint = make_oracle(family, **changes)
-    path = write_gguf(checkpoint, tmp_path / "model.gguf")
-    folder, manifest = build(path, quant=Quant.FP32, layout=Layout.SEGMENTS)
-    text = model.generate(torch.tensor([prompt]), max_new_tokens=8, do_sample=False, eos_token_id=None)[0].tolist()
-    measured, expected = bundle_logits(folder, manifest, [text], rows=24), oracle_logits(model, text)
-    assert measured.argmax(axis=1)[len(prompt) - 1 : -1].tolist() == text[len(prompt) :]
-    assert np.abs(measured - expected).max() / np.abs(expected).max() < 1e-4
+    check_greedy_text(model, write_gguf(checkpoint, tmp_path / "model.gguf"), build, prompt)
+
+
+@pytest.mark.parametrize("case", ["glm4-moe", "glm4-flash"])
+def test_layers_that_draft_are_left_out(
+    case: str,
+    make_oracle: Callable[..., tuple[Any, Path]],
+    build: Callable[..., Made],
+    prompt: list[int],
+    tmp_path: Path,
+) -> None:
+    """Files of GLM count them as blocks, folders number them behind the layers: both as published."""
+    family, changes = FAMILIES[case]
+    model, checkpoint = make_oracle(family, **changes)
+    config = json.loads((checkpoint / "config.json").read_text()) | {"num_nextn_predict_layers": 1}
+    (checkpoint / "config.json").write_text(json.dumps(config))
+
+    def draft(writer: gguf.GGUFWriter) -> None:
+        if case == "glm4-flash":  # newer files tell
+            writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
+        for name in ("attn_norm.weight", "attn_q_a.weight", "nextn.eh_proj.weight", "nextn.enorm.weight"):
+            writer.add_tensor(f"blk.3.{name}", np.ones((8, 8), np.float32))
+
+    path = write_gguf(checkpoint, tmp_path / "model.gguf", change=draft)
+    assert read_header(path).metadata[f"{ARCHITECTURE_OF[case]}.block_count"] == 4
+    check_greedy_text(model, path, build, prompt)
+    weights = checkpoint / "model.safetensors"
+    more = ("input_layernorm", "mlp.gate", "eh_proj", "shared_head.norm")
+    save_file(
+        load_file(weights) | {f"model.layers.3.{name}.weight": np.ones((8, 8), np.float32) for name in more}, weights
+    )
+    check_greedy_text(model, checkpoint, build, prompt)
+
+
+def test_what_ernie_drafts_with_is_left_out(
+    make_oracle: Callable[..., tuple[Any, Path]], build: Callable[..., Made], prompt: list[int]
+) -> None:
+    """Its folders have it beside the layers, its files do without."""
+    family, changes = FAMILIES["ernie-moe"]
+    model, checkpoint = make_oracle(family, **changes)
+    weights = checkpoint / "model.safetensors"
+    save_file(load_file(weights) | {"model.mtp_linear_proj.0.weight": np.ones((8, 8), np.float32)}, weights)
+    check_greedy_text(model, checkpoint, build, prompt)
+
+
+def test_attention_in_one_matrix(
+    make_oracle: Callable[..., tuple[Any, Path]], build: Callable[..., Made], prompt: list[int], tmp_path: Path
+) -> None:
+    """As files of GLM-4's first release have it."""
+    model, checkpoint = make_oracle("Glm", **FAMILIES["glm"][1])
+    tensors = load_file(checkpoint / "model.safetensors")
+    for layer in range(3):
+        name = f"model.layers.{layer}.self_attn."
+        for kind in ("weight", "bias"):
+            parts = [tensors.pop(f"{name}{part}_proj.{kind}") for part in "qkv"]
+            tensors[f"{name}qkv_proj.{kind}"] = np.concatenate(parts)
+    save_file(tensors, checkpoint / "model.safetensors")
+    check_greedy_text(model, write_gguf(checkpoint, tmp_path / "model.gguf"), build, prompt)
 
 
 @pytest.mark.parametrize("kind", [GGMLQuantizationType.Q4_0, GGMLQuantizationType.Q8_0])

@@ -66,6 +66,15 @@ def test_ids_are_those_of_bert(lowercase: bool | None, strips: bool | None, tmp_
     assert ours.decode(made.encode("then 12345, world").ids) == "then 12345 , world"
 
 
+def test_an_unknown_token_that_is_spelled_as_a_word(tmp_path: Path) -> None:
+    """Where the checkpoint did not say that it is a special one."""
+    _, ours = read(bert_file(tmp_path / "m.gguf", unknown_token_id=8), tmp_path / "out")
+    assert list(ours.encode("zzz", False)) == [8]
+    unused = [*KINDS[:8], int(TokenKind.UNUSED), *KINDS[9:]]
+    with pytest.raises(CompileError, match="unknown_token_id 8 is an unused token"):
+        read(bert_file(tmp_path / "n.gguf", unknown_token_id=8, token_type=unused), tmp_path / "other")
+
+
 def test_a_token_that_is_there_twice_is_refused(tmp_path: Path) -> None:
     path = vocabulary_file(
         tmp_path / "m.gguf",

@@ -11,12 +11,9 @@ import torch
 from engine.bundle.manifest import Manifest
 from engine.compile.arguments import CompileArguments, Layout, Quant, Target, default_quant
 from engine.compile.check.parity import bundle_logits
-from engine.compile.quantisation.choose.matrices import codes_told
-from engine.compile.sources.checkpoint import SafetensorsCheckpoint, read_json
-from engine.compile.sources.quantised.checkpoint import QuantisedCheckpoint
-from engine.models.family import read_network
-from engine.models.stored_codes import CodeFormat, StoredCodes
+from engine.compile.pipeline import compile_bundle
 from tests.engine.compile.graphs.segments.stored_weights import stored
+from tests.engine.compile.quantisation.choose.test_quality import Notes
 from tests.engine.compile.sources.quantised.formats import PACKINGS, Tensors, packed_by_gptq, written
 
 Build = Callable[..., tuple[Path, Manifest]]
@@ -109,7 +106,7 @@ def in_own_order(tensors: dict[str, Any], name: str, bits: int) -> tuple[Any, An
     return found
 
 
-def test_the_log_says_what_becomes_of_codes(make_oracle: Oracle, build: Build, tmp_path: Path) -> None:
+def test_the_log_says_what_becomes_of_codes(make_oracle: Oracle, tmp_path: Path) -> None:
     """Groups of 8 inputs are too small for the operator, and a stack of two forms has none."""
     _, source = make_oracle("Llama", **SIZES)
 
@@ -118,13 +115,10 @@ def test_the_log_says_what_becomes_of_codes(make_oracle: Oracle, build: Build, t
         return packed_by_gptq(4, 8 if is_small else 64, True).store(name, weight)
 
     written(source, tmp_path / "codes", PACKINGS["gptq-sym"].config, store)
-    with SafetensorsCheckpoint(tmp_path / "codes") as file:
-        checkpoint = QuantisedCheckpoint(file, StoredCodes(CodeFormat.GPTQ, 4, True))
-        network = read_network(read_json(tmp_path / "codes" / "config.json"))
-        arguments = CompileArguments(tmp_path, tmp_path, quant=Quant.KEEP)
-        assert codes_told("gptq", checkpoint, network, arguments) == (
-            "weights come as gptq: 6 of 8 matrices keep their codes; "
-            "the others are rounded to 8 bits from the floats they mean"
-        )
-    _, kept = build(tmp_path / "codes", quant=Quant.KEEP, layout=Layout.SEGMENTS)
+    notes = Notes()
+    kept = compile_bundle(CompileArguments(tmp_path / "codes", tmp_path / "bundle", quant=Quant.KEEP), notes)
     assert kept.parity["kl"] < 0.02
+    assert kept.codes in notes.texts and kept.codes == (
+        "weights come as gptq: 6 of 8 matrices keep their codes; "
+        "the others are rounded to 8 bits from the floats they mean"
+    )

@@ -122,6 +122,7 @@ def test_logits_and_tokens(form: str, published: Oracle, build: Build, prompt: l
     assert manifest.model.parameters == sum(each.numel() for each in model.parameters())
     measured = bundle_logits(folder, manifest, [text], rows=24)
     assert np.abs(measured - expected).max() / np.abs(expected).max() < 1e-4
+    assert measured.argmax(axis=1)[len(prompt) - 1 : -1].tolist() == text[len(prompt) :]
     if form == "folder":
         served = assemble(EngineConfig(str(folder), threads=1, max_rows=24, spin="off"))
         assert answer(served, "a", prompt)[:NEW] == text[len(prompt) :]
