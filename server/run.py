@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from types import FrameType
+from typing import TYPE_CHECKING
 
 import uvicorn
 from sse_starlette.sse import AppStatus
@@ -19,8 +20,6 @@ from starlette.types import ASGIApp
 
 from engine.errors import BundleError, HexserveError
 from server import signals
-from server.api.openai.response_runs import StoredResponses
-from server.app import create_app
 from server.http.connections import ACCEPTED_AT_ONCE, AcceptFailures, ConnectionLimits, DatedState, protocol_factory
 from server.http.in_flight import InFlight
 from server.logs import flush_logs
@@ -30,6 +29,9 @@ from server.models.models import Models
 from server.observability.tracing import Layer
 from server.settings import Settings, listed
 from server.stored_responses.store import ResponseStore
+
+if TYPE_CHECKING:
+    from server.api.openai.response_runs import StoredResponses
 
 _log = logging.getLogger("hexserve")
 BACKLOG = 2048
@@ -83,20 +85,30 @@ async def serve(
     """As `run`, in a loop. is_last: the process ends afterwards, and signals are ours until its end."""
     asyncio.get_running_loop().set_exception_handler(AcceptFailures())
     AppStatus.enable_automatic_graceful_drain = False  # otherwise the first signal would cut every stream
-    in_flight = InFlight()
-    stored = None if store is None else StoredResponses(store)
+    in_flight, loading = InFlight(), asyncio.create_task(models.start())
+    create_app, stored_in = await asyncio.to_thread(_app_parts)
+    stored = None if store is None else stored_in(store)
     server = DrainingServer(create_app(settings, models, keys, in_flight, stored, layers), in_flight, settings, limits)
     with signals.handled((signal.SIGINT, *signals.stop_signals()), server.handle_exit, restores=not is_last):
         try:
-            return await _until_ended(server, models, listener)
+            return await _until_ended(server, models, loading, listener)
         finally:
             if stored is not None:
                 await stored.settle()
 
 
-async def _until_ended(server: "DrainingServer", models: Models, listener: socket.socket) -> int:
+def _app_parts() -> "tuple[Callable[..., ASGIApp], type[StoredResponses]]":
+    """Half a second of imports, while workers start."""
+    from server.api.openai.response_runs import StoredResponses  # noqa: PLC0415
+    from server.app import create_app  # noqa: PLC0415
+
+    return create_app, StoredResponses
+
+
+async def _until_ended(
+    server: "DrainingServer", models: Models, loading: asyncio.Task[None], listener: socket.socket
+) -> int:
     serving = asyncio.create_task(server.serve([listener]))
-    loading = asyncio.create_task(models.start())
     ending = asyncio.create_task(server.ending.wait())
     failure: BaseException | None = None
     try:
