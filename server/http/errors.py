@@ -11,9 +11,9 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 import msgspec
-from fastapi import HTTPException
 from msgspec import UNSET, UnsetType
 from starlette.datastructures import Headers as RequestHeaders
+from starlette.exceptions import HTTPException
 from starlette.types import Scope
 
 from engine.errors import Busy, CallerError, EngineFailure, HexserveError
@@ -38,7 +38,10 @@ class WireError:
 
 
 class Refusal(HTTPException):
-    """A request refused before the engine saw it. An HTTPException, because only those pass FastAPI's body reader."""
+    """A request refused before the engine saw it. An HTTPException, because only those pass FastAPI's body reader.
+
+    Not its own one, which would have every start import all of it before a worker begins.
+    """
 
     def __init__(self, error: WireError) -> None:
         super().__init__(error.status, error.message)
