@@ -1,7 +1,7 @@
 """Step times of a bundle as they were measured on a machine, in a file of the cache."""
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -19,6 +19,7 @@ class StoredTimes(msgspec.Struct, frozen=True):
     """times: rows, past columns and milliseconds of each shape that was measured undisturbed.
 
     processor: its name; cores: of the machine; threads: the setting; how: what else changes a step, for people.
+    disturbed: of the other shapes, until they are measured undisturbed.
     """
 
     times: tuple[tuple[Count, Count, Milliseconds], ...]
@@ -26,9 +27,14 @@ class StoredTimes(msgspec.Struct, frozen=True):
     cores: int = 0
     threads: int = 0
     how: str = ""
+    disturbed: tuple[tuple[Count, Count, Milliseconds], ...] = ()
 
     def of_shapes(self) -> dict[StepShape, float]:
-        return {StepShape(rows, past): milliseconds for rows, past, milliseconds in self.times}
+        return of_rows(self.times)
+
+
+def of_rows(rows: Iterable[tuple[int, int, float]]) -> dict[StepShape, float]:
+    return {StepShape(count, past): milliseconds for count, past, milliseconds in rows}
 
 
 def rows_of(times: Mapping[StepShape, float]) -> tuple[tuple[int, int, float], ...]:

@@ -5,8 +5,10 @@ import os
 import time
 from pathlib import Path
 
+import msgspec
+
 from engine.bundle.manifest import Manifest
-from engine.bundle.stored_times import StoredTimes, load_times, rows_of, save_times, times_file
+from engine.bundle.stored_times import StoredTimes, load_times, of_rows, rows_of, save_times, times_file
 from engine.bundle.variant import ShapeTable, StepShape
 from engine.config import EngineConfig
 from engine.isolation.machine import busy_seconds, processor_name
@@ -36,9 +38,12 @@ def step_times(folder: Path, manifest: Manifest, config: EngineConfig, runtime: 
     path = _file(folder, manifest, Path(config.cost_cache), own, shapes)
     stored = load_times(path)
     known = stored.of_shapes() if stored is not None else {}
+    disturbed = of_rows(stored.disturbed) if stored is not None else {}
     if is_complete(shapes, known):
         return believed(shapes, known)
-    measured = measure(runtime, read_machine, cores, known)  # an earlier start may have stopped at its budget
+    measured = measure(
+        runtime, read_machine, cores, known, disturbed
+    )  # an earlier start may have stopped at its budget
     _remember(path, own, measured)
     return believed(shapes, measured.times)
 
@@ -70,6 +75,8 @@ def _remember(path: Path, own: StoredTimes, measured: MeasuredTimes) -> None:
             reason,
         )
     try:
-        save_times(path, StoredTimes(rows_of(measured.kept), own.processor, own.cores, own.threads, own.how))
+        others = rows_of({shape: measured.times[shape] for shape in measured.disturbed})
+        kept = msgspec.structs.replace(own, times=rows_of(measured.kept), disturbed=others)
+        save_times(path, kept)
     except OSError as error:
         log.warning("step times cannot be remembered: %s", error)
