@@ -1,7 +1,7 @@
-"""Recordings of a speaker with their texts, the prompts of Asterisk: packages of Debian, fetched by apt-get.
+"""Recordings of a speaker of each language with their texts, the prompts of Asterisk: packages of Debian, by apt-get.
 
-Other distributions build such packages again, so what is pinned is what they hold. Licence: CC BY-SA 3.0, spoken by
-Allison Smith, paid for by Digium.
+Other distributions build such packages again, so what is pinned is what they hold. Licence: CC BY-SA 3.0 (Russian: CC
+BY 3.0); their copyright files name who speaks.
 """
 
 import gzip
@@ -19,25 +19,30 @@ from filelock import FileLock
 from engine.sources.names import FetchFailed
 from engine.sources.packaged import UnpackFailed, unpack
 
-PACKAGES = ("asterisk-core-sounds-en", "asterisk-core-sounds-en-wav")
-OUTPUT, TEXTS = "asterisk-core-sounds-en", "texts.json"
-LISTED = "usr/share/doc/asterisk-core-sounds-en/core-sounds-en.txt.gz"
-SOUNDS = "usr/share/asterisk/sounds/en_US_f_Allison"
-SHA256 = "76d06da07ea834027f5d429524bfa557ccf2cb830eb3ffd60293f9aa58883384"
+PACKAGE, TEXTS = "asterisk-core-sounds", "texts.json"
+LISTED, SOUNDS = "usr/share/doc/*/core-sounds-*.txt.gz", "usr/share/asterisk/sounds/*_*"
+SHA256 = {
+    "en": "76d06da07ea834027f5d429524bfa557ccf2cb830eb3ffd60293f9aa58883384",
+    "es": "c80c65b01f7cd09165942e2065a16f04858b738214d38d58a4416cb8dccc73db",
+    "fr": "90480c03ccd3219ceb070c1233d40b9661d8e7c08547ab14df21f4caa544c3b7",
+    "it": "bd3bba142137c822e46bf48b2a76741bef2fdce6a04fd44ea8552d1345a78c0b",
+    "ru": "fa1f8924046fb77260af185de119fd0977a0aed98d7e094668374bb2a9218a35",
+}
 LEAST_S = 4.0  # shorter ones are pieces of sentences
 NOT_SAID = frozenset("[](<*#@")  # noises, signs that are read as words
 
 
-def fetch_recordings(folder: Path) -> Path:
+def fetch_recordings(folder: Path, language: str = "en") -> Path:
     """The folder of WAV files, with `TEXTS`, what is said by the name of each. FetchFailed."""
-    output = folder.absolute() / OUTPUT
+    packages = (f"{PACKAGE}-{language}", f"{PACKAGE}-{language}-wav")
+    output = folder.absolute() / packages[0]
     output.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(output.parent / f".{OUTPUT}.lock"), tempfile.TemporaryDirectory() as scratch:
+    with FileLock(output.parent / f".{output.name}.lock"), tempfile.TemporaryDirectory() as scratch:
         if not output.exists():
             try:
-                unpack(take_recordings, SHA256, downloaded(PACKAGES, Path(scratch)), output)
+                unpack(take_recordings, SHA256[language], downloaded(packages, Path(scratch)), output)
             except (UnpackFailed, OSError, subprocess.CalledProcessError) as error:
-                raise FetchFailed(f"{' and '.join(PACKAGES)} could not be unpacked: {error}") from error
+                raise FetchFailed(f"{' and '.join(packages)} could not be unpacked: {error}") from error
     return output
 
 
@@ -74,21 +79,22 @@ def take_recordings(archives: Sequence[Path], pin: str, draft: Path) -> None:
     with tempfile.TemporaryDirectory() as whole:
         for path in archives:
             subprocess.run(["dpkg-deb", "--extract", str(path), whole], check=True, capture_output=True)
-        texts = dict(_sentences(Path(whole)))
+        ((listed,), (sounds,)) = (Path(whole).glob(pattern) for pattern in (LISTED, SOUNDS))
+        texts = dict(_sentences(listed, sounds))
         for name in texts:
-            shutil.copyfile(Path(whole) / SOUNDS / name, draft / name.replace("/", "-"))
+            shutil.copyfile(sounds / name, draft / name.replace("/", "-"))
     told = {name.replace("/", "-"): text for name, text in texts.items()}
     (draft / TEXTS).write_bytes(msgspec.json.encode(told, order="sorted"))
     if (found := content_hash(draft)) != pin:
         raise UnpackFailed(f"the recordings have the SHA-256 {found}, not {pin}")
 
 
-def _sentences(whole: Path) -> Iterator[tuple[str, str]]:
+def _sentences(listed: Path, sounds: Path) -> Iterator[tuple[str, str]]:
     """Names of files and what is said in them."""
-    for line in gzip.decompress((whole / LISTED).read_bytes()).decode("utf-8").splitlines():
+    for line in gzip.decompress(listed.read_bytes()).decode("utf-8").splitlines():
         name, _, text = line.partition(":")
-        path = whole / SOUNDS / f"{name}.wav"
-        if path.exists() and not NOT_SAID & set(text) and seconds_of(path) >= LEAST_S:
+        path = sounds / f"{name}.wav"
+        if path.exists() and text.strip() and not NOT_SAID & set(text) and seconds_of(path) >= LEAST_S:
             yield f"{name}.wav", text.strip()
 
 

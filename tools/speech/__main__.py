@@ -1,8 +1,8 @@
 """hexserve beside faster-whisper and whisper.cpp on the published Whisper base: `python -m tools.speech`.
 
 All have it in 8 bits with the same threads, read greedily (a beam of one), rise in temperature alike, and get the same
-recordings in turns: each alone, then four at once (not whisper.cpp). Needs espeak-ng, flite, apt-get and an installed
-`hexserve[dev]`. Ends with 1 when something failed or a bar is missed.
+recordings: all for their words (whisper.cpp: English), then English ones in turns, alone and (not whisper.cpp) four at
+once. Needs espeak-ng, flite, apt-get and `hexserve[dev]`. Ends with 1 when something failed or a bar is missed.
 """
 
 import argparse
@@ -11,10 +11,10 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
@@ -25,6 +25,7 @@ from gguf import GGMLQuantizationType
 from engine.processes import module_command
 from server.commands.own_server import ServerFailed, free_port, running_child, serve_command
 from tools.packages import environment
+from tools.real_models.debian import SHA256 as LANGUAGES
 from tools.real_models.fetch import FetchFailed, RealModels, default_folder
 from tools.speech.fidelity import divergence_of
 from tools.speech.ggml import write_published
@@ -34,31 +35,11 @@ from tools.speech.report import MISSED, Listener, Sound, table, wrong_words
 BASELINES = {"faster-whisper": ("faster-whisper==1.2.1",), "whisper.cpp": ("pywhispercpp==1.5.1", "numpy==2.4.6")}
 AT_ONCE, TIMEOUT_S = 4, 3600
 MODEL = "whisper-base"
-Ask = Callable[[Sequence[Path]], tuple[list[str], float]]
+Ask = Callable[[Sequence[ReadAloud]], tuple[list[str], float]]
 
 
 class NoBaseline(Exception):
     """It cannot be installed or has ended."""
-
-
-@dataclass(slots=True)
-class Rounds:
-    """Of one program, round after round; texts: of the first round."""
-
-    texts: list[str] = field(default_factory=list)
-    alone: list[float] = field(default_factory=list)
-    together: list[float] = field(default_factory=list)
-
-    def note(self, answer: tuple[list[str], float]) -> None:
-        """Of all recordings, one by one."""
-        self.texts = self.texts or answer[0]
-        self.alone.append(answer[1])
-
-    def side(self, groups: Mapping[str, Sequence[ReadAloud]]) -> Listener:
-        """What is reported."""
-        texts = iter(self.texts)
-        errors = [sum(wrong_words(each.text, next(texts))[0] for each in said) for said in groups.values()]
-        return Listener(errors, self.alone, self.together)
 
 
 def main() -> int:
@@ -79,33 +60,42 @@ def main() -> int:
 def measured(options: argparse.Namespace) -> str:
     """The table."""
     models = default_folder()
-    groups = {"programs": recordings(options.folder / "recordings"), "a person": recordings_of_people(models)}
-    said = [each for group in groups.values() for each in group]
+    programs = recordings(options.folder / "programs")
+    people = [each for language in LANGUAGES for each in recordings_of_people(models, language)]
+    said = programs + people
+    english = [each for each in said if each.language == "en"]
     model = options.model or RealModels(models).fetch(MODEL)
-    bundle, floats = (_compiled(model, options.folder, quant) for quant in ("int8", "fp32"))
+    floats, *bundles = (_compiled(model, options.folder, quant) for quant in ("fp32", "int8", "int4"))
     ggml = options.folder / "ggml.bin"
     if not ggml.exists():
         write_published(model, ggml, GGMLQuantizationType.Q8_0)
-    samples = _as_samples(said, options.folder / "samples")
-    together = groups["programs"][-3:] + said[:1]
-    own, other, third = Rounds(), Rounds(), Rounds()
+    together = programs[-3:] + programs[:1]
     with ExitStack() as stack:
-        ours = stack.enter_context(_hexserve(bundle, options.threads))
+        ours = stack.enter_context(_hexserve(bundles[0], options.threads))
         baseline = partial(_baseline, options.folder)
         lone = stack.enter_context(baseline("faster-whisper", model, options.threads, 1))
         # Its own way to several at once: a worker for each core.
         several = stack.enter_context(baseline("faster-whisper", model, 1, options.threads))
         cpp = stack.enter_context(baseline("whisper.cpp", ggml, options.threads, 1))
+        own, other = (Listener(_errors(said, ask(said)[0])) for ask in (ours(1), lone))
+        third = Listener(_errors(english, cpp(english)[0]))
         for _ in range(options.rounds):
-            own.note(ours(1)([each.path for each in said]))
-            own.together.append(ours(AT_ONCE)([each.path for each in together])[1])
-            other.note(lone([each.path for each in said]))
-            other.together.append(several([each.path for each in together])[1])
-            third.note(cpp(samples))
-    words = {name: sum(wrong_words(each.text, "")[1] for each in group) for name, group in groups.items()}
-    lengths = [sum(each.seconds for each in listed) for listed in (said, together)]
-    lost = divergence_of(bundle, floats, groups["a person"], options.threads)
-    return table(own.side(groups), other.side(groups), third.side(groups), Sound(words, *lengths), lost)
+            own.alone.append(ours(1)(english)[1])
+            own.together.append(ours(AT_ONCE)(together)[1])
+            other.alone.append(lone(english)[1])
+            other.together.append(several(together)[1])
+            third.alone.append(cpp(english)[1])
+    lengths = [sum(each.seconds for each in listed) for listed in (english, together)]
+    lost = {each.name: divergence_of(each, floats, english[len(programs) :], options.threads) for each in bundles}
+    return table(own, other, third, Sound(_errors(said, [""] * len(said)), *lengths), lost)
+
+
+def _errors(said: Sequence[ReadAloud], texts: Sequence[str]) -> Counter[str]:
+    """Wrong words of each folder."""
+    found = Counter[str]()
+    for each, text in zip(said, texts, strict=True):
+        found[each.path.parent.name] += wrong_words(each.text, text, each.language)[0]
+    return found
 
 
 def _compiled(model: Path, folder: Path, quant: str) -> Path:
@@ -116,13 +106,13 @@ def _compiled(model: Path, folder: Path, quant: str) -> Path:
     return bundle
 
 
-def _as_samples(said: Sequence[ReadAloud], folder: Path) -> list[Path]:
+def _samples(said: ReadAloud, folder: Path) -> Path:
     """For whom reads no files of other rates: 16,000 a second, float32."""
-    folder.mkdir(exist_ok=True)
-    files = [folder / f"{number}.npy" for number in range(len(said))]
-    for each, file in zip(said, files, strict=True):
-        np.save(file, each.samples)
-    return files
+    file = folder / f"{said.language}-{said.path.stem}.npy"
+    if not file.exists():
+        folder.mkdir(exist_ok=True)
+        np.save(file, said.samples)
+    return file
 
 
 @contextmanager
@@ -132,10 +122,10 @@ def _hexserve(bundle: Path, threads: int) -> Iterator[Callable[[int], Ask]]:
         yield lambda at_once: partial(_asked, child.address, at_once)
 
 
-def _asked(address: str, at_once: int, said: Sequence[Path]) -> tuple[list[str], float]:
-    def text(path: Path) -> str:
-        fields = {"model": MODEL, "response_format": "text", "language": "en"}
-        files = {"file": (path.name, path.read_bytes())}
+def _asked(address: str, at_once: int, said: Sequence[ReadAloud]) -> tuple[list[str], float]:
+    def text(each: ReadAloud) -> str:
+        fields = {"model": MODEL, "response_format": "text", "language": each.language}
+        files = {"file": (each.path.name, each.path.read_bytes())}
         answer = httpx.post(f"{address}/v1/audio/transcriptions", data=fields, files=files, timeout=TIMEOUT_S)
         return answer.raise_for_status().text
 
@@ -154,8 +144,10 @@ def _baseline(folder: Path, name: str, model: Path, threads: int, at_once: int) 
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
         assert child.stdin is not None and child.stdout is not None
 
-        def ask(said: Sequence[Path]) -> tuple[list[str], float]:
-            print(json.dumps([str(path) for path in said]), file=child.stdin, flush=True)
+        def ask(said: Sequence[ReadAloud]) -> tuple[list[str], float]:
+            paths = [_samples(each, folder / "samples") if name == "whisper.cpp" else each.path for each in said]
+            asked = [(str(path), each.language) for path, each in zip(paths, said, strict=True)]
+            print(json.dumps(asked), file=child.stdin, flush=True)
             for line in child.stdout or ():
                 if line.startswith('{"texts"'):  # libraries of baselines print too
                     answer = json.loads(line)

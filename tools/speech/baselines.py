@@ -1,7 +1,7 @@
 """A baseline in an environment of its own: a question for each line of stdin, an answer for each.
 
-Called with its name, a model, threads, and recordings at once. A question is a list of paths, an answer
-{"texts", "seconds"}. All read greedily, know that it is English, and rise in temperature as Whisper's authors say.
+Called with its name, a model, threads, and recordings at once. A question is a list of paths with their languages, an
+answer {"texts", "seconds"}. All read greedily, and rise in temperature as Whisper's authors say.
 """
 
 import json
@@ -11,22 +11,22 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 
-def faster_whisper(model: str, threads: int, at_once: int) -> Callable[[str], str]:
+def faster_whisper(model: str, threads: int, at_once: int) -> Callable[[tuple[str, str]], str]:
     """Of a folder of CTranslate2 and a path of sound, in int8."""
     from faster_whisper import WhisperModel  # type: ignore[import-not-found]  # noqa: PLC0415
 
     made = WhisperModel(model, device="cpu", compute_type="int8", cpu_threads=threads, num_workers=at_once)
-    return lambda path: "".join(segment.text for segment in made.transcribe(path, language="en", beam_size=1)[0])
+    return lambda said: "".join(segment.text for segment in made.transcribe(said[0], language=said[1], beam_size=1)[0])
 
 
-def whisper_cpp(model: str, threads: int, _: int) -> Callable[[str], str]:
+def whisper_cpp(model: str, threads: int, _: int) -> Callable[[tuple[str, str]], str]:
     """Of a GGML file and a path of samples, 16,000 a second, float32 (.npy)."""
     import numpy as np  # noqa: PLC0415
     from pywhispercpp.model import Model  # type: ignore[import-not-found]  # noqa: PLC0415
 
     made = Model(model, n_threads=threads, print_progress=False, redirect_whispercpp_logs_to=None)
-    return lambda path: "".join(
-        segment.text for segment in made.transcribe(np.load(path), language="en", temperature=0.0)
+    return lambda said: "".join(
+        segment.text for segment in made.transcribe(np.load(said[0]), language=said[1], temperature=0.0)
     )
 
 

@@ -28,11 +28,12 @@ class NoVoice(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ReadAloud:
-    """A WAV file, what is said in it, and its length in seconds."""
+    """A WAV file, what is said in it, its length in seconds, and its language."""
 
     path: Path
     text: str
     seconds: float
+    language: str = "en"
 
     @property
     def samples(self) -> NDArray[np.float32]:
@@ -49,11 +50,11 @@ def recordings(folder: Path) -> list[ReadAloud]:
     return made + [_spoken(folder, voice, "long", " ".join(lines)) for voice in VOICES]
 
 
-def recordings_of_people(folder: Path) -> list[ReadAloud]:
-    """Of one person, at 8,000 samples a second: fetched into a folder of real models, 65 of 4 to 73 s. FetchFailed."""
-    place = fetch_recordings(folder)
+def recordings_of_people(folder: Path, language: str = "en") -> list[ReadAloud]:
+    """Of one person, 8,000 samples a second, fetched into a folder of real models: 60 or more, 4 s on. FetchFailed."""
+    place = fetch_recordings(folder, language)
     said: dict[str, str] = json.loads((place / SAID).read_text(encoding="utf-8"))
-    return [ReadAloud(place / name, text, seconds_of(place / name)) for name, text in said.items()]
+    return [ReadAloud(place / name, text, seconds_of(place / name), language) for name, text in said.items()]
 
 
 def _spoken(folder: Path, voice: str, name: str, text: str) -> ReadAloud:

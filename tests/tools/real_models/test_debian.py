@@ -12,10 +12,11 @@ import pytest
 from engine.sources.names import FetchFailed
 from engine.sources.packaged import UnpackFailed, unpack
 from tools.real_models import debian
-from tools.real_models.debian import LISTED, SOUNDS, content_hash, downloaded, fetch_recordings, take_recordings
+from tools.real_models.debian import content_hash, downloaded, fetch_recordings, take_recordings
 
-LINES = "; A list\n\nlong: One: two.\nsub/other:  Three.\nshort: No.\nnoise: [a beep]\nnowhere: Missing.\n"
-SECONDS = {"long": 4.5, "sub/other": 5.0, "short": 1.0, "noise": 5.0}
+LISTED, SOUNDS = "usr/share/doc/asterisk-core-sounds-fr/core-sounds-fr.txt.gz", "usr/share/asterisk/sounds/fr_CA_f_June"
+LINES = "; A list\n\nlong: One: two.\nsub/other:  Three.\nshort: No.\nnoise: [a beep]\nnowhere: Missing.\nsilent: \n"
+SECONDS = {"long": 4.5, "sub/other": 5.0, "short": 1.0, "noise": 5.0, "silent": 5.0}
 
 
 @pytest.fixture
@@ -82,5 +83,6 @@ def test_without_lists_of_packages_it_fetches_its_own(tmp_path: Path, monkeypatc
 
 def test_what_is_there_is_used_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(debian, "downloaded", lambda *_: pytest.fail("it is there"))
-    (tmp_path / debian.OUTPUT).mkdir()
-    assert fetch_recordings(tmp_path) == tmp_path / debian.OUTPUT
+    for language in debian.SHA256:
+        (tmp_path / f"asterisk-core-sounds-{language}").mkdir()
+        assert fetch_recordings(tmp_path, language) == tmp_path / f"asterisk-core-sounds-{language}"
