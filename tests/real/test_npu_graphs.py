@@ -9,8 +9,10 @@ from engine.bundle.manifest import Manifest
 from engine.compile.arguments import CompileArguments, Quant, Target
 from engine.compile.calibration.forward import reference_logits
 from engine.compile.check.parity import bundle_logits, compare_logits
+from engine.compile.graphs import integer_graphs
 from engine.compile.pipeline import compile_bundle
 from engine.compile.progress import SilentProgress
+from engine.compile.quantisation.choose import quality
 from engine.compile.sources.source import open_source
 from engine.compile.sources.text_files import load_tokenizer
 from engine.compile.targets.measure import Q4_0
@@ -42,7 +44,13 @@ def loss_on(held_out: str, source: Path, folder: Path, manifest: Manifest) -> fl
     return compare_logits(expected, bundle_logits(folder, manifest, texts)).kl.value
 
 
-def test_eight_bits_lose_next_to_nothing(smollm2: Path, held_out: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("share", [4, pytest.param(1, marks=pytest.mark.full)])
+def test_eight_bits_lose_next_to_nothing(
+    smollm2: Path, held_out: str, tmp_path: Path, share: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """share: of the text that is observed by default so many times less."""
+    monkeypatch.setattr(quality, "BYTE_TOKENS", quality.BYTE_TOKENS // share)
+    monkeypatch.setattr(integer_graphs, "SEQUENCES", integer_graphs.SEQUENCES // share)
     manifest = compiled(smollm2, tmp_path / "bundle", Quant.W8A16, parity_tokens=64)  # `loss_on` reads more
     assert manifest.quality is not None
     assert "rotated stream and values" in manifest.quality.methods
