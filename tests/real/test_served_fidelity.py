@@ -14,7 +14,7 @@ from engine.compile.sources.source import open_source
 from engine.models.family import read_network
 from engine.models.network import Network
 from tests.real.conftest import FIGURES
-from tools.fidelity.__main__ import BAR, MADE, measured
+from tools.fidelity.__main__ import BAR, MADE, at_context, measured
 from tools.fidelity.served import read_as_served
 from tools.llama_cpp.__main__ import MODELS, TREE
 from tools.llama_cpp.fidelity import PUBLISHED, PUBLISHED_ALONE
@@ -40,7 +40,7 @@ def folders() -> Iterator[Callable[[str], Path]]:
 def test_published_files_lose_no_more_than_the_bar(
     name: str, real_models: RealModels, folders: Callable[[str], Path], tmp_path: Path
 ) -> None:
-    """On 8,192 tokens, of which the second half of each window is scored."""
+    """On 8,192 tokens, of which the second half of each window is scored; the likeliest is as often the floats'."""
     figures = msgspec.json.decode(FIGURES.read_bytes(), type=LlamaFigures)
     theirs = figures.of(name, PUBLISHED).halfway
     file, text = real_models.fetch(name), held_out_text(real_models.fetch(TREE))
@@ -48,6 +48,15 @@ def test_published_files_lose_no_more_than_the_bar(
     ours = read_as_served(file, text, figures.context, theirs.windows, folder).quality
     assert ours.tokens == 16 * 255 and ours.kl is not None
     assert ours.kl.value <= BAR * theirs.kl.mean
+    assert ours.top1 is not None and ours.top1.value >= theirs.same_top.mean - 2 * theirs.same_top.error
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("context", [2048, 8192])
+def test_behind_gemmas_windows_no_more_is_lost(context: int, real_models: RealModels) -> None:
+    found = at_context(real_models, "gemma", context, Console(quiet=True))
+    assert found.ratio <= BAR
+    assert found.ours.quality.top1 and found.ours.quality.top1.value >= found.same_top.mean - 2 * found.same_top.error
 
 
 @pytest.mark.full

@@ -21,7 +21,7 @@ from server.commands.tables import table, wide_console
 from tools.fidelity.served import ServedFile, read_as_served
 from tools.llama_cpp.__main__ import MODELS, TREE
 from tools.llama_cpp.fidelity import CONTEXT, OWN, PUBLISHED, WINDOWS, Measurement, ReadWindows
-from tools.llama_cpp.figures import LlamaFigures
+from tools.llama_cpp.figures import LlamaFigures, PrintedMean
 from tools.llama_cpp.programs import LlamaCpp
 from tools.real_models.fetch import RealModels, default_folder
 from tools.real_models.held_out import held_out_text
@@ -33,11 +33,13 @@ FIGURES = Path(__file__).parents[2] / "tests" / "real" / "llama_cpp_figures.json
 
 @dataclass(frozen=True, slots=True)
 class FileBeside:
-    """One file on both sides. theirs: llama.cpp's KL on the same windows."""
+    """One file on both sides. theirs: llama.cpp's KL on the same windows; same_top: how often its likeliest token is
+    that of the floats."""
 
     model: str
     kind: str
     theirs: float
+    same_top: PrintedMean
     ours: ServedFile
 
     @property
@@ -86,9 +88,9 @@ def measured(
                     file = programs.quantised(file, Path(folder) / f"{kind}.gguf", kind)
                 say(f"{name} {kind}")
                 theirs = figures.of(name, kind)
-                count, kl = (theirs.halfway.windows, theirs.halfway.kl) if is_half else (figures.windows, theirs.kl)
+                count, part = (theirs.halfway.windows, theirs.halfway) if is_half else (figures.windows, theirs)
                 ours = read_as_served(file, text, figures.context, count, Path(folder))
-                yield FileBeside(name, kind, kl.mean, ours)
+                yield FileBeside(name, kind, part.kl.mean, part.same_top, ours)
 
 
 def at_context(models: RealModels, name: str, context: int, console: Console) -> FileBeside:
@@ -101,7 +103,7 @@ def at_context(models: RealModels, name: str, context: int, console: Console) ->
         theirs = Measurement(name, file, programs, folder / "llama", say, windows).one(path, PUBLISHED, OWN)
         shutil.rmtree(folder / "llama")
         ours = read_as_served(file, text, context, windows.count, folder)
-    return FileBeside(name, f"{PUBLISHED}, {context} tokens", theirs.kl.mean, ours)
+    return FileBeside(name, f"{PUBLISHED}, {context} tokens", theirs.kl.mean, theirs.same_top, ours)
 
 
 def _beside(models: RealModels, console: Console) -> tuple[str, Callable[[str], None], LlamaCpp]:
@@ -112,7 +114,8 @@ def _beside(models: RealModels, console: Console) -> tuple[str, Callable[[str], 
 
 def table_of(found: list[FileBeside]) -> Table:
     """One row for each file."""
-    headings = ("file", "caches", "llama.cpp", "hexserve", "95 %", "ratio", "top-1", "perplexity loss", "tokens")
+    names = ("file", "caches", "llama.cpp", "hexserve", "95 %", "ratio")
+    headings = (*names, "its top-1", "top-1", "perplexity loss", "tokens")
     return table(headings, map(_cells, found), "KL of what is served against the file's own floats", words=2)
 
 
@@ -126,6 +129,7 @@ def _cells(each: FileBeside) -> tuple[str, ...]:
         f"{quality.kl.value:.2e}",
         f"{quality.kl.low:.1e}..{quality.kl.high:.1e}",
         f"{each.ratio:.2f}{'' if each.holds else ' (bar missed)'}",
+        f"{100 * each.same_top.mean:.2f} %",
         f"{100 * quality.top1.value:.2f} %",
         f"{100 * quality.perplexity_loss.value:.2f} %",
         f"{quality.tokens:,}",

@@ -8,6 +8,7 @@ from rich.console import Console
 from engine.evaluation.evaluate import Interval, Quality
 from tools.fidelity.__main__ import FileBeside, table_of
 from tools.fidelity.served import ServedFile, second_halves
+from tools.llama_cpp.figures import PrintedMean
 
 
 def test_the_tokens_are_those_that_llama_perplexity_scores() -> None:
@@ -27,9 +28,9 @@ def test_every_window_begins_as_a_text_does() -> None:
 def test_a_row(kl: float, told: str) -> None:
     figure = Interval(kl, kl / 2, kl * 2)
     ours = ServedFile(Quality(8160, figure, figure, figure, figure, figure), "float32", 10)
-    found = FileBeside("smollm2", "Q4_0", 0.001, ours)
+    found = FileBeside("smollm2", "Q4_0", 0.001, PrintedMean(0.97, 0.01), ours)
     assert found.holds == ("missed" not in told)
     console = Console(file=io.StringIO(), width=200)
     console.print(table_of([found]))
     drawn = console.file.getvalue()  # type: ignore[attr-defined]
-    assert "smollm2 Q4_0" in drawn and told in drawn and "8,160" in drawn
+    assert "smollm2 Q4_0" in drawn and "97.00 %" in drawn and told in drawn and "8,160" in drawn
