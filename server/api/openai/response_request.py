@@ -110,9 +110,9 @@ class InputText(Body):
 
 class InputImage(Body):
     type: Literal["input_image"]
+    file_id: NotYet = None  # refused before image_url is missed
     image_url: ImageText
     detail: Literal["auto", "low", "high"] | None = None
-    file_id: NotYet = None
 
 
 InputParts = Annotated[

@@ -229,6 +229,11 @@ async def test_a_failure_in_the_stream(client: httpx.AsyncClient, engine: Script
             "unsupported_value",
             "input[0].content[0].type",
         ),
+        (
+            {"input": [{"role": "user", "content": [{"type": "input_image", "file_id": "file-1"}]}]},
+            "unsupported_parameter",
+            "input[0].content[0].file_id",
+        ),
         ({"tools": [{"type": "web_search"}]}, "unsupported_value", "tools[0].type"),
         ({"tools": [TOOL | {"name": "a b"}]}, "invalid_value", "tools[0].name"),
         ({"tools": [TOOL] * 129}, "array_above_max_length", "tools"),
