@@ -10,7 +10,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -19,14 +19,15 @@ import msgspec
 
 from engine.client.info import EngineState
 from engine.client.placement import (
+    BEST_FIRST,
     MOST_LOSS,
     MOVE_TOKEN_MS,
     DeviceCosts,
-    DeviceLoad,
+    GroupDevice,
     HandOverCheck,
-    candidates,
-    reader,
-    writer,
+    PlacedRequest,
+    PlacedRequests,
+    can_move,
 )
 from engine.client.recovery import PendingRequest
 from engine.client.step_feed import StepFeed
@@ -43,39 +44,6 @@ FOLDERS = "hexserve-caches-"  # with the process id of their server
 OBSERVED_SHARE = 0.25  # of a hand-over in what is expected of the next one
 MOST_LOOKS, LOOK_S = 400, 0.005
 MakeSupervisor = Callable[..., Supervisor]
-# The state of a group is the best of its devices' while one of them serves.
-BEST_FIRST = (
-    EngineState.READY,
-    EngineState.RESTARTING,
-    EngineState.LOADING,
-    EngineState.DRAINING,
-    EngineState.DEAD,
-    EngineState.STOPPED,
-)
-
-
-@dataclass(slots=True)
-class PlacedRequest:
-    """Where a request is. target: the device that it is being handed to. reads: whether its prompt is being read."""
-
-    at: int
-    may_move: bool
-    target: int | None = None
-    reads: bool = True
-
-
-@dataclass(slots=True)
-class GroupDevice:
-    """One of the group. costs: None until its worker is ready, or where it measured nothing."""
-
-    supervisor: Supervisor
-    ready: Ready | None = None
-    costs: DeviceCosts | None = None
-    placed: set[str] = field(default_factory=set)
-
-    @property
-    def serves(self) -> bool:
-        return self.supervisor.state is EngineState.READY
 
 
 class DeviceGroup:
@@ -95,12 +63,12 @@ class DeviceGroup:
         is_optional: bool = False,
     ) -> None:
         self._log = server_log(label)
-        self._saves_power, self._is_optional = saves_power, is_optional
+        self._is_optional = is_optional
         self._deliver, self._fail = deliver, fail
         self._folder = _own_folder()
-        self._placed: dict[str, PlacedRequest] = {}
         self._check = HandOverCheck()
         self._devices = [GroupDevice(one(**self._listeners(index))) for index, one in enumerate(make)]
+        self._placed = PlacedRequests(self._devices, saves_power)
         self.moves = 0  # streams that went to another device
         self._files = 0
         self._before: dict[str, float] = {}  # counters after the check, which is no client's
@@ -190,7 +158,8 @@ class DeviceGroup:
     async def _go_on_alone(self, reason: str) -> None:
         """Without all devices but the first one; nothing of theirs has been asked for yet."""
         self._log.warning("devices is auto, and one device serves alone: %s", reason)
-        others, self._devices = self._devices[1:], self._devices[:1]
+        others = self._devices[1:]
+        del self._devices[1:]
         await asyncio.gather(*(device.supervisor.close() for device in others))
 
     def _readies(self) -> list[Ready]:
@@ -198,21 +167,22 @@ class DeviceGroup:
 
     def check_room(self, request: Request | None = None) -> None:
         """Busy when no worker that may get the request, or any request, reads what it was already sent."""
-        places = [self._first_serving()]
+        places = [self._placed.first_serving()]
         if request is None or can_move(request):
-            places = self._serving() or places
+            places = self._placed.serving() or places
         if not any(self._devices[index].supervisor.has_room for index in places):
             self._devices[places[0]].supervisor.check_room()
 
     def submit(self, request: Request, emitted: Sequence[int] = ()) -> None:
         """Take a request; it goes to the device that reads its prompt first."""
         may_move = can_move(request)
-        index = self._reader(len(request.prompt_ids) + len(emitted)) if may_move else self._first_serving()
-        self._place(request.id, index, may_move)
+        placed = self._placed
+        index = placed.reader(len(request.prompt_ids) + len(emitted)) if may_move else placed.first_serving()
+        placed.place(request.id, index, may_move)
         self._devices[index].supervisor.submit(request, emitted)
 
     def abort(self, request_id: str) -> None:
-        placed = self._forget(request_id)
+        placed = self._placed.forget(request_id)
         if placed is not None:
             self._devices[placed.at].supervisor.abort(request_id)
 
@@ -266,72 +236,13 @@ class DeviceGroup:
         for device in self._devices:
             device.supervisor.tell_watched(is_on)
 
-    # -- where requests are -----------------------------------------------------------------------------------------
-
-    def _place(self, request_id: str, index: int, may_move: bool) -> None:
-        self._placed[request_id] = PlacedRequest(index, may_move)
-        self._devices[index].placed.add(request_id)
-
-    def _forget(self, request_id: str) -> PlacedRequest | None:
-        placed = self._placed.pop(request_id, None)
-        if placed is not None:
-            self._devices[placed.at].placed.discard(request_id)
-        return placed
-
-    def _first_serving(self) -> int:
-        """Where none serves it is one that will."""
-        states = [BEST_FIRST.index(device.supervisor.state) for device in self._devices]
-        return states.index(min(states))
-
-    def _first_up(self) -> int:
-        """For what is under way, also while nothing new is taken."""
-        up = [index for index, device in enumerate(self._devices) if device.supervisor.is_up]
-        return up[0] if up else self._first_serving()
-
-    def _reader(self, prompt: int) -> int:
-        serving = self._serving()
-        with_room = [index for index in serving if self._devices[index].supervisor.has_room]
-        places = self._candidates(with_room or serving)
-        loads = self._loads(places)
-        if loads:
-            return places[reader(prompt, loads)]
-        return places[0] if places else self._first_serving()
-
-    def _serving(self) -> list[int]:
-        return [index for index, device in enumerate(self._devices) if device.serves]
-
-    def _candidates(self, serving: Sequence[int]) -> list[int]:
-        names = [device.ready.device if device.ready is not None else "" for device in self._devices]
-        return candidates(serving, names, self._saves_power)
-
-    def _loads(self, devices: Sequence[int]) -> list[DeviceLoad]:
-        """Of those devices; none where one of them has no costs to compare."""
-        found: list[DeviceLoad] = []
-        for index in devices:
-            device = self._devices[index]
-            if device.costs is None:
-                return []
-            contexts, unread = [], 0
-            for request_id in device.placed:
-                pending = device.supervisor.progress(request_id)
-                if pending is None:
-                    continue
-                tokens = len(pending.request.prompt_ids) + len(pending.emitted)
-                if self._placed[request_id].reads:
-                    unread += tokens
-                else:
-                    contexts.append(tokens)
-            mean = sum(contexts) // len(contexts) if contexts else 0
-            found.append(DeviceLoad(device.costs, len(contexts), mean, unread))
-        return found
-
     def _on_event(self, index: int, event: TokenEvent) -> None:
         if self._check.settle(event.id, event):
             return
         placed = self._placed.get(event.id)
         if placed is not None:
             if event.finish is not None:
-                self._forget(event.id)
+                self._placed.forget(event.id)
             elif event.token_ids:
                 is_first, placed.reads = placed.reads, False
                 self._consider(index, event.id, placed, is_first, len(event.token_ids))
@@ -344,22 +255,15 @@ class DeviceGroup:
         if not placed.may_move or placed.target is not None or pending is None:
             return
         context = len(pending.request.prompt_ids) + len(pending.emitted)
-        serving = self._serving()
-        if (not is_first and context % BLOCK_SIZE >= new) or index not in serving:
+        if (not is_first and context % BLOCK_SIZE >= new) or index not in self._placed.serving():
             return
         left = pending.request.params.max_tokens - len(pending.emitted)
-        there = self._writer(index, context, left, self._candidates(serving))
+        there = self._placed.writer(index, context, left, self._token_ms)
         if there != index:
             placed.target = there
             self._files += 1
             self._folder.mkdir(exist_ok=True)  # systems clean up where it lies
             device.supervisor.hand_over(request_id, str(self._folder / f"{self._files}.caches"))
-
-    def _writer(self, index: int, context: int, left: int, places: Sequence[int]) -> int:
-        if index not in places:
-            return places[0]
-        loads = self._loads(places) if len(places) > 1 else []
-        return places[writer(places.index(index), context, left, loads, self._token_ms)] if loads else index
 
     def _on_handed(self, pending: PendingRequest) -> None:
         """One device has let go of a request: another one goes on with it."""
@@ -368,10 +272,10 @@ class DeviceGroup:
             self._token_ms += OBSERVED_SHARE * (2 * pending.caches_ms / tokens - self._token_ms)
         if self._check.settle(pending.request.id, pending):
             return
-        placed = self._placed[pending.request.id]
+        placed = self._placed.at(pending.request.id)
         target = placed.target if placed.target is not None else placed.at
         if not self._devices[target].supervisor.is_up:
-            target = self._first_up()
+            target = self._placed.first_up()
         self.moves += target != placed.at
         self._move(pending, target)
 
@@ -389,16 +293,13 @@ class DeviceGroup:
                 self._move(pending, others[0])
 
     def _move(self, pending: PendingRequest, target: int) -> None:
-        placed = self._forget(pending.request.id)
-        assert placed is not None
-        self._place(pending.request.id, target, placed.may_move)
-        self._placed[pending.request.id].reads = placed.reads or not pending.caches
+        self._placed.move(pending.request.id, target, has_caches=bool(pending.caches))
         self._devices[target].supervisor.adopt(pending)
 
     def _on_failure(self, request_id: str, error: HexserveError) -> None:
         if self._check.settle(request_id, error):
             return
-        self._forget(request_id)
+        self._placed.forget(request_id)
         self._fail(request_id, error)
 
 
@@ -409,12 +310,6 @@ def _own_folder() -> Path:
         if owner.isdecimal() and not process_is_alive(int(owner)):
             shutil.rmtree(folder, ignore_errors=True)
     return Path(tempfile.mkdtemp(prefix=f"{FOLDERS}{os.getpid()}-"))
-
-
-def can_move(request: Request) -> bool:
-    """Whether what two devices compute of a request is the same: one of tokens alone, of the model itself."""
-    more = request.images or request.audio or request.prompt_embeds or request.adapter
-    return not more and request.pooling is None and request.params.prompt_logprobs is None
 
 
 def joined(readies: Sequence[Ready]) -> Ready:
@@ -457,12 +352,3 @@ def open_workers(
         for own, bundle in ((first, config.bundle), (other, config.devices))
     ]
     return DeviceGroup(make, deliver, fail, label, config.power == SAVER, config.devices_optional)
-
-
-# Long enough for two blocks of any tokenizer.
-CHECK_TEXT = (
-    "The two lighthouses stand a mile apart. When fog comes in from the sea, the keeper of the first one rings a bell "
-    "three times, and the keeper of the second one answers. Nobody remembers who began it. The ships that pass hear "
-    "both bells and know from the time between them how far away the rocks are, and"
-)
-CHECKED_TOKENS = 64

@@ -19,8 +19,9 @@ from engine.bundle.answer_format import Markers
 from engine.bundle.manifest import Manifest
 from engine.client.admission import AdmissionControl
 from engine.client.chat_prompts import ChatPrompts, check_embeds, decode_embeds, width_for
-from engine.client.devices import CHECK_TEXT, CHECKED_TOKENS, DeviceGroup, open_workers
+from engine.client.devices import DeviceGroup, open_workers
 from engine.client.info import ClientLimits, EngineInfo, EngineState, engine_info
+from engine.client.placement import CHECK_TEXT, CHECKED_TOKENS
 from engine.client.pooling import PooledInput
 from engine.client.recovery import check_delivered
 from engine.client.step_feed import StepWatch

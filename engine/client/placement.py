@@ -3,15 +3,17 @@
 import asyncio
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 
+from engine.client.info import EngineState
 from engine.client.recovery import PendingRequest
 from engine.client.supervisor import Supervisor
 from engine.config import CPU_DEVICE
 from engine.errors import EngineFailure, HexserveError
+from engine.messages import Ready
 from engine.request import Request, SamplingParams, TokenEvent
 
 CLEARLY = 1.1  # how many times better another device must be before a stream moves
@@ -111,6 +113,146 @@ def writer(here: int, context: int, left: int, loads: Sequence[DeviceLoad], toke
     return there if there != here and gain > MOVE_MS + token_ms * context else here
 
 
+@dataclass(slots=True)
+class PlacedRequest:
+    """Where a request is. target: the device that it is being handed to. reads: whether its prompt is being read."""
+
+    at: int
+    may_move: bool
+    target: int | None = None
+    reads: bool = True
+
+
+@dataclass(slots=True)
+class GroupDevice:
+    """One of the group. costs: None until its worker is ready, or where it measured nothing."""
+
+    supervisor: Supervisor
+    ready: Ready | None = None
+    costs: DeviceCosts | None = None
+    placed: set[str] = field(default_factory=set)
+
+    @property
+    def serves(self) -> bool:
+        return self.supervisor.state is EngineState.READY
+
+
+def can_move(request: Request) -> bool:
+    """Whether what two devices compute of a request is the same: one of tokens alone, of the model itself."""
+    more = request.images or request.audio or request.prompt_embeds or request.adapter
+    return not more and request.pooling is None and request.params.prompt_logprobs is None
+
+
+# The state of a group is the best of its devices' while one of them serves.
+BEST_FIRST = (
+    EngineState.READY,
+    EngineState.RESTARTING,
+    EngineState.LOADING,
+    EngineState.DRAINING,
+    EngineState.DEAD,
+    EngineState.STOPPED,
+)
+
+
+class PlacedRequests:
+    """Which device each request is at. devices: of the group, which may leave some out."""
+
+    def __init__(self, devices: Sequence[GroupDevice], saves_power: bool) -> None:
+        self._devices, self._saves_power = devices, saves_power
+        self._placed: dict[str, PlacedRequest] = {}
+
+    def __len__(self) -> int:
+        return len(self._placed)
+
+    def get(self, request_id: str) -> PlacedRequest | None:
+        """None for a request that has ended."""
+        return self._placed.get(request_id)
+
+    def at(self, request_id: str) -> PlacedRequest:
+        """Of a request that has not ended."""
+        return self._placed[request_id]
+
+    def place(self, request_id: str, index: int, may_move: bool) -> None:
+        self._placed[request_id] = PlacedRequest(index, may_move)
+        self._devices[index].placed.add(request_id)
+
+    def forget(self, request_id: str) -> PlacedRequest | None:
+        placed = self._placed.pop(request_id, None)
+        if placed is not None:
+            self._devices[placed.at].placed.discard(request_id)
+        return placed
+
+    def first_serving(self) -> int:
+        """Where none serves it is one that will."""
+        states = [BEST_FIRST.index(device.supervisor.state) for device in self._devices]
+        return states.index(min(states))
+
+    def first_up(self) -> int:
+        """For what is under way, also while nothing new is taken."""
+        up = [index for index, device in enumerate(self._devices) if device.supervisor.is_up]
+        return up[0] if up else self.first_serving()
+
+    def reader(self, prompt: int) -> int:
+        """The device that reads a prompt of so many tokens first; one that is busy only where all are."""
+        serving = self.serving()
+        with_room = [index for index in serving if self._devices[index].supervisor.has_room]
+        places = self._candidates(with_room or serving)
+        loads = self._loads(places)
+        if loads:
+            return places[reader(prompt, loads)]
+        return places[0] if places else self.first_serving()
+
+    def serving(self) -> list[int]:
+        return [index for index, device in enumerate(self._devices) if device.serves]
+
+    def _candidates(self, serving: Sequence[int]) -> list[int]:
+        names = [device.ready.device if device.ready is not None else "" for device in self._devices]
+        return candidates(serving, names, self._saves_power)
+
+    def _loads(self, devices: Sequence[int]) -> list[DeviceLoad]:
+        """Of those devices; none where one of them has no costs to compare."""
+        found: list[DeviceLoad] = []
+        for index in devices:
+            device = self._devices[index]
+            if device.costs is None:
+                return []
+            contexts, unread = [], 0
+            for request_id in device.placed:
+                pending = device.supervisor.progress(request_id)
+                if pending is None:
+                    continue
+                tokens = len(pending.request.prompt_ids) + len(pending.emitted)
+                if self._placed[request_id].reads:
+                    unread += tokens
+                else:
+                    contexts.append(tokens)
+            mean = sum(contexts) // len(contexts) if contexts else 0
+            found.append(DeviceLoad(device.costs, len(contexts), mean, unread))
+        return found
+
+    def move(self, request_id: str, target: int, has_caches: bool) -> None:
+        """To another device, or to the same one anew. has_caches: what it has computed goes along."""
+        placed = self.forget(request_id)
+        assert placed is not None
+        self.place(request_id, target, placed.may_move)
+        self._placed[request_id].reads = placed.reads or not has_caches
+
+    def writer(self, index: int, context: int, left: int, token_ms: float) -> int:
+        """Where the next tokens of a stream at device `index` come cheapest; the rest as for `writer`."""
+        places = self._candidates(self.serving())
+        if index not in places:
+            return places[0]
+        loads = self._loads(places) if len(places) > 1 else []
+        return places[writer(places.index(index), context, left, loads, token_ms)] if loads else index
+
+
+# Long enough for two blocks of any tokenizer.
+CHECK_TEXT = (
+    "The two lighthouses stand a mile apart. When fog comes in from the sea, the keeper of the first one rings a bell "
+    "three times, and the keeper of the second one answers. Nobody remembers who began it. The ships that pass hear "
+    "both bells and know from the time between them how far away the rocks are, and"
+)
+CHECKED_TOKENS = 64
 MOST_LOSS = 1.0  # nats: codes of 4 bits cost a fraction of it, keys of another basis many times as much
 MOST_LOGPROBS = 20
 LEAST = 1e-9  # probability

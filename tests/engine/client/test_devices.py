@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import pytest
 
-from engine.client import devices
+from engine.client import placement
 from engine.client.devices import FOLDERS, DeviceGroup, open_workers
 from engine.client.info import EngineState
 from engine.client.recovery import PendingRequest
@@ -190,8 +190,8 @@ async def test_streams_of_a_lost_device_go_on_at_once(lost: int, drains: bool) -
 async def test_a_hand_over_that_is_under_way_when_the_server_ends(
     lost: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(devices, "reader", lambda prompt, loads: 0)
-    monkeypatch.setattr(devices, "writer", lambda here, *rest: 1 - here)
+    monkeypatch.setattr(placement, "reader", lambda prompt, loads: 0)
+    monkeypatch.setattr(placement, "writer", lambda here, *rest: 1 - here)
     two = await pair()
     giver, taker = two.workers
     two.group.submit(asked("a"))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.client import devices
+from engine.client import placement
 from engine.client.devices import DeviceGroup
 from engine.client.engine import Engine, TokenStream
 from engine.config import EngineConfig
@@ -48,8 +48,8 @@ async def answers(engine: Engine) -> list[tuple[str, tuple[str, ...]]]:
 async def test_a_stream_that_goes_to_and_fro(
     layout: str, on_cpu: Path, npu_bundle: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(devices, "reader", lambda prompt, loads: prompt % 2)
-    monkeypatch.setattr(devices, "writer", lambda here, *rest: 1 - here)
+    monkeypatch.setattr(placement, "reader", lambda prompt, loads: prompt % 2)
+    monkeypatch.setattr(placement, "writer", lambda here, *rest: 1 - here)
     npu = await asyncio.to_thread(npu_bundle, layout)
     alone = await answers(Engine(EngineConfig(str(on_cpu))))
     for _ in range(TRIES):

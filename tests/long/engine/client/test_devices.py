@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.client import devices
+from engine.client import placement
 from engine.client.devices import DeviceGroup
 from engine.client.engine import Engine, TokenStream
 from engine.client.info import EngineState
@@ -79,8 +79,8 @@ def compiled(bundles: Bundles) -> None:
 @pytest.fixture
 def restless(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every stream goes to the other device whenever it may."""
-    monkeypatch.setattr(devices, "reader", lambda prompt, loads: prompt % 2)
-    monkeypatch.setattr(devices, "writer", lambda here, *rest: 1 - here)
+    monkeypatch.setattr(placement, "reader", lambda prompt, loads: prompt % 2)
+    monkeypatch.setattr(placement, "writer", lambda here, *rest: 1 - here)
 
 
 @pytest.mark.usefixtures("restless")
@@ -163,7 +163,7 @@ async def test_streams_leave_a_device_that_may_have_none_any_more(
 ) -> None:
     """As to save power, when the other device serves again."""
     may_have = [0]
-    monkeypatch.setattr(devices, "candidates", lambda *_: may_have)
+    monkeypatch.setattr(placement, "candidates", lambda *_: may_have)
     async with opened(bundles, "free", "segments") as engine:
         first, second = group_of(engine)._devices
         streams = [engine.submit(replace(asked(number), params=SamplingParams(200))) for number in range(4)]
