@@ -85,11 +85,13 @@ async def serve(
     """As `run`, in a loop. is_last: the process ends afterwards, and signals are ours until its end."""
     asyncio.get_running_loop().set_exception_handler(AcceptFailures())
     AppStatus.enable_automatic_graceful_drain = False  # otherwise the first signal would cut every stream
-    in_flight, loading = InFlight(), asyncio.create_task(models.start())
-    create_app, stored_in = await asyncio.to_thread(_app_parts)
-    stored = None if store is None else stored_in(store)
-    server = DrainingServer(create_app(settings, models, keys, in_flight, stored, layers), in_flight, settings, limits)
+    in_flight = InFlight()
+    server = DrainingServer(in_flight, settings, limits)
     with signals.handled((signal.SIGINT, *signals.stop_signals()), server.handle_exit, restores=not is_last):
+        loading = asyncio.create_task(models.start())
+        create_app, stored_in = await asyncio.to_thread(_app_parts)
+        stored = None if store is None else stored_in(store)
+        server.config.app = create_app(settings, models, keys, in_flight, stored, layers)
         try:
             return await _until_ended(server, models, loading, listener)
         finally:
@@ -142,13 +144,12 @@ def _address(listener: socket.socket) -> str:
 
 
 class DrainingServer(uvicorn.Server):
-    """uvicorn that drains before it stops listening."""
+    """uvicorn that drains before it stops listening. `config.app` is what it serves, before `serve`: signals are heeded
+    while that is still imported."""
 
-    def __init__(
-        self, app: ASGIApp, in_flight: InFlight, settings: Settings, limits: ConnectionLimits = USUAL_LIMITS
-    ) -> None:
+    def __init__(self, in_flight: InFlight, settings: Settings, limits: ConnectionLimits = USUAL_LIMITS) -> None:
         config = uvicorn.Config(
-            app,
+            "",
             http=protocol_factory(limits.header_timeout_s, limits.most),
             h11_max_incomplete_event_size=HEADER_BYTES,
             proxy_headers=bool(settings.trusted_proxies),

@@ -47,7 +47,8 @@ class Served:
         keys = read_keys(self.settings.api_keys, self.settings.api_key_file)
         self.in_flight = InFlight()
         self.app = create_app(self.settings, self.engine, keys, self.in_flight)
-        self.server = DrainingServer(self.app, self.in_flight, self.settings, self.limits)
+        self.server = DrainingServer(self.in_flight, self.settings, self.limits)
+        self.server.config.app = self.app
         self.started.set()
         await self.server._serve([self.listener])
 

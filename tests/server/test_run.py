@@ -207,6 +207,25 @@ async def test_a_signal_while_the_engine_ends_changes_nothing(
     assert await life.end() == run.ENDED
 
 
+async def test_signals_are_heeded_before_the_app_is_imported(
+    start: Callable[..., Life], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parts, heeding = run._app_parts, list[object]()
+
+    def imported() -> object:
+        heeding.extend(signal.getsignal(number) for number in (signal.SIGINT, *DRAINING))
+        signal.raise_signal(signal.SIGTERM)
+        return parts()
+
+    monkeypatch.setattr(run, "_app_parts", imported)
+    before = signal.getsignal(signal.SIGTERM)
+    signal.signal(signal.SIGTERM, lambda *_: None)  # lest a server that does not heed it yet ends the tests
+    life = start()
+    assert await life.end() == run.ENDED
+    signal.signal(signal.SIGTERM, before)
+    assert {getattr(handler, "__name__", "") for handler in heeding} == {"handle_exit"}
+
+
 def test_the_second_signal_waits_for_no_thread() -> None:
     command = [sys.executable, "-m", "tests.server.stuck_server"]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as server:

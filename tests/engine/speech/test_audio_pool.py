@@ -36,12 +36,12 @@ FORMS = (
 )
 
 
-def written(container: str, codec: str, rate: int, seconds: float = SECONDS) -> bytes:
+def written(container: str, codec: str, rate: int) -> bytes:
     """A sine in two channels."""
     place = io.BytesIO()
     with av.open(place, "w", format=container) as output:
         stream = output.add_stream(codec, rate=rate, layout="stereo")
-        times = np.arange(int(seconds * rate)) / rate
+        times = np.arange(int(SECONDS * rate)) / rate
         samples = (12_000 * np.sin(2 * np.pi * HERTZ * times)).astype(np.int16)
         frame = av.AudioFrame.from_ndarray(np.repeat(samples, 2)[None], format="s16", layout="stereo")
         frame.rate = rate
@@ -137,11 +137,25 @@ async def test_a_list_of_files_opens_none_of_them(
         await pool.hear(LISTS[kind].encode(), finds_speech=False)
 
 
-async def test_what_takes_too_long_costs_its_own_request() -> None:
-    pool = AudioPool(limits=HelperLimits(budget_s=0.2, processes=1, opening_s=20.0))
+STUCK = """
+import sys, time
+from engine.isolation.framing import Opened, serve
+from engine.speech import audio_helper
+
+def opened(body):
+    kept = audio_helper.opened(body)
+    return Opened(kept.reply, kept.longest_s, lambda body: time.sleep(60) if b"endless" in body else kept.answer(body))
+
+sys.exit(serve(audio_helper.MEMORY_BYTES, opened))
+"""
+
+
+async def test_what_takes_too_long_costs_its_own_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live, "DECODER", (sys.executable, "-c", STUCK))
+    pool = AudioPool(limits=HelperLimits(budget_s=3.0, processes=1, opening_s=20.0))
     try:
-        with pytest.raises(InvalidRequest, match=r"'file' cannot be decoded within 0\.2 s"):
-            await pool.hear(written("au", "pcm_mulaw", 8_000, 900.0), finds_speech=True)
+        with pytest.raises(InvalidRequest, match=r"'file' cannot be decoded within 3 s"):
+            await pool.hear(b"endless", finds_speech=False)
         assert len((await pool.hear(written("wav", "pcm_s16le", 16_000), finds_speech=False)).samples) == SAMPLE_RATE
     finally:
         await pool.close()
