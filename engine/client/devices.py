@@ -43,6 +43,7 @@ from engine.request import Request, TokenEvent
 FOLDERS = "hexserve-caches-"  # with the process id of their server
 OBSERVED_SHARE = 0.25  # of a hand-over in what is expected of the next one
 MOST_LOOKS, LOOK_S = 400, 0.005
+OPTIONAL_LOAD_S = 300.0  # a driver may hang for ever
 MakeSupervisor = Callable[..., Supervisor]
 
 
@@ -50,7 +51,8 @@ class DeviceGroup:
     """What a `Supervisor` is to an engine, over several. All methods belong to one event loop.
 
     make: a supervisor for each device, given `deliver`, `fail`, `on_loss` and `on_handed`. saves_power: the CPU gets
-    nothing while another device serves. is_optional: the first device serves alone where the others cannot.
+    nothing while another device serves. is_optional: the first device serves alone where the others cannot, or do not
+    load in `optional_load_s`.
     """
 
     def __init__(
@@ -61,9 +63,10 @@ class DeviceGroup:
         label: str = "",
         saves_power: bool = False,
         is_optional: bool = False,
+        optional_load_s: float = OPTIONAL_LOAD_S,
     ) -> None:
         self._log = server_log(label)
-        self._is_optional = is_optional
+        self._is_optional, self._optional_load_s = is_optional, optional_load_s
         self._deliver, self._fail = deliver, fail
         self._folder = _own_folder()
         self._check = HandOverCheck()
@@ -147,13 +150,15 @@ class DeviceGroup:
             raise
 
     async def _start(self, device: GroupDevice) -> None:
+        may_lack = self._is_optional and device is not self._devices[0]
         try:
-            ready = device.ready = await device.supervisor.start()
+            async with asyncio.timeout(self._optional_load_s if may_lack else None):
+                ready = device.ready = await device.supervisor.start()
             device.costs = DeviceCosts(ready.costs, ready.variants == ("free",)) if ready.costs else None
-        except HexserveError as error:
-            if device is self._devices[0] or not self._is_optional:
+        except (HexserveError, TimeoutError) as error:
+            if not may_lack:
                 raise
-            await self._go_on_alone(str(error))
+            await self._go_on_alone(str(error) or f"the other did not load in {self._optional_load_s:g} s")
 
     async def _go_on_alone(self, reason: str) -> None:
         """Without all devices but the first one; nothing of theirs has been asked for yet."""

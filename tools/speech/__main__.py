@@ -11,7 +11,6 @@ import os
 import subprocess
 import sys
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
@@ -90,11 +89,11 @@ def measured(options: argparse.Namespace) -> str:
     return table(own, other, third, Sound(_errors(said, [""] * len(said)), *lengths), lost)
 
 
-def _errors(said: Sequence[ReadAloud], texts: Sequence[str]) -> Counter[str]:
-    """Wrong words of each folder."""
-    found = Counter[str]()
+def _errors(said: Sequence[ReadAloud], texts: Sequence[str]) -> dict[str, list[int]]:
+    """Wrong words of each recording of a folder."""
+    found = dict[str, list[int]]()
     for each, text in zip(said, texts, strict=True):
-        found[each.path.parent.name] += wrong_words(each.text, text, each.language)[0]
+        found.setdefault(each.path.parent.name, []).append(wrong_words(each.text, text, each.language)[0])
     return found
 
 

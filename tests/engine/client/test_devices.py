@@ -1,5 +1,6 @@
 """The group of two devices over supervisors without processes: who gets a request, also when one of them is missing."""
 
+import asyncio
 import logging
 import os
 import tempfile
@@ -35,6 +36,7 @@ class PlainWorker:
     on_handed: Callable[[PendingRequest], None]
     name: str = "CPU"
     error: HexserveError | None = None
+    hangs: bool = False
     keeps: str = ""
     state: EngineState = EngineState.LOADING
     is_up: bool = False
@@ -51,6 +53,8 @@ class PlainWorker:
         if self.error is not None:
             await self.close()
             raise self.error
+        if self.hangs:
+            await asyncio.Event().wait()
         self.state, self.is_up = EngineState.READY, True
         return Ready("model", self.name, 4096, ("free",), costs=STEPS, keeps=self.keeps)
 
@@ -122,9 +126,8 @@ async def pair(is_optional: bool = False, **of_second: Any) -> Pair:
 
         return make
 
-    group = DeviceGroup(
-        [made({}), made({"name": "NPU", **of_second})], tokens.append, _no_failure, "", False, is_optional
-    )
+    make = [made({}), made({"name": "NPU", **of_second})]
+    group = DeviceGroup(make, tokens.append, _no_failure, is_optional=is_optional, optional_load_s=0.1)
     await group.start()
     return Pair(group, workers, tokens)
 
@@ -235,6 +238,14 @@ async def test_with_auto_the_first_device_goes_on_alone(
     await two.group.close()
     with pytest.raises(HexserveError, match=reason):
         await pair(**failure)
+
+
+async def test_with_auto_a_device_that_hangs_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        two = await pair(is_optional=True, hangs=True)
+    assert "one device serves alone: the other did not load in 0.1 s" in caplog.text
+    assert two.group.device == "CPU" and two.workers[1].state is EngineState.STOPPED
+    await two.group.close()
 
 
 async def test_with_auto_a_bundle_that_does_not_fit_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
