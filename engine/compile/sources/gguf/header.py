@@ -5,6 +5,7 @@ what it knows best: block formats.
 """
 
 import math
+import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,6 +24,7 @@ HEADER_BYTES = 128 << 20
 MAX_STRING = 16 << 20
 MAX_STRINGS = 1 << 22  # of all arrays together
 _STRING, _ARRAY, _BOOL = 8, 9, 7
+_SIZE = struct.Struct("<Q")
 _DTYPES = ("<u1", "<i1", "<u2", "<i2", "<u4", "<i4", "<f4", "<u1", "<u8", "<i8", "<f8")
 _NUMBERS = dict(zip((0, 1, 2, 3, 4, 5, 6, _BOOL, 10, 11, 12), _DTYPES, strict=True))
 
@@ -65,7 +67,22 @@ class HeaderReader(MappedReader):
         self._strings += min(count, MAX_STRINGS + 1)
         if 8 * count > len(self.data) - self.place or self._strings > MAX_STRINGS:
             raise self.broken(f"the header has an array of {count} strings, which is too many")
-        return tuple(self.text() for _ in range(count))
+        return self._quick_strings(count) or tuple(self.text() for _ in range(count))
+
+    def _quick_strings(self, count: int) -> tuple[str, ...]:
+        """A vocabulary at a third of the time; nothing where `text` has something to say against it."""
+        data, place, found = self.data[:HEADER_BYTES].data, self.place, list[str]()
+        try:
+            for _ in range(count):
+                size = _SIZE.unpack_from(data, place)[0]
+                start, place = place + _SIZE.size, place + _SIZE.size + size
+                if size > MAX_STRING or place > len(data):
+                    return ()
+                found.append(str(data[start:place], "utf-8"))
+        except (struct.error, UnicodeDecodeError):
+            return ()
+        self.place = place
+        return tuple(found)
 
     def _numbers(self, kind: int, count: int) -> NDArray[np.generic]:
         if kind not in _NUMBERS:

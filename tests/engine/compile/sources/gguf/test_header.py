@@ -31,6 +31,11 @@ def header(*parts: bytes, version: int = 3, tensors: int = 0, keys: int = 0) -> 
     return b"GGUF" + struct.pack("<IQQ", version, tensors, keys) + b"".join(parts)
 
 
+def strings(content: bytes) -> bytes:
+    """A header with an array of two, padded so that two could be there."""
+    return header(pair("a", 9, struct.pack("<IQ", 8, 2) + content + bytes(16)), keys=1)
+
+
 REFUSED = {
     "empty": (b"", "is not a GGUF file"),
     "other": (b"PK\3\4" * 10, "is not a GGUF file"),
@@ -46,6 +51,9 @@ REFUSED = {
     "a string that is not text": (header(pair("a", 8, text(b"\xff")), keys=1), "not UTF-8"),
     "a long array": (header(pair("a", 9, struct.pack("<IQ", 4, HUGE)), keys=1), "ends early"),
     "a long array of strings": (header(pair("a", 9, struct.pack("<IQ", 8, HUGE)), keys=1), "too many"),
+    "a long string in an array": (strings(struct.pack("<Q", HUGE)), "string of"),
+    "a string of an array past the end": (strings(text("a") + struct.pack("<Q", 1 << 20)), "ends early"),
+    "a string of an array that is not text": (strings(text("a") + text(b"\xff")), "not UTF-8"),
     "an array of arrays": (header(pair("a", 9, struct.pack("<IQ", 9, 1)), keys=1), "type 9"),
     "an unknown type": (header(pair("a", 99, b""), keys=1), "type 99"),
     "a key twice": (header(*[pair("a", 0, b"\1")] * 2, keys=2), "key 'a' twice"),
