@@ -61,7 +61,7 @@ def child_environment(more: Mapping[str, str] = NOTHING) -> dict[str, str]:
 
 def process_is_alive(process_id: int) -> bool:
     """True when a process with this id runs, whoever owns it."""
-    if process_id <= 0:
+    if not 0 < process_id < 1 << 31:
         return False
     if sys.platform == "win32":
         return _alive_on_windows(process_id)

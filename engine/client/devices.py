@@ -52,7 +52,7 @@ class DeviceGroup:
 
     make: a supervisor for each device, given `deliver`, `fail`, `on_loss` and `on_handed`. saves_power: the CPU gets
     nothing while another device serves. is_optional: the first device serves alone where the others cannot, or do not
-    load in `optional_load_s`.
+    load, or hand over to each other, in `optional_load_s`.
     """
 
     def __init__(
@@ -138,7 +138,7 @@ class DeviceGroup:
             await asyncio.gather(*starting)
             if self._is_optional and (reason := next((r.keeps for r in self._readies() if r.keeps), "")):
                 await self._go_on_alone(reason)
-            elif any(device.costs is None for device in self._devices):
+            elif len(self._devices) > 1 and any(device.costs is None for device in self._devices):
                 first = self._readies()[0].device
                 self._log.warning("streams stay on %s: step times are not measured (--deterministic)", first)
             return joined(self._readies())
@@ -158,14 +158,19 @@ class DeviceGroup:
         except (HexserveError, TimeoutError) as error:
             if not may_lack:
                 raise
-            await self._go_on_alone(str(error) or f"the other did not load in {self._optional_load_s:g} s")
+            await self._without_others(error, "load")
+
+    async def _without_others(self, error: HexserveError | TimeoutError, what: str) -> None:
+        """Go on, unless the first device is what has ended. what: the other did not do in time."""
+        if self._devices[0].supervisor.state in (EngineState.DEAD, EngineState.STOPPED):
+            raise error
+        await self._go_on_alone(str(error) or f"the other did not {what} in {self._optional_load_s:g} s")
 
     async def _go_on_alone(self, reason: str) -> None:
         """Without all devices but the first one; nothing of theirs has been asked for yet."""
         self._log.warning("devices is auto, and one device serves alone: %s", reason)
-        others = self._devices[1:]
+        await asyncio.gather(*(device.supervisor.close() for device in self._devices[1:]))
         del self._devices[1:]
-        await asyncio.gather(*(device.supervisor.close() for device in others))
 
     def _readies(self) -> list[Ready]:
         return [device.ready for device in self._devices if device.ready is not None]
@@ -207,11 +212,12 @@ class DeviceGroup:
         """
         try:
             if len(self._devices) > 1:
-                await self._check_pairs(prompt)
-        except HexserveError as error:
+                async with asyncio.timeout(self._optional_load_s if self._is_optional else None):
+                    await self._check_pairs(prompt)
+        except (HexserveError, TimeoutError) as error:
             if not self._is_optional:
                 raise
-            await self._go_on_alone(str(error))
+            await self._without_others(error, "hand over")
         self._before = await self._at_rest()
         return joined(self._readies())
 
@@ -265,9 +271,13 @@ class DeviceGroup:
         left = pending.request.params.max_tokens - len(pending.emitted)
         there = self._placed.writer(index, context, left, self._token_ms)
         if there != index:
+            try:
+                self._folder.mkdir(exist_ok=True)  # systems clean up where it lies
+            except OSError as error:
+                self._log.warning("a stream stays where it is: %s", error)
+                return
             placed.target = there
             self._files += 1
-            self._folder.mkdir(exist_ok=True)  # systems clean up where it lies
             device.supervisor.hand_over(request_id, str(self._folder / f"{self._files}.caches"))
 
     def _on_handed(self, pending: PendingRequest) -> None:
@@ -318,9 +328,10 @@ def _own_folder() -> Path:
 
 
 def joined(readies: Sequence[Ready]) -> Ready:
-    """What is told of all workers: the least that one of them can do. BundleError where one cannot hand over."""
+    """What is told of all workers: the least that one of them can do. BundleError where one of several cannot hand
+    over."""
     for ready in readies:
-        if ready.keeps:
+        if ready.keeps and len(readies) > 1:
             raise BundleError(f"devices: {ready.keeps}")
     first = readies[0]
     names = [ready.device for ready in readies]

@@ -298,6 +298,7 @@ class HandOverCheck:
                     return found
             finally:
                 handed.cancel()
+                giver.abort(once.id)  # which has it no more, unless this has failed
         raise EngineFailure(f"devices: {TRIES} prompts ended before one device could hand them to another")
 
     def settle(self, request_id: str, answer: Answer | HexserveError) -> bool:
@@ -318,7 +319,11 @@ class HandOverCheck:
     async def _asked(self, worker: Supervisor, pending: PendingRequest) -> TokenEvent:
         answer = self._answer(pending.request.id, False)
         worker.adopt(pending)
-        event = await answer
+        try:
+            event = await answer
+        except asyncio.CancelledError:
+            worker.abort(pending.request.id)
+            raise
         assert isinstance(event, TokenEvent)
         return event
 

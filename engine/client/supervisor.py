@@ -96,7 +96,7 @@ class Supervisor:
         self._fatal: Fatal | None = None
         self._past_stats, self._stats = Stats(), Stats()
         self._deaths_in_a_row = 0  # since a token was delivered
-        self.steps = StepFeed(self.tell_watched)
+        self.steps = self._own_steps = StepFeed(self.tell_watched)  # a group gives another one, which it closes
         self._place = 0  # among those whose steps the feed has
         self.restarts = 0
         self.death_reason = ""
@@ -146,6 +146,10 @@ class Supervisor:
         self.adopt(PendingRequest(request, list(emitted)))
 
     def adopt(self, pending: PendingRequest) -> None:
+        if self.state in (EngineState.DEAD, EngineState.STOPPED):
+            _remove_caches(pending)
+            self._fail(pending.request.id, self._ended_failure())
+            return
         self._pending[pending.request.id] = pending
         self._send_pending()
 
@@ -181,7 +185,7 @@ class Supervisor:
             await asyncio.wait([self._task])
         failure = EngineFailure(CLOSING)
         self._fail_all(failure)
-        self.steps.close()
+        self._own_steps.close()
         if self._first_ready is not None and not self._first_ready.done():
             self._first_ready.set_exception(failure)
 
@@ -281,12 +285,16 @@ class Supervisor:
         """Give up: a `start` that still waits raises the reason, later it is logged."""
         self.death_reason = reason
         self._move(EngineState.DEAD)
-        failure = EngineFailure(f"The engine is not running: {reason}")
+        failure = self._ended_failure()
         self._fail_all(failure)
         if self._first_ready is not None and not self._first_ready.done():
             self._first_ready.set_exception(unusable or failure)
         else:
             self._log.critical("this worker is not started again: %s", reason)
+
+    def _ended_failure(self) -> EngineFailure:
+        is_closed = self.state is EngineState.STOPPED
+        return EngineFailure(CLOSING if is_closed else f"The engine is not running: {self.death_reason}")
 
     def _fail_all(self, error: HexserveError) -> None:
         pendings, self._pending = self._pending, {}

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import os
+import shutil
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -16,7 +17,7 @@ from engine.client import placement
 from engine.client.devices import FOLDERS, DeviceGroup, open_workers
 from engine.client.info import EngineState
 from engine.client.recovery import PendingRequest
-from engine.client.supervisor import Supervisor
+from engine.client.supervisor import CLOSING, Patience, Supervisor
 from engine.config import EngineConfig
 from engine.errors import BundleError, Busy, BusyReason, EngineFailure, HexserveError
 from engine.messages import Ready, Stats
@@ -48,18 +49,24 @@ class PlainWorker:
     death_reason: str = ""
     pending: dict[str, PendingRequest] = field(default_factory=dict)
     leaving: dict[str, str] = field(default_factory=dict)
+    closed: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def start(self) -> Ready:
         if self.error is not None:
             await self.close()
             raise self.error
         if self.hangs:
-            await asyncio.Event().wait()
+            await self.closed.wait()
+            raise EngineFailure(CLOSING)
         self.state, self.is_up = EngineState.READY, True
         return Ready("model", self.name, 4096, ("free",), costs=STEPS, keeps=self.keeps)
 
     async def close(self) -> None:
         self.state, self.is_up = EngineState.STOPPED, False
+        self.closed.set()
+        for request_id in [each for each in self.pending if each.startswith("check ")]:
+            del self.pending[request_id]
+            self.fail(request_id, EngineFailure(CLOSING))
 
     def check_room(self, request: Request | None = None) -> None:
         if not self.has_room:
@@ -71,6 +78,9 @@ class PlainWorker:
     def adopt(self, pending: PendingRequest) -> None:
         self.pending[pending.request.id] = pending
 
+    def abort(self, request_id: str) -> None:
+        self.pending.pop(request_id, None)
+
     def take(self, request_id: str) -> PendingRequest | None:
         return self.pending.pop(request_id, None)
 
@@ -79,6 +89,9 @@ class PlainWorker:
 
     def hand_over(self, request_id: str, caches: str) -> None:
         self.leaving[request_id] = caches
+
+    def tell_watched(self, is_on: bool) -> None:
+        """It has no steps to tell of."""
 
     def drain(self) -> None:
         self.state = EngineState.DRAINING
@@ -115,18 +128,28 @@ class Pair:
         return [sorted(worker.pending) for worker in self.workers]
 
 
+def plain(made: list[PlainWorker], **more: Any) -> Callable[..., Supervisor]:
+    def make(**listeners: Any) -> Supervisor:
+        made.append(PlainWorker(**listeners, **more))
+        return cast("Supervisor", made[-1])
+
+    return make
+
+
+def missing(**listeners: Any) -> Supervisor:
+    """A supervisor whose worker cannot be started."""
+    return Supervisor(("/no/such/worker",), patience=Patience(start_attempts=1), **listeners)
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    while not holds():
+        await asyncio.sleep(0)
+
+
 async def pair(is_optional: bool = False, **of_second: Any) -> Pair:
     workers: list[PlainWorker] = []
     tokens: list[TokenEvent] = []
-
-    def made(more: dict[str, Any]) -> Callable[..., Supervisor]:
-        def make(**listeners: Any) -> Supervisor:
-            workers.append(PlainWorker(**listeners, **more))
-            return cast("Supervisor", workers[-1])
-
-        return make
-
-    make = [made({}), made({"name": "NPU", **of_second})]
+    make = [plain(workers), plain(workers, name="NPU", **of_second)]
     group = DeviceGroup(make, tokens.append, _no_failure, is_optional=is_optional, optional_load_s=0.1)
     await group.start()
     return Pair(group, workers, tokens)
@@ -216,6 +239,91 @@ async def test_a_hand_over_that_is_under_way_when_the_server_ends(
     await two.group.close()
 
 
+ALONE = "one device serves alone"
+
+
+async def test_with_auto_a_model_that_cannot_be_handed_over_is_served(caplog: pytest.LogCaptureFixture) -> None:
+    """Both say so, for it is the model's or the settings' doing."""
+    group = DeviceGroup([plain([], keeps="windows")] * 2, lambda _: None, _no_failure, is_optional=True)
+    with caplog.at_level(logging.WARNING):
+        assert (await group.start()).device == "CPU"
+    assert f"{ALONE}: windows" in caplog.text
+    await group.close()
+
+
+async def test_steps_of_the_device_that_serves_alone_can_be_watched() -> None:
+    group = DeviceGroup([plain([]), missing], lambda _: None, _no_failure, is_optional=True)
+    await group.start()
+    watch = group.steps.open()
+    watch.end()
+    await group.close()
+
+
+@pytest.mark.parametrize("first_is_dead", [False, True])
+async def test_a_device_that_is_dead_when_it_is_checked(first_is_dead: bool) -> None:
+    """Its part of the check fails at once. The first device is what serves alone, so its loss is the group's."""
+    two = await pair(is_optional=True)
+    dead = missing(deliver=lambda _: None, fail=two.group._on_failure)
+    with pytest.raises(EngineFailure):
+        await dead.start()
+    dead.state = EngineState.DEAD  # a start that failed is closed as well
+    two.group._devices[0 if first_is_dead else 1].supervisor = dead
+    if first_is_dead:
+        with pytest.raises(EngineFailure, match="is not running"):
+            await two.group.check((1, 2, 3))
+    else:
+        checking = asyncio.create_task(two.group.check((1, 2, 3)))
+        await until(lambda: bool(two.workers[0].pending))
+        [own] = two.workers[0].pending
+        two.workers[0].token(own)
+        await until(lambda: bool(two.workers[0].leaving))
+        two.workers[0].let_go(own)
+        assert (await checking).device == "CPU" and not two.workers[0].pending
+    await two.group.close()
+
+
+async def test_with_auto_a_check_that_hangs_is_given_up(caplog: pytest.LogCaptureFixture) -> None:
+    two = await pair(is_optional=True)
+    with caplog.at_level(logging.WARNING):
+        assert (await two.group.check((1, 2, 3))).device == "CPU"
+    assert f"{ALONE}: the other did not hand over in 0.1 s" in caplog.text
+    assert two.placed == [[], []]
+    await two.group.close()
+
+
+@pytest.mark.parametrize("checks", [False, True])
+async def test_a_close_while_devices_start_is_no_device_s_failure(
+    checks: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    workers: list[PlainWorker] = []
+    make = [plain(workers, hangs=not checks)] * 2
+    group = DeviceGroup(make, lambda _: None, _no_failure, is_optional=True)
+    starting = asyncio.create_task(group.start())
+    if checks:
+        await starting
+        starting = asyncio.create_task(group.check((1, 2, 3)))
+    await until(lambda: len(workers) == 2 and (not checks or bool(workers[0].pending)))
+    await group.close()
+    with pytest.raises(EngineFailure):
+        await starting
+    assert ALONE not in caplog.text
+
+
+async def test_a_stream_stays_where_its_caches_cannot_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(placement, "reader", lambda prompt, loads: 0)
+    monkeypatch.setattr(placement, "writer", lambda here, *rest: 1 - here)
+    (tmp_path / "gone").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
+    two = await pair()
+    shutil.rmtree(tmp_path / "gone")
+    two.group.submit(asked("a"))
+    two.workers[0].token("a")
+    assert len(two.tokens) == 1 and not two.workers[0].leaving
+    await two.group.close()
+
+
 @pytest.mark.parametrize(
     "failure",
     [
@@ -300,13 +408,14 @@ async def test_the_second_worker_compares_the_tokens() -> None:
 
 async def test_caches_of_a_server_that_was_killed_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    names = [f"{FOLDERS}{owner}-x" for owner in (999_999_999, os.getpid(), os.getppid())] + [f"{FOLDERS}mine", "other"]
+    owners = (999_999_999, 10**20, os.getpid(), os.getppid())  # two that no process has
+    names = [*(f"{FOLDERS}{owner}-x" for owner in owners), f"{FOLDERS}mine", "other"]
     for name in names:
         (tmp_path / name).mkdir()
         (tmp_path / name / "1.caches").touch()
     two = await pair()
     left = {path.name for path in tmp_path.iterdir()}
-    assert set(names[1:]) <= left and names[0] not in left
+    assert set(names[2:]) <= left and not left & set(names[:2])
     (own,) = left - set(names)
     assert own.startswith(f"{FOLDERS}{os.getpid()}-")
     await two.group.close()

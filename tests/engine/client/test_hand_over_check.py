@@ -51,7 +51,7 @@ class FastWorker:
             self.check.settle(request_id, self.pending[request_id])
 
     def abort(self, request_id: str) -> None:
-        del self.pending[request_id]
+        self.pending.pop(request_id, None)
 
 
 async def test_a_prompt_that_ended_before_it_was_handed_over_is_tried_again() -> None:
