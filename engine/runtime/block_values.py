@@ -17,6 +17,7 @@ from engine.bundle.weight_files import ROUNDED, read_head_basis, read_kv_scales
 from engine.errors import BundleError
 
 Float32 = NDArray[np.float32]
+Float16 = NDArray[np.float16]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,13 +52,8 @@ class BlockValues:
         self._basis = None if basis is None else _Basis.of(basis)
         self._limits = np.iinfo(self._dtype) if self._dtype.kind in "iu" else None
 
-    @property
-    def dtype(self) -> np.dtype[np.float16] | np.dtype[np.float32]:
-        """The type in which nothing of it is lost that counts."""
-        return np.dtype(np.float32) if self._dtype == np.float32 else np.dtype(np.float16)
-
-    def read(self, content: bytes) -> Float32:
-        """[2, L, K, n, D], keys first, of what `Runtime.offloaded` gives."""
+    def read(self, content: bytes) -> Float32 | Float16:
+        """[2, L, K, n, D], keys first, of what `Runtime.offloaded` gives, of a type that loses nothing that counts."""
         keys, values = np.frombuffer(content, self._dtype).reshape(2, -1)
         if self._is_pool:
             pair = np.stack([keys.reshape(*self._lead, self._head_dim, -1).swapaxes(2, 3), self._whole(values)])
@@ -69,7 +65,7 @@ class BlockValues:
         if self._basis is not None:
             real[0] /= self._basis.keys
             real[1] = real[1] @ self._basis.back
-        return real
+        return real if self._dtype == np.float32 else _half(real)
 
     def write(self, pair: Float32) -> bytes:
         """The bytes for `Runtime.put_offloaded` of [2, L, K, n, D]; codes are rounded to the nearest."""
@@ -79,13 +75,19 @@ class BlockValues:
             real[1] = real[1] @ self._basis.values
         if self._limits is not None:
             real = np.clip(np.rint(real / self._scales + self._zeros), self._limits.min, self._limits.max)
-        keys, values = real.astype(self._dtype)
+        keys, values = _half(real) if self._dtype == np.float16 else real.astype(self._dtype)
         if self._is_pool:
             keys = np.ascontiguousarray(keys.swapaxes(2, 3))
         return bytes(keys.tobytes() + values.tobytes())
 
     def _whole(self, flat: NDArray[np.generic]) -> NDArray[np.generic]:
         return flat.reshape(*self._lead, -1, self._head_dim)
+
+
+def _half(real: Float32) -> Float16:
+    """What is beyond its range is its largest."""
+    most = np.finfo(np.float16).max
+    return real.clip(-most, most).astype(np.float16)
 
 
 def why_not(manifest: Manifest) -> str | None:

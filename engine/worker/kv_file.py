@@ -21,6 +21,7 @@ from pathlib import Path
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from engine.bundle.manifest import MANIFEST_FILE, Manifest
 from engine.config import BLOCK_SIZE, EngineConfig
@@ -92,8 +93,8 @@ class SequenceMover:
         if not found:
             return 0
         self._runtime.move(self._scheduler.take_moves())
-        contents = (self._blocks.content(block, key) for block, key in found)
-        values = np.stack([self._values.read(content).astype(self._values.dtype) for content in contents])
+        contents = [self._blocks.content(block, key) for block, key in found]
+        values: NDArray[np.generic] = np.stack([self._values.read(content) for content in contents])
         try:
             with path.open("wb") as stream:
                 np.save(stream, np.frombuffer(b"".join(key for _, key in found), np.uint8).reshape(-1, KEY_BYTES))

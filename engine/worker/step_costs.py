@@ -41,9 +41,7 @@ def step_times(folder: Path, manifest: Manifest, config: EngineConfig, runtime: 
     disturbed = of_rows(stored.disturbed) if stored is not None else {}
     if is_complete(shapes, known):
         return believed(shapes, known)
-    measured = measure(
-        runtime, read_machine, cores, known, disturbed
-    )  # an earlier start may have stopped at its budget
+    measured = measure(runtime, read_machine, cores, known, disturbed)
     _remember(path, own, measured)
     return believed(shapes, measured.times)
 
@@ -62,7 +60,7 @@ def _how(config: EngineConfig) -> str:
 def _file(folder: Path, manifest: Manifest, cache: Path, own: StoredTimes, shapes: ShapeTable) -> Path:
     graphs = [graph.name for graph in manifest.graphs]
     measured = graphs, shapes, shapes_to_time(shapes), MOST_DECODES
-    return times_file(cache, folder, own, *measured)
+    return times_file(cache, folder, own.processor, own.cores, own.threads, own.how, *measured)
 
 
 def _remember(path: Path, own: StoredTimes, measured: MeasuredTimes) -> None:

@@ -201,7 +201,7 @@ def _quality_text(quality: QualitySpec) -> str:
 def _cache_text(manifest: Manifest) -> str:
     """Bytes a token, type, and what rounding costs where parity was told."""
     text, lost = f"{decimal(manifest.kv_bytes_per_token)} a token ({manifest.kv_dtype})", kv_text(manifest.parity)
-    return f"{text}; against float32: {lost}" if lost else text
+    return f"{text}; against floats: {lost}" if lost else text
 
 
 def _fused_text(spec: FusedSpec) -> str:

@@ -68,7 +68,7 @@ def choose_kv(weights_loss: float, caches_loss: Interval, memory: CacheMemory, f
     if memory.is_short:
         sizes = f"{memory.caches / 1e9:.1f} GB beside weights of {memory.weights / 1e9:.1f} GB"
         there = f"{floats} ones of one long sequence take {sizes}, the machine has {memory.machine / 1e9:.1f} GB"
-        return KvType.INT8, f"keys and values are int8 although {told}: {there} (--kv {floats} keeps them exact)"
+        return KvType.INT8, f"keys and values are int8 although {told}: {there} (--kv {floats} keeps them nearer)"
     return floats, f"keys and values are {floats}: {told} (--kv int8 takes less memory)"
 
 

@@ -48,6 +48,21 @@ def test_while_others_work_little_is_measured() -> None:
     assert measured.disturbed == {ONE: "other programs used 25% of the processor"}
 
 
+def test_times_of_two_disturbed_starts_are_not_mixed() -> None:
+    """Those of the earlier one fit each other; what it has not is measured."""
+    runtime = FakeRuntime(fixed((1, 64), (8, 64)), 64)
+    quiet = quiet_clock(0.125)
+
+    def others_use_half() -> MachineReading:
+        now_s = quiet().clock_s
+        return MachineReading(now_s, own_s=0.0, busy_s=now_s)
+
+    both = {ONE: 10.0, EIGHT: 80.0}
+    assert measure(runtime, others_use_half, cores=2, disturbed=both).times == both
+    found = measure(runtime, others_use_half, cores=2, disturbed={ONE: 10.0})
+    assert found.times == {ONE: 10.0, EIGHT: 125.0} and not found.kept
+
+
 def test_a_start_goes_on_where_the_budget_stopped_another() -> None:
     runtime = FakeRuntime(fixed((1, 64), (8, 64)), 64)
     # The start; the runs of the first shape; the budget is over before the second.

@@ -74,7 +74,7 @@ def test_two_storages_together_lose_no_more_than_the_worse_of_them(
 def test_values_are_told_and_stored_alike(bundles: Bundles) -> None:
     """Floats come back as they were; codes too, as their values are in their own steps."""
     generator = np.random.default_rng(0)
-    for layout in ("free", "segments", "segments int8 caches"):
+    for layout in ("free", "segments", "segments int8 caches", "segments float16 caches"):
         folder = bundles(layout)
         manifest = load_manifest(folder)
         values, model = BlockValues(folder, manifest), manifest.model
@@ -84,6 +84,13 @@ def test_values_are_told_and_stored_alike(bundles: Bundles) -> None:
         assert values.write(values.read(content)) == content
         if manifest.kv_dtype == "float32":
             assert np.array_equal(values.read(content), pair)
+
+
+def test_what_half_precision_cannot_hold_is_its_largest(bundles: Bundles) -> None:
+    folder = bundles("segments float16 caches")
+    values, model = BlockValues(folder, load_manifest(folder)), load_manifest(folder).model
+    pair = np.full((2, model.layers, model.kv_heads, 16, model.head_dim), -1e6, np.float32)
+    assert np.all(values.read(values.write(pair)) == np.finfo(np.float16).min)
 
 
 def _write(path: Path, values: NDArray[np.float32]) -> None:

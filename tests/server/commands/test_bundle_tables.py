@@ -70,7 +70,7 @@ def test_int8_caches_are_drawn_with_their_size_and_loss(int8_cache_bundle: Path,
     text = drawn(int8_cache_bundle)
     assert "128 bytes a token (int8)" in text and "512 bytes a token (float32)" in drawn(segmented_bundle)
     assert "scales of int8 caches" in text and "kv_scales.f32" in text
-    assert "(int8); against float32: top-1" in text and "against float32" not in drawn(segmented_bundle)
+    assert "(int8); against floats: top-1" in text and "against floats" not in drawn(segmented_bundle)
 
 
 def test_states_of_recurrent_layers_are_drawn_beside_the_cache(hybrid: Hybrid) -> None:
