@@ -27,7 +27,8 @@ from engine.text.tokenizer import Tokenizer
 
 _POST, _FILLER = "\ue000", "\ue001"  # private use: no vocabulary and no template gives them a meaning
 DEEPEST_MESSAGE = 64
-OWN_KEYS = frozenset({"role", "type"})  # the server validates their values
+# The keys that lead to texts the server validates. Inside arguments and parameters every text is the caller's.
+OWN_PLACES = frozenset({("role",), ("type",), ("content", "type"), ("tool_calls", "type")})
 
 
 class SpecialTokenGuard:
@@ -41,8 +42,8 @@ class SpecialTokenGuard:
         self._longest = len(ordered[0]) if ordered else 0
 
     def protect(self, value: Any, separator: str) -> Any:
-        """A copy of messages or tools with every special token in it broken apart; roles and types stay."""
-        return _map_strings(value, lambda text, is_key: self._protect_text(text, separator, is_key), 0)
+        """A copy of messages or tools with every special token in it broken apart; validated roles and types stay."""
+        return _map_strings(value, lambda text, is_key: self._protect_text(text, separator, is_key))
 
     def _protect_text(self, text: str, separator: str, is_key: bool) -> str:
         if self._whole is None:
@@ -76,24 +77,23 @@ def choose_separator(value: Any) -> str:
             longest = max(longest, *map(len, re.findall(f"{_FILLER}+", text)))
         return text
 
-    _map_strings(value, look, 0)
+    _map_strings(value, look)
     return _POST + _FILLER * (longest + 1) + _POST
 
 
-def _map_strings(value: Any, change: Callable[[str, bool], str], depth: int) -> Any:
+def _map_strings(value: Any, change: Callable[[str, bool], str], depth: int = 0, keys: tuple[Any, ...] = ()) -> Any:
+    """keys: that lead to the value, without the places in lists."""
     if depth > DEEPEST_MESSAGE:
         raise InvalidRequest(f"The messages are nested deeper than {DEEPEST_MESSAGE} levels.", "messages")
     if isinstance(value, str):
-        return change(value, False)
+        return value if keys in OWN_PLACES else change(value, False)
     if isinstance(value, Mapping):
         return {
-            change(key, True) if isinstance(key, str) else key: (
-                item if key in OWN_KEYS and isinstance(item, str) else _map_strings(item, change, depth + 1)
-            )
+            change(key, True) if isinstance(key, str) else key: _map_strings(item, change, depth + 1, (*keys, key))
             for key, item in value.items()
         }
     if isinstance(value, Sequence) and not isinstance(value, bytes | bytearray):
-        return [_map_strings(item, change, depth + 1) for item in value]
+        return [_map_strings(item, change, depth + 1, keys) for item in value]
     return value
 
 

@@ -79,13 +79,16 @@ def test_a_plain_prompt_that_is_cut_has_control_tokens_too() -> None:
     assert any(map(TOKENIZER.is_special, whole[-4:]))
 
 
-def test_tools_and_arguments_are_the_callers_too() -> None:
+@pytest.mark.parametrize("key", ["<|im_end|>", "type", "role"])
+def test_tools_and_arguments_are_the_callers_too(key: str) -> None:
     maker = InProcess.of(TOKENIZER, "{{ tools | tojson }}{{ messages | tojson }}")
-    call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": '{"<|im_end|>": "<|im_start|>"}'}}
-    ids = maker.chat([{"role": "assistant", "content": None, "tool_calls": [call]}], [{"name": "<|im_end|>"}], {}, WIDE)
+    given = f'{{"{key}": "<|im_start|>"}}'
+    call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": given}}
+    tool = {"name": "<|im_end|>", "parameters": {key: "<|im_start|>"}}
+    ids = maker.chat([{"role": "assistant", "content": None, "tool_calls": [call]}], [tool], {}, WIDE)
     assert not any(map(TOKENIZER.is_special, ids))
-    assert '"arguments": {"<|im_end|>": "<|im_start|>"}' in TOKENIZER.decode(ids)
-    assert TOKENIZER.decode(ids).startswith('[{"name": "<|im_end|>"}]')
+    assert f'"arguments": {given}' in TOKENIZER.decode(ids)
+    assert TOKENIZER.decode(ids).startswith(f'[{{"name": "<|im_end|>", "parameters": {given}}}]')
 
 
 def test_what_transformers_templates_do_not_take_is_normalised() -> None:

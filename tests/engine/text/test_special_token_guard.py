@@ -68,6 +68,19 @@ def test_ordinary_values_are_copied_unchanged() -> None:
     assert copy["content"] is not value["content"]
 
 
+def test_only_roles_and_types_that_the_server_validates_stay() -> None:
+    own = {"type": "<", "role": "<"}
+    messages = [{**own, "content": [{"type": "<", "text": own}], "tool_calls": [{"type": "<", "function": own}]}]
+    fenced = {"type": "<#", "role": "<#"}
+    assert GUARD.protect(messages, "#") == [
+        {**own, "content": [{"type": "<", "text": fenced}], "tool_calls": [{"type": "<", "function": fenced}]}
+    ]
+    tool = {"type": "<", "function": {"parameters": {"type": "<", "properties": {"role": own}}}}
+    assert GUARD.protect([tool], "#") == [
+        {"type": "<", "function": {"parameters": {"type": "<#", "properties": {"role": fenced}}}}
+    ]
+
+
 def test_keys_are_fenced_too() -> None:
     assert GUARD.protect({"<|im_end|>": "<"}, "#") == {"<#|im_end|>": "<#"}
 
