@@ -195,8 +195,9 @@ def pin(shapes: ShapeTable, rows: int) -> ShapeTable:
     if shapes.free:
         only = StepShape(min(rows, shapes.max_rows), shapes.max_past)
     else:
-        widest = max(shape.past for shape in shapes.fixed)
-        wide = [shape for shape in shapes.fixed if 2 * shape.past >= widest]
+        whole = [shape for shape in shapes.fixed if shape.rows >= shapes.image_rows]
+        widest = max(shape.past for shape in whole)
+        wide = [shape for shape in whole if 2 * shape.past >= widest]
         wanted = min(rows, max(shape.rows for shape in wide))
         fitting = [shape for shape in wide if shape.rows >= wanted]
         only = min(fitting, key=lambda shape: (-shape.past, shape.rows))

@@ -15,7 +15,7 @@ class PendingRequest:
     """Progress of one unfinished request, as the server process knows it. `is_sent` is about the current worker.
 
     caches: file of what another device computed of it, "" = none, or it is used up; writing it took `caches_ms`.
-    was_moved: whether it began there.
+    was_moved: whether it began there. is_resumed: whether the current worker has not computed all of it.
     """
 
     request: Request
@@ -23,6 +23,7 @@ class PendingRequest:
     caches: str = ""
     caches_ms: float = 0.0
     was_moved: bool = False
+    is_resumed: bool = False
     deaths: int = 0
     is_sent: bool = False
     has_progressed: bool = False  # with the current worker
@@ -78,5 +79,6 @@ def charge_death(pendings: Iterable[PendingRequest]) -> list[PendingRequest]:
         pending.tokens_since_death = 0
     for pending in unfinished:
         pending.caches = "" if pending.is_sent else pending.caches
+        pending.is_resumed |= pending.is_sent
         pending.is_sent = pending.has_progressed = False
     return [pending for pending in charged if pending.deaths >= MOST_DEATHS]

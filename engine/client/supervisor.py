@@ -143,7 +143,7 @@ class Supervisor:
 
     def submit(self, request: Request, emitted: Sequence[int] = ()) -> None:
         """Take a request; it is sent at once, or when the next worker is ready. emitted: its tokens of before."""
-        self.adopt(PendingRequest(request, list(emitted)))
+        self.adopt(PendingRequest(request, list(emitted), is_resumed=bool(emitted)))
 
     def adopt(self, pending: PendingRequest) -> None:
         if self.state in (EngineState.DEAD, EngineState.STOPPED):
@@ -362,7 +362,7 @@ class Supervisor:
             self._send_pending()
         if pending.was_moved:  # what it found cached here, the other device has computed
             event = replace(event, cached_tokens=0)
-        if event.timings is not None and (pending.deaths or pending.was_moved):  # this worker timed the last part only
+        if event.timings is not None and (pending.is_resumed or pending.was_moved):  # this worker timed the last part
             event = replace(event, timings=None)
         self._deliver(event)
 

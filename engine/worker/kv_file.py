@@ -112,7 +112,8 @@ class SequenceMover:
             with path.open("rb") as stream:
                 keys, values = (np.load(stream, allow_pickle=False) for _ in range(2))
             self._runtime.move(self._scheduler.take_moves())
-            for key, pair in zip(keys, values, strict=True):
+            # The beginning of a prompt is what the rest is found by: it comes last, to be kept longest.
+            for key, pair in reversed(list(zip(keys, values, strict=True))):
                 name = key.tobytes()
                 if self._blocks.is_known(name):
                     continue

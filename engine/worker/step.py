@@ -138,10 +138,12 @@ class EngineLoop:
     # -- the parts of a step ------------------------------------------------------------------------------------
 
     def _rest(self, begin: Callable[[float], None]) -> None:
-        """Wait a moment for an image or a mask. Each image may take as long as a step of which nobody knows."""
+        """Wait a moment for an image or a mask. Each image, and all masks, may take as long as a step of which nobody
+        knows."""
         images = self._images
-        if images is not None and images.has_waiting and images.encoded != self._encoded:
-            self._encoded = images.encoded
+        encoded = images.encoded if images is not None and images.has_waiting else 0
+        if encoded != self._encoded:
+            self._encoded = encoded
             begin(0.0)
         if images is None or not images.wait(IDLE_WAIT_S):
             self._masks.wait(IDLE_WAIT_S)

@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import dataclass, fields, replace
+from itertools import islice, takewhile
 from typing import Annotated, Literal
 
 from pydantic import Discriminator, Field, StringConstraints, Tag
@@ -237,7 +238,8 @@ async def predicted_tokens(prediction: PredictedContent | None, engine: Engine) 
     if prediction is None:
         return ()
     tokens = await engine.tokenize(joined_text(prediction.content), add_special=False)
-    return tokens[: engine.info.max_context]
+    known = takewhile(lambda token: token < engine.info.vocab, tokens)  # tokenizers may know more than their model
+    return tuple(islice(known, engine.info.max_context))
 
 
 MAX_INPUTS = 2048  # OpenAI's limit

@@ -59,6 +59,8 @@ def test_fixed_shapes_of_images_have_no_more_past_than_a_step_of_one() -> None:
     table = shape_table(seeing, 256)
     assert (table.fixed[0], table.max_past, table.image_rows) == (StepShape(1, 159), 128, 16)
     assert pin(table, 8).fixed == (StepShape(32, 128),)
+    wide = msgspec.structs.replace(manifest((1, 640), (32, 160), block_length=None), vision=GEMMA)
+    assert pin(shape_table(wide, 256), 8).fixed == (StepShape(32, 128),)  # not the wider past, which fits no image
     narrow = msgspec.structs.replace(manifest((1, 160), (8, 160), block_length=None), vision=GEMMA)
     with pytest.raises(BundleError, match="no variant has the 16 rows of an image, the most is 8: compile more --rows"):
         shape_table(narrow, 256)

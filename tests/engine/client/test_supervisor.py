@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from engine.client.info import EngineState
-from engine.client.recovery import PendingRequest
+from engine.client.recovery import FORGIVEN_AFTER_TOKENS, PendingRequest
 from engine.client.supervisor import Patience, Supervisor, add_stats
 from engine.errors import BundleError, Busy, BusyReason, EngineFailure, InvalidRequest, WorkerDied
 from engine.messages import Stats
-from engine.request import Request, SamplingParams
+from engine.request import FinishReason, Request, RequestTimings, SamplingParams, TokenEvent
 from tests.engine.client.supervisor_stage import GUARD_S, KILL, QUICK, SCRIPT, Scene, expected, request, scene
 
 __all__ = ["scene"]
@@ -46,6 +46,24 @@ async def test_a_kill_from_outside_costs_no_token(scene: Scene) -> None:
     await scene.listener.when(lambda: len(scene.listener.finished) == 32)
     assert all(scene.listener.tokens[asked.id] == expected(asked) for asked in requests)
     assert (supervisor.restarts, supervisor.state, scene.listener.errors) == (1, EngineState.READY, {})
+
+
+@pytest.mark.parametrize("begun_by", ["a dead worker", "another one's death", "another server", ""])
+async def test_timings_of_a_part_are_not_the_request_s(begun_by: str) -> None:
+    told: list[TokenEvent] = []
+    supervisor = Supervisor(["none"], told.append, lambda *_: None)
+    timings = RequestTimings(1.0, 10.0, 100.0, 3, 0, 100)
+    supervisor.submit(request("other"))
+    supervisor.submit(request("a"), (1, 2) if begun_by == "another server" else ())
+    pending, other = supervisor.progress("a"), supervisor.progress("other")
+    assert pending is not None and other is not None
+    pending.is_sent = other.is_sent = True
+    other.deaths = 2 * (begun_by == "another one's death")  # then it is charged
+    if "death" in begun_by or "dead" in begun_by:
+        supervisor._after_death("died")
+    supervisor._on_event(TokenEvent("a", tuple(range(FORGIVEN_AFTER_TOKENS))))
+    supervisor._on_event(TokenEvent("a", (7,), finish=FinishReason.LENGTH, timings=timings))
+    assert told[-1].timings == (None if begun_by else timings)
 
 
 @pytest.mark.parametrize("is_sent", [True, False])

@@ -1,18 +1,22 @@
 """A sequence that another worker goes on with has the tokens that this worker alone would give it."""
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from engine.bundle.manifest import load_manifest
+from engine.bundle.manifest import Manifest, load_manifest
 from engine.compile.check.parity import all_divergences
 from engine.config import BLOCK_SIZE
 from engine.runtime.block_values import BlockValues
+from engine.worker import kv_file
 from engine.worker.kv_file import KEY_BYTES
 from tests.bundles import Bundles
 from tests.engine.worker.movers import PROMPT, Forced, alone, moved, opened
+from tests.engine.worker.simulation import free, simulate
 
 PROMPTS, ANSWER = 2, 20
 MORE = 1.1  # as in the rule of fidelity
@@ -97,6 +101,24 @@ def _write(path: Path, values: NDArray[np.float32]) -> None:
     with path.open("wb") as stream:
         np.save(stream, np.ones((len(values), KEY_BYTES), np.uint8))
         np.save(stream, values)
+
+
+def test_the_beginning_of_what_is_taken_is_kept_longest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is what the rest is found by. A pool that is too small for all has it, and a newcomer takes the end."""
+    content = np.zeros((BLOCK_SIZE, 2), np.int64).tobytes()
+    monkeypatch.setattr(kv_file, "BlockValues", lambda *_: SimpleNamespace(write=lambda pair: content))
+    world = simulate(free(16, 8 * BLOCK_SIZE), max_context=1000)
+    mover = kv_file.SequenceMover(tmp_path, cast("Manifest", None), world.scheduler, world.runtime)
+    blocks = world.scheduler.blocks
+    keys = np.arange(blocks.available + 2, dtype=np.uint8)[:, None].repeat(KEY_BYTES, axis=1)
+    with (tmp_path / "caches").open("wb") as stream:
+        np.save(stream, keys)
+        np.save(stream, np.zeros((len(keys), 1)))
+    mover.take(tmp_path / "caches")
+    names = [key.tobytes() for key in keys]
+    assert len(blocks.lookup(names)) == blocks.available
+    blocks.release(blocks.allocate(1) or [])
+    assert len(blocks.lookup(names)) == blocks.available - 1
 
 
 def test_what_cannot_be_read_is_computed(bundles: Bundles, tmp_path: Path) -> None:

@@ -169,6 +169,17 @@ def test_a_step_is_announced_with_the_time_it_should_take() -> None:
     assert told[3] == 40.0
 
 
+def test_waiting_for_masks_is_no_step() -> None:
+    masks = inline_masks()
+    world = simulate(fixed((8, 120)), masks=masks)
+    masks.late = lambda: frozenset({"a"})  # type: ignore[method-assign]
+    world.submit("a", (1, 2, 3), 4)
+    told: list[float] = []
+    for _ in range(5):
+        world.loop.step(told.append)
+    assert told == [0.0, 0.0]  # a step for the prompt, then the wait
+
+
 def test_no_step_looks_a_sequence_up() -> None:
     """A plan's segments carry their sequences; `find` is for requests that come from outside."""
     masks = inline_masks()

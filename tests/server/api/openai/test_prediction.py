@@ -3,18 +3,33 @@
 import dataclasses
 import logging
 from collections.abc import Sequence
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import httpx
 import pytest
 
+from engine.client.engine import Engine
 from engine.request import Delta, Request
 from server.api.openai.chat import ChatChunk, ChatCompletion
+from server.generation.chat_request import PredictedContent
+from server.generation.params import predicted_tokens
 from tests.server.answers import check_answer
 from tests.server.api.openai.test_chat import HELLO, chat, events
 from tests.server.scripted_engine import ScriptedEngine, say
 
 PREDICTED: dict[str, Any] = {"prediction": {"type": "content", "content": "Hello there , friend !"}}
+
+
+async def test_what_the_model_does_not_know_ends_a_prediction() -> None:
+    """Tokenizers may know more tokens than their models; a step with such an id would fail for all of its requests."""
+
+    async def tokenize(text: str, add_special: bool) -> list[int]:
+        return [3, 9, 200, 5]
+
+    engine = cast("Engine", SimpleNamespace(tokenize=tokenize, info=SimpleNamespace(vocab=200, max_context=9)))
+    content = PredictedContent(type="content", content="any")
+    assert await predicted_tokens(content, engine) == (3, 9)
 
 
 def counted(request: Request) -> Sequence[Delta]:
