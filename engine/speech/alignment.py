@@ -49,7 +49,8 @@ class WindowText:
 
 
 def best_of(windows: Sequence[WindowText]) -> WindowText:
-    """The most probable text of a window, of those that do not repeat themselves if there are any."""
+    """Of the most probable texts of several temperatures that one, of those that do not repeat themselves if there are
+    any."""
     plain = [window for window in windows if window.compression <= MOST_COMPRESSION]
     return max(plain or windows, key=lambda window: window.mean_logprob)
 

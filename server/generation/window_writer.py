@@ -78,10 +78,10 @@ class WindowWriter:
                 for seed in range(CANDIDATES if temperature else 1)
             ]
             drawn = {made.window: made for made in await asyncio.gather(*texts)}
-            best = best_of(list(drawn))
+            best = max(drawn, key=lambda window: window.mean_logprob)
             if best.is_trusted:
                 return drawn[best]
-            written |= drawn
+            written[best] = drawn[best]
         return written[best_of(list(written))]
 
     async def detect_language_of(self, samples: Float32) -> None:

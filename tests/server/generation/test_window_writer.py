@@ -57,12 +57,20 @@ async def test_a_text_that_can_be_trusted_is_written_once() -> None:
 
 async def test_of_five_that_are_drawn_the_most_probable_counts() -> None:
     """Higher temperatures come only where that one cannot be trusted."""
-    five = [("a", -0.9), ("b", -0.8), ("c", -0.3), ("d", -0.4), (REPEATED, -0.1)]
+    five = [("a", -0.9), ("b", -0.8), ("c", -0.3), ("d", -0.4), (REPEATED, -0.5)]
     engine = SpeakingEngine(("first", -1.1), *five)
     written = await writer(engine).write(SOUND, Beginning())
     assert (written.window.text, written.window.temperature) == ("c", 0.2)
     assert written.pieces == ((engine.token("c"), b"c"),)
     assert drawn(engine.asked) == [(0, 0), *((0.2, seed) for seed in range(5))]
+
+
+async def test_a_temperature_is_known_by_its_most_probable_text() -> None:
+    """A menu repeats itself. What is improbable beside it, and does not, is no better."""
+    five = [(REPEATED, -0.1), ("a", -0.9), ("b", -0.8), ("c", -0.9), ("d", -0.9)]
+    engine = SpeakingEngine(("first", -1.1), *five, *((f"later {number}", -0.5 - number / 10) for number in range(5)))
+    written = await writer(engine).write(SOUND, Beginning())
+    assert (written.window.text, written.window.temperature) == ("later 0", 0.4)
 
 
 async def test_where_none_can_be_trusted_the_most_probable_of_all_counts() -> None:
