@@ -40,6 +40,7 @@ class _JsonFrame:
             raise ValueError("other arguments")
         place, end = form.begin.rindex("{"), form.end.rindex("}") + 1
         self.before, self.after = form.begin[:place], form.end[end:]
+        self.is_bare = not (form.opening + self.before).strip()  # any answer in JSON begins like that
         keys = json.loads(f"{form.begin[place:]}NAME{form.named}{{}}{form.end[:end]}")
         self.is_named_by_key = "NAME" in keys
         self.names = {"name", "tool_name", *(key for key, value in keys.items() if value == "NAME")}
@@ -51,7 +52,7 @@ class CallReader:
     """Reads the calls of one choice. `calls`: how many there were. Its generators raise Ended when the text does."""
 
     def __init__(self, source: GrowingText, schemas: Mapping[str, Schema], id_chars: int) -> None:
-        """schemas: of the parameters of functions, by name. id_chars: the length of ids, 0 = any."""
+        """schemas: of the parameters of all functions, by name. id_chars: the length of ids, 0 = any."""
         self.calls = 0
         self._source, self._schemas, self._id_chars = source, schemas, id_chars
         self._ids: set[str] = set()
@@ -74,6 +75,9 @@ class CallReader:
             if not (yield from self._another(form, form.begin if frame is None else frame.before + "{")):
                 return
             lead = ""
+
+    def _is_name(self, name: str, frame: _JsonFrame) -> bool:
+        return name in self._schemas if frame.is_bare else bool(name)
 
     def _begun(self, name: str, identifier: str, end: int) -> CallBegin:
         """A call, of which the text is taken up to `end`."""
@@ -130,7 +134,7 @@ class CallReader:
                 place += 1
                 continue
             if sign in "}<":
-                if not name or whole_object(source.text[found.end - 1 : place + 1]) is None:
+                if not self._is_name(name, frame) or whole_object(source.text[found.end - 1 : place + 1]) is None:
                     return False
                 yield self._begun(name, identifier, place + 1)
                 yield CallArguments(self.calls - 1, arguments)
@@ -144,7 +148,7 @@ class CallReader:
             is_object, is_given = source.text[start] == "{", key in frame.arguments
             if is_object and frame.is_named_by_key and not name:
                 name, is_given = key, True
-            if is_object and name and is_given:
+            if is_object and is_given and self._is_name(name, frame):
                 yield self._begun(name, identifier, start)
                 yield from reader.json()
                 yield from reader.json(depth=1, copies=False)

@@ -20,7 +20,7 @@ COUNTED = CallFormat(f"<call>{NUMBER}:", "<args>", JSON, "</call>", between="\n"
 REPEATED = CallFormat("to=", f'|<f name="{NAME}">', JSON, "</f>", between="|next|")
 PYTHON = CallFormat("", "(", LiteralArguments("=", ", ", "'"), ")", "[", ", ", "]")
 RAW = CallFormat("", "(", LiteralArguments("=", ", ", "'", is_raw=True), ")", "[", ", ", "]")
-SCHEMAS = {"f": {"properties": {"v": {"type": "string"}}}}
+SCHEMAS: dict[str, Any] = {"f": {"properties": {"v": {"type": "string"}}}, "g": {}}
 Called = tuple[str, Any]
 
 
