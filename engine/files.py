@@ -88,6 +88,16 @@ def write_whole(path: Path, content: bytes) -> None:
         raise
 
 
+def expanded(path: str) -> Path:
+    """With the home folder for a tilde. BundleError when there is none, and for what is no path."""
+    if "\0" in path:
+        raise BundleError(f"{path!r} holds a NUL character, which no path does")
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        raise BundleError(f"{path} names a home folder that does not exist") from None
+
+
 def is_regular(path: Path) -> bool:
     """Whether a regular file lies there, perhaps behind a link. OSError when the folder cannot be searched."""
     try:

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from engine.files import open_regular, reading
+from engine.errors import BundleError
+from engine.files import expanded, open_regular, reading
 from engine.request import Request
 
 CONFIG_FILE, TENSOR_FILE = "adapter_config.json", "adapter_model.safetensors"
@@ -25,7 +26,10 @@ def named_adapters(setting: str) -> dict[str, Path]:
             raise ValueError(f"{name!r} is no name for a model: letters, digits and . _ : / - only")
         if name in found:
             raise ValueError(f"two adapters are called {name}")
-        found[name] = Path(folder).expanduser()
+        try:
+            found[name] = expanded(folder)
+        except BundleError as error:
+            raise ValueError(str(error)) from None
     if len(found) > MOST_ADAPTERS:
         raise ValueError(f"{len(found)} adapters were named, {MOST_ADAPTERS} is the most")
     return found

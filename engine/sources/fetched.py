@@ -19,7 +19,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 
 from engine.demo.location import SHIPPED
 from engine.errors import BundleError
-from engine.files import GGUF_PART, GGUF_SUFFIX
+from engine.files import GGUF_PART, GGUF_SUFFIX, expanded
 from engine.sources import ai_hub, hub, modelscope
 from engine.sources.download import (
     OFFLINE,
@@ -381,14 +381,6 @@ def locate(source: str, cache: Path) -> Located:
         raise BundleError(f"{source} does not exist{f' (is {near[0]} meant?)' if near else ''}; name {NAMED}")
     found = models.fetch(name)
     return Located(found.path, source) if source in models.entries else found
-
-
-def expanded(path: str) -> Path:
-    """With the home folder for a tilde. BundleError when there is none."""
-    try:
-        return Path(path).expanduser()
-    except RuntimeError:
-        raise BundleError(f"{path} names a home folder that does not exist") from None
 
 
 def _tell(sentence: str) -> None:

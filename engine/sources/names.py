@@ -104,7 +104,8 @@ def _is_repository(name: str) -> bool:
 
 
 CONFIG, TOKENIZER = "config.json", "tokenizer.json"
-SINGLE_FILE, INDEX_FILE, SHARDS = "model.safetensors", "model.safetensors.index.json", "model-*.safetensors"
+SINGLE_FILE, INDEX_FILE = "model.safetensors", "model.safetensors.index.json"
+SHARDS = ("model-*.safetensors", "model.safetensors-*-of-*.safetensors")
 _FACTS = (
     *(CONFIG, "generation_config.json", "tokenizer*", "chat_template*"),
     *("modules.json", "sentence_*_config.json", "config_sentence_transformers.json"),
@@ -133,7 +134,7 @@ def needed_files(repository: str, names: Iterable[str], quant: str) -> tuple[str
     """
     found = sorted(name for name in names if ".." not in name and not name.startswith("/") and "\\" not in name)
     if not quant and (SINGLE_FILE in found or INDEX_FILE in found):
-        weights = (SINGLE_FILE,) if SINGLE_FILE in found else (INDEX_FILE, SHARDS)
+        weights = (SINGLE_FILE,) if SINGLE_FILE in found else (INDEX_FILE, *SHARDS)
         return _checkpoint(repository, found, weights)
     models = gguf_models(found)
     if not quant and not models and WHISPER in found and any(_fits(name, (WHISPER_WORDS,)) for name in found):

@@ -22,6 +22,7 @@ from engine.doctor.memory_rate import memory_rate
 from engine.errors import BundleError
 from engine.files import (
     GGUF_SUFFIX,
+    expanded,
     is_ggml_whisper,
     is_projector,
     is_regular,
@@ -29,6 +30,7 @@ from engine.files import (
     model_parts,
     projectors_beside,
     reading,
+    shown,
 )
 from engine.genie.config import is_genie_folder
 from engine.genie.convert import Toolbox, conversion_key, machine_tools, write_converted
@@ -38,7 +40,7 @@ from engine.isolation.machine import usable_memory
 from engine.models.config_fields import INT8_SHARE, four_bits_because
 from engine.models.stored_codes import checkpoint_quant, float_bytes
 from engine.processes import child_environment, install_command, installed_version, module_command
-from engine.sources.fetched import NAMED, Located, expanded, locate
+from engine.sources.fetched import NAMED, Located, locate
 from engine.sources.publish import draft_beside, publish, remove_stale
 from engine.sources.retention import LaterCompilations, exclusive, lock_of, mark_used, remove_unused
 
@@ -84,7 +86,7 @@ class ListedModel:
 
 
 def models_in(folder: Path) -> tuple[list[ListedModel], list[str]]:
-    """The models in order of their file names, and a sentence for each bundle that cannot be served. BundleError."""
+    """The models in order of their file names, and a sentence for each entry that cannot be served. BundleError."""
     with reading(f"models_dir {folder}"):
         paths = sorted(folder.iterdir())
     found: list[ListedModel] = []
@@ -92,8 +94,8 @@ def models_in(folder: Path) -> tuple[list[ListedModel], list[str]]:
     for path in paths:
         try:
             found += _model_at(path)
-        except BundleError as error:
-            problems.append(f"{path} is not served: {error}")
+        except (BundleError, OSError) as error:
+            problems.append(f"{path} is not served: {shown(error) if isinstance(error, OSError) else error}")
     return found, problems
 
 

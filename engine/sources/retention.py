@@ -4,6 +4,7 @@ The modification time of a bundle's folder is when it was last used. Who serves 
 """
 
 import errno
+import glob
 import os
 import re
 import shutil
@@ -112,7 +113,7 @@ def _is_old(folder: Path) -> bool:
 
 def _has_users(bundle: Path) -> bool:
     """Whether somebody holds a lock of the bundle; those of processes that are gone are removed."""
-    for user in (bundle.parent / USERS_FOLDER).glob(f"{bundle.name}.*"):
+    for user in (bundle.parent / USERS_FOLDER).glob(f"{glob.escape(bundle.name)}.*"):
         with exclusive_if_free(user) as is_free:
             if not is_free:
                 return True

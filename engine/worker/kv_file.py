@@ -28,7 +28,7 @@ from engine.config import BLOCK_SIZE, EngineConfig
 from engine.core.kv_blocks import BlockKey
 from engine.core.scheduler import Scheduler
 from engine.errors import BundleError
-from engine.files import MANIFEST_BYTES, FileRefused, one_line, open_regular, read_bytes, shown
+from engine.files import MANIFEST_BYTES, FileRefused, expanded, one_line, open_regular, read_bytes, shown
 from engine.runtime.block_values import BlockValues, why_not
 from engine.runtime.interface import Runtime, block_slots
 from engine.sources.publish import remove_stale
@@ -305,7 +305,7 @@ def open_kv_file(
     """The worker's file, None when none is set. BundleError when blocks cannot be kept in it."""
     if not config.kv_file:
         return None
-    path = Path(config.kv_file).expanduser()
+    path = expanded(config.kv_file)
     if not runtime.stores_blocks:
         raise BundleError("kv_file: this bundle, as it is run here, has no cached blocks that could be kept in a file")
     if not config.prefix_cache:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from engine.config import EngineConfig
 from engine.errors import BundleError
+from engine.files import expanded
 from engine.processes import install_command, installed_version
 
 OPTIONS_VARIABLE = "HEXSERVE_QNN_OPTIONS"
@@ -36,7 +37,7 @@ def configured_folder(environment: Mapping[str, str]) -> Path | None:
     text = _given(environment.get(OPTIONS_VARIABLE, "")).get(LIBRARIES, "")
     if not text:
         return None
-    folder, needed = Path(text).expanduser(), library_name("QnnHtp")
+    folder, needed = expanded(text), library_name("QnnHtp")
     if not (folder / needed).is_file():
         raise BundleError(f"{OPTIONS_VARIABLE}: {LIBRARIES}: there is no {needed} in {folder}")
     return folder.absolute()

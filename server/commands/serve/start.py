@@ -4,7 +4,7 @@ import logging
 import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
+from contextlib import AbstractContextManager, ExitStack, closing, nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -14,6 +14,7 @@ from engine.bundle.manifest import Manifest
 from engine.client.engine import ClientLimits, Engine
 from engine.config import EngineConfig
 from engine.errors import BundleError
+from engine.files import expanded
 from engine.isolation.helper_pool import HelperLimits
 from engine.isolation.machine import usable_memory
 from engine.sources.devices import bundles_for, devices_of, other_bundle
@@ -36,7 +37,7 @@ from server.stored_responses.database import StorageBounds
 from server.stored_responses.store import DataFolderError, ResponseStore, data_folder
 
 OpenEngine = Callable[[EngineConfig, ClientLimits, str], Engine]  # the last one: the label of its log lines
-_NAMED = re.compile(r"([A-Za-z0-9][A-Za-z0-9._:/-]{0,127})=(.+)", re.ASCII)
+_NAMED = re.compile(r"(?![^=]*://)([A-Za-z0-9][A-Za-z0-9._:/-]{0,127})=(.+)", re.ASCII)
 MACHINE_SHARE = 0.75  # of its memory, for all models; the system and everybody else have the rest
 
 
@@ -149,7 +150,10 @@ def _resolved(settings: Settings, folders: tuple[Path, Path | None], cache: Path
 
 def named(text: str) -> tuple[str, str]:
     """Name and source of NAME=SOURCE; the name is "" where none was given. What exists is a source as it is."""
-    parts = None if Path(text).exists() else _NAMED.fullmatch(text)
+    with suppress(OSError):  # nobody can look, or it is too long for a path
+        if Path(text).exists():
+            return "", text
+    parts = _NAMED.fullmatch(text)
     return (parts[1], parts[2]) if parts else ("", text)
 
 
@@ -174,7 +178,7 @@ def model_sources(settings: Settings) -> tuple[list[ModelSource], list[str]]:
         name, source = named(text)
         found.append(ModelSource(name, source, is_eager=True))
     if settings.models_dir:
-        inside, problems = models_in(Path(settings.models_dir).expanduser())
+        inside, problems = models_in(expanded(settings.models_dir))
         found += [ModelSource(model.name, str(model.path), model.is_bundle) for model in inside]
     if not found:
         raise BundleError(f"{settings.models_dir} holds no model")

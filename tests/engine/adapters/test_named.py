@@ -22,6 +22,7 @@ def test_names_and_folders() -> None:
         ("=x", "'' is no name"),
         ("a b=x", "'a b' is no name"),
         ("a=x,a=y", "two adapters are called a"),
+        ("a=~nobody-here/x", "~nobody-here/x names a home folder that does not exist"),
         (",".join(f"a{index}=x" for index in range(65)), "65 adapters were named, 64 is the most"),
     ],
 )

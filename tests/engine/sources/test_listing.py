@@ -37,9 +37,11 @@ def test_a_damaged_bundle_is_told_and_the_others_are_listed(bundles: Bundles, tm
     (tmp_path / "damaged").mkdir()
     (tmp_path / "damaged" / "manifest.json").write_text("{")
     shutil.copytree(bundles("free"), tmp_path / "good")
+    (tmp_path / "loop").symlink_to("loop")
     found, problems = models_in(tmp_path)
     assert [model.path.name for model in found] == ["good"]
-    assert len(problems) == 1 and problems[0].startswith(f"{tmp_path / 'damaged'} is not served: ")
+    assert len(problems) == 2 and problems[0].startswith(f"{tmp_path / 'damaged'} is not served: ")
+    assert problems[1] == f"{tmp_path / 'loop'} is not served: Too many levels of symbolic links"
 
 
 def test_a_folder_that_is_none(tmp_path: Path) -> None:

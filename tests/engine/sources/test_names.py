@@ -94,9 +94,10 @@ def test_a_checkpoint_needs_its_facts_and_its_weights() -> None:
     assert set(needed_files("a/b", (*facts, *beside, *parts, "model.safetensors"), "")) == {
         *(*facts, *parts, "model.safetensors")
     }
-    shards = ("model.safetensors.index.json", "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors")
-    assert set(needed_files("a/b", (*SAFE, *shards, *beside), "")) == {*SAFE, *shards}
-    assert "model-00001-of-00002.safetensors" not in needed_files("a/b", (*SAFE, *shards, "model.safetensors"), "")
+    for shard in ("model-0000{}-of-00002.safetensors", "model.safetensors-0000{}-of-00002.safetensors"):
+        shards = ("model.safetensors.index.json", *map(shard.format, (1, 2)))
+        assert set(needed_files("a/b", (*SAFE, *shards, *beside), "")) == {*SAFE, *shards}
+        assert shards[1] not in needed_files("a/b", (*SAFE, *shards, "model.safetensors"), "")
 
 
 @pytest.mark.parametrize(

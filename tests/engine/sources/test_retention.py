@@ -45,8 +45,9 @@ def test_what_was_not_used_for_a_month_is_removed(tmp_path: Path) -> None:
     assert sorted(tmp_path.iterdir()) == sorted([tmp_path / USED, young, *strangers])
 
 
-def test_one_that_is_served_stays_until_its_server_is_gone_however_it_ends(tmp_path: Path) -> None:
-    bundle = make(tmp_path / OLD)
+@pytest.mark.parametrize("name", [OLD, f"a[1]{OLD}"])
+def test_one_that_is_served_stays_until_its_server_is_gone_however_it_ends(name: str, tmp_path: Path) -> None:
+    bundle = make(tmp_path / name)
     command = [sys.executable, "-c", SERVES, str(bundle)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None and server.stdout.readline() == "serves\n"

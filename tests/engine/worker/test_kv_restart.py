@@ -279,6 +279,7 @@ def test_facts_tell_weights_and_caches_apart(bundles: Bundles) -> None:
     [
         ({"prefix_cache": False}, "kv_file keeps what prefix_cache finds, which is off"),
         ({"kv_file": "/nowhere/at/all/kv"}, "its folder does not exist"),
+        ({"kv_file": "~nobody-here/kv"}, "~nobody-here/kv names a home folder that does not exist"),
     ],
 )
 def test_settings_that_keep_nothing_are_refused(bundles: Bundles, change: dict[str, object], message: str) -> None:

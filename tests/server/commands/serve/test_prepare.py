@@ -15,7 +15,7 @@ from engine.config import EngineConfig
 from engine.errors import BundleError
 from engine.isolation.machine import usable_memory
 from server.commands.serve import start
-from server.commands.serve.start import MACHINE_SHARE, Prepared, prepare
+from server.commands.serve.start import MACHINE_SHARE, Prepared, named, prepare
 from server.models.manager import ModelManager
 from server.models.models import Models
 from server.settings import Settings
@@ -100,6 +100,11 @@ async def test_names_are_given_or_the_bundles_own(made: Prepare, bundles: Bundle
     assert (rules.budget, rules.idle_s, rules.load_wait_s, rules.preloads) == (7 * 1024**2, 3.0, 120.0, False)
 
 
+def test_an_address_may_hold_an_equals_sign() -> None:
+    address = "https://host/rev=1/model.gguf"
+    assert (named(address), named(f"a:b={address}")) == (("", address), ("a:b", address))
+
+
 async def test_a_path_that_exists_may_hold_an_equals_sign(made: Prepare, bundles: Bundles, tmp_path: Path) -> None:
     place = tmp_path / "a=b"
     shutil.copytree(bundles("free"), place)
@@ -171,6 +176,10 @@ async def test_a_model_on_one_device_may_have_a_file_for_prompts(made: Prepare, 
         ({"bundle": "a={free}", "lora": "a=folder"}, "two models are called a: the adapter a and "),
         ({"more_models": "/nowhere"}, "/nowhere does not exist"),
         ({"bundle": "", "models_dir": "{empty}"}, "holds no model"),
+        ({"bundle": "", "models_dir": "~nobody-here/x"}, "~nobody-here/x names a home folder that does not exist"),
+        ({"bundle": "", "models_dir": "a\0b"}, r"'a\\x00b' holds a NUL character"),
+        ({"bundle": "/" + "x" * 300}, "x cannot be read: File name too long"),
+        ({"more_models": "a=/" + "x" * 300}, "x cannot be read: File name too long"),
     ],
 )
 def test_what_cannot_be_honoured_is_refused_by_name(
