@@ -20,6 +20,9 @@ ATTEMPTS = 5
 TIMEOUT = httpx.Timeout(60.0, connect=10.0)
 COPY_BYTES = 1 << 20
 _MD5 = re.compile(r'^"?([0-9a-f]{32})"?$')
+_ETAG, _SHA256 = "etag", "x-amz-checksum-sha256"
+# S3's ETag is no MD5 where it has encrypted the file with a key of its key service, or of a customer.
+_KEY_SERVICE, _CUSTOMER_KEY = "x-amz-server-side-encryption", "x-amz-server-side-encryption-customer-algorithm"
 _TOO_MANY = 429
 # Called with bytes that have come; with those of a part file that is thrown away, as a negative number.
 Advance = Callable[[int], None]
@@ -40,7 +43,11 @@ class PartState(msgspec.Struct):
     """Kept beside an unfinished file: what it is the beginning of."""
 
     url: str
-    etag: str
+    headers: dict[str, str]  # of the answer: what `_verify` reads
+
+    @property
+    def etag(self) -> str:
+        return self.headers.get(_ETAG, "")
 
 
 OFFLINE = "HF_HUB_OFFLINE is set: run the same command without it once"
@@ -124,10 +131,12 @@ def _not_whole(file: RemoteFile, reason: str) -> FetchFailed:
 
 
 def _fetch(file: RemoteFile, part: Path, advance: Advance, client: httpx.Client) -> httpx.Headers:
-    """Append what is missing to the part file; the answer's headers."""
+    """Append what is missing to the part file, if anything is; the headers of the last answer."""
     have, state = _size(part), _load_state(part)
     request = {"Accept-Encoding": "identity"}
     if have and state is not None and state.url == file.url and (state.etag or file.sha256):
+        if have == file.size:  # whoever fetched it ended before it was verified
+            return httpx.Headers(state.headers)
         request |= {"Range": f"bytes={have}-"} | ({"If-Range": state.etag} if state.etag else {})
     with client.stream("GET", file.url, headers=request, follow_redirects=True) as answer:
         if answer.status_code == httpx.codes.REQUESTED_RANGE_NOT_SATISFIABLE:
@@ -141,7 +150,9 @@ def _fetch(file: RemoteFile, part: Path, advance: Advance, client: httpx.Client)
             advance(-have)
         total = (have if resumed else 0) + int(answer.headers.get("content-length", 0))
         part.parent.mkdir(parents=True, exist_ok=True)
-        _state_file(part).write_bytes(msgspec.json.encode(PartState(file.url, answer.headers.get("etag", ""))))
+        facts = (_ETAG, _SHA256, _KEY_SERVICE, _CUSTOMER_KEY)
+        told = {name: answer.headers[name] for name in facts if name in answer.headers}
+        _state_file(part).write_bytes(msgspec.json.encode(PartState(file.url, told)))
         with part.open("ab" if resumed else "wb") as stream:
             for piece in answer.iter_raw():
                 stream.write(piece)
@@ -153,8 +164,9 @@ def _fetch(file: RemoteFile, part: Path, advance: Advance, client: httpx.Client)
 
 def _verify(file: RemoteFile, part: Path, headers: httpx.Headers) -> None:
     """Compare with the hash that is known, or that the server names: S3's sha256, or an ETag that is the file's MD5."""
-    named = headers.get("x-amz-checksum-sha256")
-    match = _MD5.match(headers.get("etag", ""))
+    named = headers.get(_SHA256)
+    is_content = not (headers.get(_KEY_SERVICE, "").startswith("aws:kms") or _CUSTOMER_KEY in headers)
+    match = _MD5.match(headers.get(_ETAG, "")) if is_content else None
     wanted, found = "", ""
     if file.sha256:
         wanted, found = file.sha256, digest(part)

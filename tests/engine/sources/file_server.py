@@ -28,6 +28,7 @@ class Store:
     sha256: str = ""
     status: int = 200
     content_type: str = "application/zip"
+    headers: dict[str, str] = field(default_factory=dict)
     break_after: list[int] = field(default_factory=list)
     ranges: list[str | None] = field(default_factory=list)
     url: str = ""
@@ -58,6 +59,8 @@ def serving(store: Store) -> Iterator[Store]:
                 self.send_header("ETag", store.etag)
             if store.sha256:
                 self.send_header("x-amz-checksum-sha256", store.sha256)
+            for name, value in store.headers.items():
+                self.send_header(name, value)
             self.end_headers()
             cut = store.break_after.pop(0) if store.break_after else len(body)
             self.wfile.write(body[:cut])

@@ -12,11 +12,11 @@ from tests.engine.sources.ai_hub.stand_ins import FILES, archive
 from tests.engine.sources.file_server import Store
 
 
-def fetch(store: Store, folder: Path, sha256: str | None = None) -> tuple[Path, list[int]]:
+def fetch(store: Store, folder: Path, sha256: str | None = None, size: int = 0) -> tuple[Path, list[int]]:
     """The file, and what its bar was told."""
     told: list[int] = []
     with httpx.Client() as client:
-        return download(RemoteFile("a.zip", 0, sha256, store.url), folder / "a.zip", told.append, client), told
+        return download(RemoteFile("a.zip", size, sha256, store.url), folder / "a.zip", told.append, client), told
 
 
 def test_an_interrupted_fetch_goes_on(store: Store, tmp_path: Path) -> None:
@@ -36,6 +36,23 @@ def test_a_new_process_goes_on_where_the_last_one_stopped(store: Store, tmp_path
     made, told = fetch(store, tmp_path)
     assert store.ranges[-1] == "bytes=2000-" and made.read_bytes() == store.content
     assert told[0] == 2000 and sum(told) == len(store.content)
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+def test_a_whole_file_that_nobody_verified_is_not_fetched_again(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_known: bool
+) -> None:
+    known = sha256(store.content).hexdigest() if is_known else None
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr("engine.sources.download._verify", interrupted)
+        fetch(store, tmp_path, known, len(store.content))
+    made, told = fetch(store, tmp_path, known, len(store.content))
+    assert made.read_bytes() == store.content
+    assert (len(store.ranges), told) == (1, [len(store.content)])
+
+
+def interrupted(*_: object) -> None:
+    raise KeyboardInterrupt
 
 
 def test_a_file_that_changed_starts_again(store: Store, tmp_path: Path) -> None:
@@ -61,6 +78,13 @@ def test_a_wrong_checksum_is_refused_and_removed(store: Store, tmp_path: Path, k
     with pytest.raises(FetchFailed, match="another checksum"):
         fetch(store, tmp_path)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("header", ["", "-customer-algorithm"])
+def test_the_etag_of_an_encrypted_file_is_no_checksum(store: Store, tmp_path: Path, header: str) -> None:
+    store.etag, store.sha256 = '"' + "0" * 32 + '"', ""
+    store.headers = {f"x-amz-server-side-encryption{header}": "AES256" if header else "aws:kms"}
+    assert fetch(store, tmp_path)[0].read_bytes() == store.content
 
 
 @pytest.mark.parametrize(
