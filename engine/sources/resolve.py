@@ -59,9 +59,12 @@ def convert_folder(folder: Path, cache: Path, tools: Toolbox | None = None) -> P
         read = read_genie if is_genie_folder(folder) else read_hub_speech
     bundle = read(folder, tools.describe, tools.runtime)
     try:
-        with draft_beside(target) as draft:
-            write_converted(bundle, draft)
-            publish(draft, target, replaces=lambda found: not is_good(found))
+        cache.mkdir(parents=True, exist_ok=True)
+        with exclusive(lock_of(target), lambda: _say_waiting(bundle.manifest.name)):
+            if not is_good(target):
+                with draft_beside(target) as draft:
+                    write_converted(bundle, draft)
+                    publish(draft, target, replaces=lambda found: not is_good(found))
     except OSError as error:
         raise BundleError(f"the bundle cache {cache} cannot be used: {error.strerror or error}") from error
     return target
@@ -196,15 +199,17 @@ def _first_with_eight(wanted: "Wanted", later: LaterCompilations, why: str) -> P
 
 
 def compile_behind(wanted: "Wanted", later: LaterCompilations, told: str) -> None:
-    """Compile while another bundle serves, unless another process does. told: why, for people. BundleError."""
+    """Compile while another bundle serves, unless another process does or nobody can. told: why, for people."""
     log = wanted.target.with_name(f"{wanted.target.name}.log")
     try:
         wanted.cache.mkdir(parents=True, exist_ok=True)
-        is_first = later.start(wanted.command(), lock_of(wanted.target), log)
-    except OSError as error:
-        raise _unusable(wanted.cache, error) from error
-    if is_first:
-        print(f"{wanted.name}: {told} (see {log}), and the next start serves it", file=sys.stderr, flush=True)
+        if not later.start(wanted.command(), lock_of(wanted.target), log):
+            return
+        remark = f"{told} (see {log}), and the next start serves it"
+    except (BundleError, OSError) as error:
+        reason = _unusable(wanted.cache, error) if isinstance(error, OSError) else error
+        remark = f"nothing is compiled behind this bundle: {reason}"
+    print(f"{wanted.name}: {remark}", file=sys.stderr, flush=True)
 
 
 def _unusable(cache: Path, error: OSError) -> BundleError:

@@ -10,6 +10,7 @@ import re
 import shutil
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -39,7 +40,7 @@ def exclusive(path: Path, on_wait: Callable[[], None]) -> Iterator[None]:
 @contextmanager
 def exclusive_if_free(path: Path) -> Iterator[bool]:
     """As `exclusive`, but nobody waits: False when another one holds the lock."""
-    lock = FileLock(path)
+    lock = FileLock(path, thread_local=False)  # a compilation's is given back by the thread that awaits its end
     if not _acquired(lock):
         yield False
         return
@@ -137,32 +138,42 @@ class LaterCompilations:
     """Owns its processes; the end of this one, however it comes, is theirs, as the input they wait on ends with it."""
 
     def __init__(self) -> None:
-        self._stack = ExitStack()
-        self._processes: list[subprocess.Popen[bytes]] = []
+        self._inputs = ExitStack()
+        self._started: list[tuple[subprocess.Popen[bytes], threading.Thread]] = []
 
     def start(self, command: list[str], lock: Path, log: Path) -> bool:
-        """Run a compilation; False where another process does. Its messages go to a file. OSError."""
-        if not self._stack.enter_context(exclusive_if_free(lock)):
-            return False
-        its_input, ours = os.pipe()  # nobody writes
-        with log.open("wb") as messages:
-            process = subprocess.Popen(
-                command, env=child_environment(), stdin=its_input, stdout=messages, stderr=messages
-            )
-        os.close(its_input)
-        if sys.platform != "win32":
-            with suppress(OSError):  # it may have ended already
-                os.setpriority(os.PRIO_PROCESS, process.pid, NICENESS)
-        self._processes.append(process)
-        self._stack.callback(process.wait)
-        self._stack.callback(os.close, ours)
+        """Run a compilation; False where another process does. It has the lock until it ends, and its messages go to a
+        file. OSError."""
+        with ExitStack() as held:
+            if not held.enter_context(exclusive_if_free(lock)):
+                return False
+            its_input, ours = os.pipe()  # nobody writes
+            self._inputs.callback(os.close, ours)
+            with os.fdopen(its_input), log.open("wb") as messages:
+                process = subprocess.Popen(
+                    command, env=child_environment(), stdin=its_input, stdout=messages, stderr=messages
+                )
+            if sys.platform != "win32":
+                with suppress(OSError):  # it may have ended already
+                    os.setpriority(os.PRIO_PROCESS, process.pid, NICENESS)
+            waiter = threading.Thread(target=_hold, args=(held.pop_all(), process), daemon=True)
+            waiter.start()
+            self._started.append((process, waiter))
         return True
 
     def wait(self) -> list[int]:
-        return [process.wait() for process in self._processes]
+        for _, waiter in self._started:
+            waiter.join()
+        return [process.wait() for process, _ in self._started]
 
     def __enter__(self) -> "LaterCompilations":
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._stack.close()
+        self._inputs.close()
+        self.wait()
+
+
+def _hold(held: ExitStack, process: subprocess.Popen[bytes]) -> None:
+    with held:
+        process.wait()

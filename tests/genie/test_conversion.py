@@ -10,9 +10,11 @@ from engine.bundle.check import check_contract
 from engine.bundle.manifest import GraphKind, load_manifest
 from engine.bundle.variant import StepShape, pin, shape_table
 from engine.errors import BundleError
-from engine.genie.convert import Toolbox
-from engine.genie.read import read_genie
+from engine.genie.convert import Toolbox, write_converted
+from engine.genie.read import GenieBundle, read_genie
+from engine.sources import resolve
 from engine.sources.resolve import convert_folder, resolve_bundle
+from engine.sources.retention import exclusive_if_free, lock_of
 from tests.genie.generator import Generated, Recipe, generate
 
 
@@ -116,6 +118,21 @@ def test_a_damaged_bundle_is_made_again(checkpoint: Path, tmp_path: Path) -> Non
     assert convert_folder(made.folder, tmp_path / "cache", tools(made)) == folder
     assert (folder / "tokenizer.json").is_file()
     assert [path.name for path in (tmp_path / "cache").iterdir()] == [folder.name]
+
+
+def test_one_writer_at_a_time(checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The id of a process, which its draft is named by, can be that of another in another container."""
+    made, cache = generate(checkpoint, tmp_path / "qwen", Recipe()), tmp_path / "cache"
+    free: list[bool] = []
+
+    def written(bundle: GenieBundle, draft: Path) -> None:
+        with exclusive_if_free(lock_of(draft.with_suffix(""))) as is_free:
+            free.append(is_free)
+        write_converted(bundle, draft)
+
+    monkeypatch.setattr(resolve, "write_converted", written)
+    folder = convert_folder(made.folder, cache, tools(made))
+    assert free == [False] and list(cache.iterdir()) == [folder]
 
 
 def test_the_source_is_left_alone(checkpoint: Path, tmp_path: Path) -> None:
