@@ -36,12 +36,12 @@ FORMS = (
 )
 
 
-def written(container: str, codec: str, rate: int) -> bytes:
+def written(container: str, codec: str, rate: int, seconds: float = SECONDS) -> bytes:
     """A sine in two channels."""
     place = io.BytesIO()
     with av.open(place, "w", format=container) as output:
         stream = output.add_stream(codec, rate=rate, layout="stereo")
-        times = np.arange(int(SECONDS * rate)) / rate
+        times = np.arange(int(seconds * rate)) / rate
         samples = (12_000 * np.sin(2 * np.pi * HERTZ * times)).astype(np.int16)
         frame = av.AudioFrame.from_ndarray(np.repeat(samples, 2)[None], format="s16", layout="stereo")
         frame.rate = rate
