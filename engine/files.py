@@ -173,6 +173,13 @@ def one_line(error: BaseException) -> str:
 
 
 GGUF_SUFFIX = ".gguf"
+
+
+def is_gguf(name: str | Path) -> bool:
+    """Whether a file's name is that of a GGUF file, in capitals or not."""
+    return str(name).lower().endswith(GGUF_SUFFIX)
+
+
 # How llama.cpp names the parts of a model: NAME-00001-of-00003.gguf, counted from 1.
 GGUF_PART = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.gguf", re.IGNORECASE | re.DOTALL)
 
@@ -233,7 +240,7 @@ def projectors_beside(gguf: Path) -> list[Path]:
         there = list(gguf.parent.iterdir())
     except PermissionError:
         return []
-    found = (path for path in there if path.suffix.lower() == GGUF_SUFFIX and path != gguf)
+    found = (path for path in there if is_gguf(path) and path != gguf)
     return sorted(path for path in found if is_projector(path) and _may_be_regular(path))
 
 

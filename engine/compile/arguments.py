@@ -8,7 +8,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from engine.bundle.specs import ModelTask
-from engine.files import GGUF_SUFFIX
+from engine.files import is_gguf
 from engine.isolation.machine import usable_memory
 
 BLOCKS = (32, 128)
@@ -147,7 +147,7 @@ def default_quant(target: Target, source: Path) -> Quant:
 
     if target is not Target.CPU:
         return Quant.FP16 if is_encoder_folder(source) or is_speech(source) else Quant.W4
-    return Quant.KEEP if source.suffix == GGUF_SUFFIX else Quant(checkpoint_quant(source, usable_memory()))
+    return Quant.KEEP if is_gguf(source) else Quant(checkpoint_quant(source, usable_memory()))
 
 
 class Backend(StrEnum):

@@ -43,7 +43,7 @@ from engine.compile.sources.source import Source
 from engine.compile.sources.task import SentenceFiles, judge_of, pooling_of
 from engine.compile.sources.text_files import load_tokenizer
 from engine.errors import CompileError, UnsupportedModel
-from engine.files import GGUF_SUFFIX
+from engine.files import is_gguf
 from engine.models.network import Network
 from engine.processes import installed_version
 
@@ -207,7 +207,7 @@ def manifest_of(
 
 def model_name(source: Path) -> str:
     """A folder's name, or a GGUF file's without its suffix; a link to one has a better name than what it links to."""
-    return source.stem if source.suffix == GGUF_SUFFIX else source.resolve().name
+    return source.stem if is_gguf(source) else source.resolve().name
 
 
 def split_text(arguments: CompileArguments) -> str:

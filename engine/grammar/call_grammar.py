@@ -20,6 +20,7 @@ from engine.grammar.call_rules import (
     escaped,
     loaded,
     loose,
+    required_of,
     texts_of,
 )
 from engine.grammar.spec import CalledTool, ToolCalls, Types, resolved, types_of
@@ -165,7 +166,7 @@ class TaggedRules:
         if depth < DEEPEST and types is not None and "array" in types:
             return f"({self._tag(self._form.item, known.get('items'), depth)})* {end}"
         if depth < DEEPEST and isinstance(known.get("properties"), Mapping):
-            required = known.get("required") or ()
+            required = required_of(known)
             tags = [
                 self._tag(name, inner, depth) + ("" if name in required else "?")
                 for name, inner in known["properties"].items()

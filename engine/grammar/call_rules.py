@@ -68,11 +68,20 @@ def closed(schema: dict[str, Any]) -> dict[str, Any]:
 
     Small models write the schema itself where they may: {"type": "object"} as arguments of a function that takes none.
     """
-    names, required = schema.get("properties"), schema.get("required")
+    names = schema.get("properties")
     if not isinstance(names, Mapping) or any(key in schema for key in _OPEN):
         return schema
-    is_told = not isinstance(required, list) or all(name in names for name in required)
+    is_told = all(name in names for name in required_of(schema))
     return schema | {"additionalProperties": False} if is_told else schema
+
+
+def required_of(schema: Mapping[str, Any]) -> Sequence[str]:
+    """The names that a schema lists as required; Unusable where something in that list is no name."""
+    required = schema.get("required")
+    names = required if isinstance(required, list) else ()
+    if not all(isinstance(name, str) for name in names):
+        raise Unusable("'required' must be a list of names of parameters")
+    return names
 
 
 _PLACES = re.compile(f"({ID}|{NAME}|{NUMBER}|{KEY})")
@@ -145,8 +154,7 @@ class Parameters:
     def __init__(self, schema: Mapping[str, Any], is_sorted: bool = False) -> None:
         properties = schema.get("properties")
         self.schemas: Mapping[str, Any] = properties if isinstance(properties, Mapping) else {}
-        required = schema.get("required")
-        self._required = set(required) if isinstance(required, list) else set()
+        self._required = set(required_of(schema))
         self.names = sorted(self.schemas) if is_sorted else list(self.schemas)
         unknown = self._required - set(self.names)
         if unknown:
@@ -261,14 +269,14 @@ class LiteralRules:
             return whole
 
     def _pairs(self, schema: Mapping[str, Any], depth: int) -> str:
-        properties, required = schema.get("properties"), schema.get("required") or ()
+        properties = schema.get("properties")
         between = f'"," {self._space}'
         if not isinstance(properties, Mapping) or not properties:
             key = self._string(is_raw=False) if self._is_python else ANY_KEY
             more = schema.get("additionalProperties")
             pair = f'{key} ":" {self._space} {self._value(more if isinstance(more, Mapping) else {}, depth + 1)}'
             return '"{" "}"' if more is False else f'"{{" ({pair} ({between} {pair})*)? "}}"'
-        parameters = Parameters({"properties": properties, "required": list(required)}, self._grammar.is_sorted)
+        parameters = Parameters(schema, self._grammar.is_sorted)
 
         def pair_of(name: str) -> str:
             shown = [repr(name), json.dumps(name, ensure_ascii=False)] if self._is_python else [name]

@@ -8,7 +8,7 @@ from pathlib import Path
 from engine.bundle.manifest import MANIFEST_FILE, load_manifest
 from engine.demo.location import SHIPPED
 from engine.errors import BundleError
-from engine.files import GGUF_SUFFIX, is_regular, reading
+from engine.files import is_gguf, is_regular, reading
 from engine.genie.config import is_genie_folder
 from engine.genie.speech import is_hub_speech
 from engine.processes import install_command
@@ -121,7 +121,7 @@ def _for_npu(source: str, cache: Path, lora: bool = False) -> Wanted:
     folder, name = _checkpoint(source, cache)
     # The emulator needs a binary for each variant, a device is better off with one for all.
     more = (*NPU_OPTIONS, ("share_weights", has_npu()))
-    quant = NPU_QUANT_OF_GGUF if folder.suffix == GGUF_SUFFIX else NPU_QUANT
+    quant = NPU_QUANT_OF_GGUF if is_gguf(folder) else NPU_QUANT
     return Wanted(folder, name, cache, quant, lora, more)
 
 
@@ -130,7 +130,7 @@ def _checkpoint(source: str, cache: Path) -> tuple[Path, str]:
     if source in SHIPPED:
         return SHIPPED[source](), source
     located = locate(source, cache)
-    if located.path.suffix != GGUF_SUFFIX and not (located.path / "config.json").is_file():
+    if not is_gguf(located.path) and not (located.path / "config.json").is_file():
         raise BundleError(
             f"devices: {source} is no checkpoint that could be compiled for the NPU; name its other bundle instead"
         )

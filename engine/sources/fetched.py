@@ -19,7 +19,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 
 from engine.demo.location import SHIPPED
 from engine.errors import BundleError
-from engine.files import GGUF_PART, GGUF_SUFFIX, expanded
+from engine.files import GGUF_PART, GGUF_SUFFIX, expanded, is_gguf
 from engine.sources import ai_hub, hub, modelscope
 from engine.sources.download import (
     OFFLINE,
@@ -98,7 +98,7 @@ class Shelf:
     def model(self, receipt: Receipt) -> Path:
         """The folder of a checkpoint or bundle, or a GGUF file (of several the first)."""
         place = self._place(receipt.name, receipt.files[0])
-        return place if place.suffix == GGUF_SUFFIX or place.name == UNPACKED else self.folder_of(receipt.name)
+        return place if is_gguf(place) or place.name == UNPACKED else self.folder_of(receipt.name)
 
     def fetch(self, receipt: Receipt, headers: dict[str, str], tell: Tell) -> Path:
         """Download what is missing; another process that does the same is waited for."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from glob import escape
 from pathlib import Path
 
-from engine.files import GGUF_SUFFIX
+from engine.files import is_gguf
 from engine.processes import install_command
 from engine.sources.download import (
     OFFLINE,
@@ -230,7 +230,7 @@ def _cached(name: RepositoryName, reason: str) -> Path:
 
 
 def _model_in(folder: Path, needed: Sequence[RemoteFile]) -> Path:
-    return folder / needed[0].name if needed[0].name.endswith(GGUF_SUFFIX) else folder
+    return folder / needed[0].name if is_gguf(needed[0].name) else folder
 
 
 @contextmanager

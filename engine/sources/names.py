@@ -7,7 +7,7 @@ from fnmatch import fnmatchcase
 from pathlib import PurePosixPath
 
 from engine.errors import BundleError
-from engine.files import GGUF_PART, GGUF_SUFFIX, PROJECTOR
+from engine.files import GGUF_PART, GGUF_SUFFIX, PROJECTOR, is_gguf
 
 # Hugging Face's rules: both parts of letters, digits, "-", "_" and ".", at most 96 together, without "--" and "..".
 _REPOSITORY = re.compile(r"(ms:)?(\w[\w.-]*/\w[\w.-]*?)(?::(\w[\w.-]*))?", re.ASCII)
@@ -94,7 +94,7 @@ def read_name(text: str, catalogue: Container[str]) -> FetchableName | LocalPath
     elif text.startswith(("http://", "https://")):
         return Address(text)
     match = _REPOSITORY.fullmatch(text)
-    if match is None or not _is_repository(match[2]) or (match[2].endswith(GGUF_SUFFIX) and not match[1]):
+    if match is None or not _is_repository(match[2]) or (is_gguf(match[2]) and not match[1]):
         return LocalPath(text)
     return RepositoryName(match[2], match[3] or "", match[1] or "")
 
@@ -157,9 +157,7 @@ def _projector(names: Sequence[str], model: str) -> tuple[str, ...]:
     """The file in a model's folder that reads images, of several that of the likeliest type: half precision."""
     folder = PurePosixPath(model).parent
     found = [
-        name
-        for name in names
-        if PROJECTOR in name.lower() and name.endswith(GGUF_SUFFIX) and PurePosixPath(name).parent == folder
+        name for name in names if PROJECTOR in name.lower() and is_gguf(name) and PurePosixPath(name).parent == folder
     ]
     return tuple(sorted(found, key=lambda name: (_TYPES_OF_IMAGES.get(_quant_of((name,)), 9), name))[:1])
 
@@ -168,7 +166,7 @@ def gguf_models(names: Sequence[str]) -> dict[str, tuple[str, ...]]:
     """Each GGUF model's parts in order, by its name without number and suffix. names: sorted."""
     models: dict[str, tuple[str, ...]] = {}
     for name in names:
-        if name.lower().endswith(GGUF_SUFFIX) and not any(word in name.lower() for word in _BESIDE_MODELS):
+        if is_gguf(name) and not any(word in name.lower() for word in _BESIDE_MODELS):
             shard = GGUF_PART.fullmatch(name)
             title = shard[1] if shard else name[: -len(GGUF_SUFFIX)]
             models[title] = (*models.get(title, ()), name)

@@ -21,9 +21,9 @@ from engine.demo.location import SHIPPED
 from engine.doctor.memory_rate import memory_rate
 from engine.errors import BundleError
 from engine.files import (
-    GGUF_SUFFIX,
     expanded,
     is_ggml_whisper,
+    is_gguf,
     is_projector,
     is_regular,
     model_name,
@@ -109,7 +109,7 @@ def _model_at(path: Path) -> Iterator[ListedModel]:
             yield ListedModel(load_manifest(path).name, path, is_bundle=True)
     elif path.suffix == WHISPER_SUFFIX and is_ggml_whisper(path):
         yield ListedModel(path.stem, path, is_bundle=False)
-    elif path.suffix == GGUF_SUFFIX and is_regular(path) and path == model_parts(path)[0] and not is_projector(path):
+    elif is_gguf(path) and is_regular(path) and path == model_parts(path)[0] and not is_projector(path):
         yield ListedModel(model_name(path), path, is_bundle=False)
     elif is_genie_folder(path) or is_hub_speech(path) or is_regular(path / "config.json"):
         yield ListedModel(path.name, path, is_bundle=False)
@@ -149,7 +149,7 @@ def _found(
 ) -> Path:
     """The bundle of what exists. Only regular files tell what it is, and OSError when they cannot be seen."""
     folder = located.path
-    if folder.suffix == GGUF_SUFFIX and is_regular(folder):
+    if is_gguf(folder) and is_regular(folder):
         return _compiled(folder, located.name or model_name(folder), cache, quant or GGUF_QUANT, lora)
     if is_ggml_whisper(folder):
         return _compiled(folder, located.name or folder.stem, cache, quant or EIGHT_BITS, lora)

@@ -10,7 +10,7 @@ from engine.compile.sources.checkpoint import Checkpoint, SafetensorsCheckpoint,
 from engine.compile.sources.quantised.checkpoint import QuantisedCheckpoint
 from engine.compile.sources.text_files import write_text_files
 from engine.errors import CompileError
-from engine.files import GGUF_SUFFIX, is_regular
+from engine.files import is_gguf, is_regular
 from engine.models.stored_codes import read_stored_codes
 from engine.models.vision import text_alone
 from engine.processes import install_command
@@ -82,7 +82,7 @@ def open_source(path: Path, with_images: bool = True) -> Source:
     with_images: what lies beside a GGUF file and reads images belongs to it, and to a folder its encoder of images, of
     a family that also comes without one.
     """
-    if path.suffix != GGUF_SUFFIX and not is_model_file(path):
+    if not is_gguf(path) and not is_model_file(path):
         return FolderSource(path, with_images)
     if find_spec("gguf") is None:
         raise CompileError(f"GGUF files need one more package: {install_command('compile')}")

@@ -87,7 +87,7 @@ def describe_text(
 
 def read_template(source: Path, settings: Mapping[str, object]) -> str | None:
     """The chat template: a file of its own in either form, else that of tokenizer_config.json (text, or a list with one
-    named 'default')."""
+    named 'default', and perhaps 'tool_use')."""
     path = source / TEMPLATE_FILE
     try:
         return read_text(path, TEMPLATE_BYTES)
@@ -102,11 +102,19 @@ def read_template(source: Path, settings: Mapping[str, object]) -> str | None:
 def _declared(settings: Mapping[str, object], file: str) -> str | None:
     value = settings.get("chat_template")
     if isinstance(value, list):
-        entries = (entry for entry in value if isinstance(entry, dict))
-        value = next((entry.get("template") for entry in entries if entry.get("name") == "default"), None)
+        named = {str(entry.get("name")): entry.get("template") for entry in value if isinstance(entry, dict)}
+        value, with_tools = named.get("default"), named.get("tool_use")
+        if isinstance(value, str) and isinstance(with_tools, str):
+            return _either(with_tools, value)
     if value is not None and not isinstance(value, str):
         raise CompileError(f"{file}: chat_template must be a string or a list with a 'default'")
     return value
+
+
+def _either(with_tools: str, without: str) -> str:
+    """One template of two. Each is rendered as if it were alone: of what is around it nothing else is trimmed."""
+    texts = [text.removesuffix("\n") for text in (with_tools, without)]
+    return f"{{% if tools %}}\n{texts[0]}{{%+ else %}}\n{texts[1]}{{%+ endif %}}"
 
 
 def _stop_ids(

@@ -17,7 +17,7 @@ from engine.grammar.compiler import compiled, serialised, unforced
 from engine.grammar.masks import control_tokens, load_tokenizer, new_matcher
 from engine.grammar.spec import CalledTool, Cfg, Choice, Form, GrammarSpec, JsonSchema, Regex, ToolCalls
 from engine.text.tokenizer import Tokenizer
-from tests.call_formats import HERMES
+from tests.call_formats import CODER, HERMES
 
 GBNF = 'root ::= item ("," item)*\nitem ::= [a-z]+'
 LARK = 'start: item ("," item)*\nitem: /[a-z]+/'
@@ -164,6 +164,11 @@ REFUSED: list[tuple[Form, str]] = [
     (JsonSchema('{"type": "string", "minLength": 3, "maxLength": 2}'), "nsatisfiable"),
     (ToolCalls(HERMES, (CalledTool("f", '{"type": "string"}'),), True), "type object"),
     (ToolCalls(HERMES, (CalledTool("f", '{"not": {}}', is_lenient=False),), True), "not"),
+    *(
+        (ToolCalls(form, (CalledTool("f", json.dumps({"properties": {"a": {}}, "required": [name]})),), True), "names")
+        for form in (HERMES, CODER)
+        for name in (1, ["a"])
+    ),
 ]
 
 

@@ -151,7 +151,7 @@ def test_blocks_of_a_file_are_kept_for_the_npu(tmp_path: Path, monkeypatch: pyte
         return tmp_path
 
     monkeypatch.setattr(devices, "compiled", compiled)
-    (file := tmp_path / "model.gguf").write_bytes(b"GGUF")
+    (file := tmp_path / "model.GGUF").write_bytes(b"GGUF")
     bundles_for("npu", str(file), tmp_path, resolved, LaterCompilations())
     bundles_for("npu", str(file), tmp_path, resolved, LaterCompilations(), ["lora"])  # the compiler's to refuse, first
     assert [(wanted.folder, wanted.quant, wanted.lora) for wanted in asked] == [(file, "w4", False), (file, "w4", True)]

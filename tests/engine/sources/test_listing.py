@@ -18,7 +18,7 @@ def test_what_can_be_served_is_listed_and_the_rest_is_left_alone(bundles: Bundle
     (tmp_path / "a-checkpoint" / "config.json").write_text("{}")
     (tmp_path / "c-genie").mkdir()
     (tmp_path / "c-genie" / "genie_config.json").write_text("{}")
-    (tmp_path / "d.model.gguf").write_bytes(b"GGUF")
+    (tmp_path / "d.model.GGUF").write_bytes(b"GGUF")
     (tmp_path / "notes.txt").write_text("hello")
     (tmp_path / "empty").mkdir()
     (tmp_path / "f.gguf").mkdir()
@@ -27,7 +27,7 @@ def test_what_can_be_served_is_listed_and_the_rest_is_left_alone(bundles: Bundle
         ListedModel("a-checkpoint", tmp_path / "a-checkpoint", is_bundle=False),
         ListedModel(found[1].name, bundle, is_bundle=True),
         ListedModel("c-genie", tmp_path / "c-genie", is_bundle=False),
-        ListedModel("d.model", tmp_path / "d.model.gguf", is_bundle=False),
+        ListedModel("d.model", tmp_path / "d.model.GGUF", is_bundle=False),
     ]
     assert found[1].name != "b-bundle", "a bundle says its own name"
     assert problems == []

@@ -9,6 +9,7 @@ from tokenizers import processors
 from engine.bundle.answer_format import Markers
 from engine.bundle.manifest import TextSpec
 from engine.compile.sources.text_files import write_text_files
+from engine.text.renderer import ChatTemplate
 from tools.random_checkpoint import byte_tokenizer
 
 
@@ -55,10 +56,12 @@ def test_template_of_a_processor(source: Path) -> None:
 
 
 def test_named_templates(source: Path) -> None:
-    """Of a list the default is taken."""
-    named = [{"name": "tool_use", "template": "t"}, {"name": "default", "template": "d"}]
-    settings(source, chat_template=named)
-    assert (describe(source)[1] / "chat_template.jinja").read_text() == "d"
+    """Of a list the default is taken, and that for tools where there are some, each as if it were alone."""
+    texts = {"tool_use": "\n t{{ tools[0] }}\n  ", "default": "\nd\n", "rag": "r"}
+    settings(source, chat_template=[{"name": name, "template": text} for name, text in texts.items()])
+    template = ChatTemplate((describe(source)[1] / "chat_template.jinja").read_text())
+    assert template.render([], [{"a": 1}], {}, 100) == "\n t{'a': 1}\n  "
+    assert [template.render([], tools, {}, 100) for tools in (None, [])] == ["\nd", "\nd"]
 
 
 def test_no_template(source: Path) -> None:
