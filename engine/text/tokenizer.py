@@ -48,10 +48,12 @@ class Tokenizer:
         try:
             self._special_aware = parsed(serialized)
             description = json.loads(serialized)
-            self._special_blind = _special_blind(self._special_aware, description)
+            self._special_blind = _special_blind(self._special_aware, description, self._special_aware.pre_tokenizer)
+            inner = _behind_the_first(description.get("pre_tokenizer"))
+            self._blind_inside = inner and _special_blind(self._special_aware, description, inner)
         except ValueError as error:
             raise BundleError(f"the tokenizer cannot be read: {error}") from error
-        for instance in (self._special_aware, self._special_blind):
+        for instance in filter(None, (self._special_aware, self._special_blind, self._blind_inside)):
             instance.no_truncation()
             instance.no_padding()
         added = self._special_aware.get_added_tokens_decoder()
@@ -97,8 +99,10 @@ class Tokenizer:
         """
         check_unicode(text)
         ids: list[int] = []
-        for piece, is_special in self._split_specials(text):
-            ids.extend(self.encode(piece if is_special else piece.replace(separator, ""), allow_special=is_special))
+        for number, (piece, is_special) in enumerate(self._split_specials(text)):
+            blind = (number and self._blind_inside) or self._special_blind
+            shown, instance = (piece, self._special_aware) if is_special else (piece.replace(separator, ""), blind)
+            ids.extend(instance.encode(shown, add_special_tokens=False).ids)
         return tuple(ids)
 
     def with_bos(self, ids: tuple[int, ...]) -> tuple[int, ...]:
@@ -163,7 +167,18 @@ def parsed(serialized: str) -> tokenizers.Tokenizer:
         raise ValueError(one_line(error)) from error
 
 
-def _special_blind(aware: tokenizers.Tokenizer, description: Mapping[str, Any]) -> tokenizers.Tokenizer:
+def _behind_the_first(pre_tokenizer: Any) -> Any:
+    """The library's for pieces that do not begin a text, None where it is none of its own: some put a space in front of
+    the first piece only."""
+    written = json.dumps(pre_tokenizer)
+    inner = written.replace('"prepend_scheme": "first"', '"prepend_scheme": "never"')
+    empty = '{"added_tokens": [], "model": {"type": "BPE", "vocab": {}, "merges": []}, "pre_tokenizer": %s}'
+    return None if inner == written else parsed(empty % inner).pre_tokenizer
+
+
+def _special_blind(
+    aware: tokenizers.Tokenizer, description: Mapping[str, Any], pre_tokenizer: Any
+) -> tokenizers.Tokenizer:
     """One for which a special token in a text is text.
 
     Both share the vocabulary, which is large. Unigram alone may find a special token among its pieces; the others have
@@ -177,8 +192,9 @@ def _special_blind(aware: tokenizers.Tokenizer, description: Mapping[str, Any]) 
         blind = parsed(json.dumps({**description, "added_tokens": plain, "model": {**model, "vocab": pieces}}))
     else:
         blind = tokenizers.Tokenizer(aware.model)
-        blind.normalizer, blind.pre_tokenizer = aware.normalizer, aware.pre_tokenizer
+        blind.normalizer = aware.normalizer
         blind.add_tokens([token for _, token in sorted(aware.get_added_tokens_decoder().items())])
+    blind.pre_tokenizer = pre_tokenizer
     blind.encode_special_tokens = True
     return blind
 

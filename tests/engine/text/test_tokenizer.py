@@ -97,6 +97,24 @@ def test_the_space_that_metaspace_puts_in_front_is_taken_away(scheme: str) -> No
         assert ours.decode(ids) == library.decode(list(ids))
 
 
+@pytest.mark.parametrize("scheme", ["always", "first", "never"])
+@pytest.mark.parametrize("is_alone", [True, False])
+def test_a_guarded_text_is_tokenised_as_it_stands(scheme: str, is_alone: bool) -> None:
+    letters = ["<unk>", "</s>", *"\u2581hi>"]
+    bpe = models.BPE(vocab={letter: number for number, letter in enumerate(letters)}, merges=[], unk_token="<unk>")
+    unigram = models.Unigram([(letter, -float(number)) for number, letter in enumerate(letters)], 0)
+    space = pre_tokenizers.Metaspace(prepend_scheme=scheme)
+    for model in (bpe, unigram):
+        library = tokenizers.Tokenizer(model)
+        library.pre_tokenizer = space if is_alone else pre_tokenizers.Sequence([space])
+        library.decoder = decoders.Metaspace()
+        library.add_special_tokens(["<unk>", "</s>"])
+        ours = Tokenizer(library.to_str())
+        for text in ("hi</s>hi</s> hi", "</s>hi</s>", " hi</s>hi h</s></s>i"):
+            assert list(ours.encode_guarded(text, "\ue000")) == library.encode(text).ids
+            assert ours.encode_guarded(f"{text}>\ue000", "\ue000") == ours.encode(f"{text}>", allow_special=True)
+
+
 @given(TEXT | NASTY)
 def test_a_token_never_stands_for_more_characters_than_said(text: str) -> None:
     for tokenizer in (TOKENIZER, PIECES):
