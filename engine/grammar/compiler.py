@@ -168,7 +168,20 @@ def main(arguments: list[str]) -> int:
 
 
 def compiled(spec: GrammarSpec, tokenizer: LLTokenizer, controls: Mapping[str, int]) -> Compiled:
-    """Make the grammar and try it: what fails later in the worker would fail here. `controls`: `control_tokens`."""
+    """Make the grammar and try it: what fails later in the worker would fail here. `controls`: `control_tokens`.
+
+    Where calls cannot be had, the first tool that cannot be called alone is at fault.
+    """
+    found, form = _tried(spec, tokenizer, controls), spec.form
+    if found.error and isinstance(form, ToolCalls):
+        for tool in form.tools:
+            alone = GrammarSpec(msgspec.structs.replace(form, tools=(tool,), is_forced=True, otherwise=None))
+            if error := _tried(alone, tokenizer, controls).error:
+                return Compiled(error=error, tool=tool.name)
+    return found
+
+
+def _tried(spec: GrammarSpec, tokenizer: LLTokenizer, controls: Mapping[str, int]) -> Compiled:
     try:
         grammar = unforced(serialised(spec, Literals(controls)), tuple(controls))
         matcher = new_matcher(tokenizer, grammar)

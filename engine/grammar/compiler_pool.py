@@ -50,7 +50,8 @@ class GrammarCompilerPool(HelperPool):
         self._known_bytes = 0
 
     async def compile(self, spec: GrammarSpec, param: str) -> str:
-        """The serialised grammar. InvalidRequest naming `param` when it is invalid, too large or too slow.
+        """The serialised grammar. InvalidRequest naming `param` when it is invalid, too large or too slow, and `tools`
+        when one of them is at fault.
 
         EngineFailure when no compiler can be started; Busy when too many wait or the server is shutting down.
         """
@@ -61,6 +62,8 @@ class GrammarCompilerPool(HelperPool):
         answer = self._known.get(encoded)
         if answer is None:
             answer = await self._in_turn(encoded)
+        if answer.tool:
+            raise InvalidRequest(f"Invalid 'tools': '{answer.tool}': {answer.error}", "tools", "invalid_value")
         if answer.error:
             raise InvalidRequest(f"Invalid '{param}': {answer.error}", param, "invalid_value")
         return answer.grammar

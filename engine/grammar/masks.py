@@ -65,8 +65,10 @@ def checked(matcher: LLMatcher) -> LLMatcher:
 
 
 def _told(error: str) -> str:
-    """What llguidance says, without the text of a grammar that the caller did not write."""
+    """What llguidance says, without the text of a grammar, places and options that the caller did not write."""
     said = re.split(r"\n *\d+ \|", error)[0].replace("<non-verbose/>", "")
+    said = re.sub(r"at \d+\(\d+\): failed to compile JSON schema: ", "", said)
+    said = said.replace("Enable 'coerce_one_of' option to approximate oneOf with anyOf", "Use anyOf.")
     if "NoExtensionBias" in said:  # its name for a grammar that lets nothing be said
         return "no text satisfies it"
     return " ".join(said.split())[:MESSAGE_CHARACTERS]

@@ -94,10 +94,14 @@ class CompilerOpening(msgspec.Struct, frozen=True):
 
 
 class Compiled(msgspec.Struct, frozen=True):
-    """The compiler's answer: llguidance's serialised grammar, or why there is none. An empty one: ready."""
+    """The compiler's answer: llguidance's serialised grammar, or why there is none. An empty one: ready.
+
+    tool: the function whose calls cannot have a form.
+    """
 
     grammar: str = ""
     error: str = ""
+    tool: str = ""
 
 
 encode = msgspec.msgpack.Encoder().encode

@@ -106,6 +106,6 @@ async def rerank(body: RerankRequest, request: Request) -> Response:
     service = await take_model(request, body.model, rerank_spec)
     spec = rerank_spec(service.engine.info.manifest)
     inputs = rerank_inputs(body, service.engine.info)
-    envelope = service.envelope("rerank")
+    envelope = service.envelope("rerank-")
     pooled = await until_left(request, service.pooled(envelope, inputs, judgement(spec), body.priority or 0))
     return await written_aside(lambda: ranking(pooled.vectors, spec, body, envelope, pooled.tokens))

@@ -225,7 +225,7 @@ class CalledFunction(Body):
 
     name: Name
     arguments: str
-    parsed_arguments: NotYet = None  # null in an SDK's own object
+    parsed_arguments: Any = None  # what an SDK made of them; it sends that back
 
 
 class ToolCall(Body):
@@ -248,7 +248,7 @@ class AssistantMessage(Body):
     refusal: NotYet = None
     audio: NotYet = None
     function_call: NotYet = None
-    parsed: NotYet = None
+    parsed: Any = None  # as `parsed_arguments`
     annotations: Annotated[list[Any], Field(max_length=0)] | None = None
     provider_specific_fields: dict[str, Any] | None = None  # litellm's notes on an answer; it sends them back
 

@@ -82,7 +82,7 @@ class Service:
         number, created = uuid.uuid4().hex, int(time.time())
         if self.resumption is not None:
             number, created = self.resumption.id, self.resumption.created
-        return Envelope(f"{prefix}-{number}", created, self.model, self.engine.info.fingerprint)
+        return Envelope(f"{prefix}{number}", created, self.model, self.engine.info.fingerprint)
 
     async def chat_prompt(
         self,
@@ -119,7 +119,7 @@ class Service:
         self, envelope: Envelope, prompts: Sequence[ReadPrompt], params: GenerationParams, param: str
     ) -> MergedStream:
         """Submit every choice of every prompt, all or none. Raises what the engine's `submit` raises."""
-        _check_sizes(prompts, params)
+        _check_sizes(prompts, params, param)
         if self.resumption is not None and params.seed is None:
             params = replace(params, seed=self.resumption.seed)
         streams: list[TokenStream] = []
@@ -205,7 +205,7 @@ class Pooled:
     tokens: int
 
 
-def _check_sizes(prompts: Sequence[ReadPrompt], params: GenerationParams) -> None:
+def _check_sizes(prompts: Sequence[ReadPrompt], params: GenerationParams, param: str) -> None:
     """Every choice of every prompt takes its grammar, numbers and pixels to the worker, whose inbox has a bound."""
     choices = params.choices
     sequences, size = len(prompts) * choices, len(params.grammar or "") * len(prompts) * choices
@@ -222,7 +222,7 @@ def _check_sizes(prompts: Sequence[ReadPrompt], params: GenerationParams) -> Non
     size = choices * sum(len(image.pixels) for image in images)
     if size > MOST_PIXELS_BYTES:
         message = f"The images times {choices} choices have {size} bytes of pixels, the limit is {MOST_PIXELS_BYTES}."
-        raise refuse(message, "messages", "invalid_value")
+        raise refuse(message, param, "invalid_value")
 
 
 def _prompted(request: EngineRequest, prompt: ReadPrompt) -> EngineRequest:

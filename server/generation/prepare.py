@@ -8,7 +8,7 @@ from typing import Any
 from fastapi import Request
 
 from engine.bundle.answer_format import AnswerFormat
-from engine.errors import CallerError
+from engine.errors import CallerError, ContextLengthExceeded
 from engine.request import ImagePrompt, ids_of
 from server.generation.chat_request import ChatRequest
 from server.generation.chat_template import Thinking, chat_tools, thinking_after, thinking_budget
@@ -86,6 +86,8 @@ def field_aliases(name_of: Callable[[str], str]) -> Iterator[None]:
     """What is refused inside names the field of this format. name_of: its name for a field of the chat route."""
     try:
         yield
+    except ContextLengthExceeded as error:
+        raise error.named(name_of(error.param or "messages")) from None
     except CallerError as error:
         error.args, error.param = (_renamed(str(error), error.param, name_of),), _own(error.param, name_of)
         raise

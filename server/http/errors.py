@@ -201,6 +201,8 @@ def _path(error: Mapping[str, Any], body: object) -> tuple[str | int, ...]:
     value = body
     location = error["loc"][1:] if error["loc"][:1] == ("body",) else error["loc"]
     for number, step in enumerate(location):
+        if _is_tag(value, location[number:], error):
+            continue
         if (isinstance(value, dict) and step in value) or (
             isinstance(value, list) and isinstance(step, int) and step < len(value)
         ):
@@ -209,6 +211,16 @@ def _path(error: Mapping[str, Any], body: object) -> tuple[str | int, ...]:
         elif error["type"] == "missing" and number == len(location) - 1:
             steps.append(step)
     return tuple(steps)
+
+
+def _is_tag(value: object, location: Sequence[str | int], error: Mapping[str, Any]) -> bool:
+    """Whether the next step is a union's tag although the object has a key of this name: the step behind it is a key
+    of the object too, and leads to what is wrong if it is the last one."""
+    if not isinstance(value, dict) or len(location) < 2 or location[0] not in (value.get("type"), value.get("role")):
+        return False
+    if len(location) > 2:
+        return location[1] in value
+    return (value if error["type"] == "missing" else value.get(location[1])) is error.get("input")
 
 
 def dotted(path: Sequence[str | int]) -> str:

@@ -43,7 +43,7 @@ async def create_message(body: MessagesRequest, request: Request) -> Response:
         prepared = await prepared_chat(request, service, chat, lambda: template_turns(body), thinking_options(body))
     room = service.engine.info.max_context - len(prepared.prompt)
     params = replace(prepared.params, max_tokens=min(body.max_tokens, room))
-    envelope = service.envelope("msg")
+    envelope = service.envelope("msg_")
     stream = service.launch(envelope, [prepared.prompt], params, "messages")
     count = TokenCount(stream.prompt_tokens, 1)
     [choice] = prepared.parsed_choices()

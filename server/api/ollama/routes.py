@@ -136,7 +136,7 @@ async def _answered(
     """Generate. line_of: a line of the route. field: what has the prompt."""
     service = loaded.service
     params = fitted(chat.params, len(chat.prompt), service.engine.info.max_context)
-    stream = service.launch(service.envelope("ollama"), [chat.prompt], params, field)
+    stream = service.launch(service.envelope("ollama-"), [chat.prompt], params, field)
     [choice] = chat.parsed_choices()
     count = TokenCount(stream.prompt_tokens, 1)
     writer = OllamaWriter(body.model, count, choice, line_of, loaded.stopwatch, chat.params.logprobs)
@@ -172,4 +172,4 @@ async def create_ollama_embedding(body: OllamaEmbeddingsRequest, request: Reques
 async def _pooled(request: Request, loaded: LoadedModel, body: EmbeddingRequest) -> Pooled:
     service = loaded.service
     inputs = embedding_inputs(body, service.engine.info)
-    return await until_left(request, service.pooled(service.envelope("ollama"), inputs, Pooling(), 0))
+    return await until_left(request, service.pooled(service.envelope("ollama-"), inputs, Pooling(), 0))

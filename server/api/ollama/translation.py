@@ -115,7 +115,8 @@ def _shown(text: str, images: Sequence[str] | None, param: str) -> str | list[di
     """A text, behind its images if there are any. What kind they are is told by their bytes."""
     if not images:
         return text
-    return [*(image_part(f"data:image/any;base64,{image}", param) for image in images), {"type": "text", "text": text}]
+    shown = [image_part(f"data:image/any;base64,{image}", f"{param}[{n}]") for n, image in enumerate(images)]
+    return [*shown, {"type": "text", "text": text}]
 
 
 def _call(call: OllamaToolCall, message: int, place: int) -> dict[str, Any]:

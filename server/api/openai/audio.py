@@ -95,7 +95,7 @@ async def _answer(request: Request, upload: Upload, form: TranscriptionForm, tra
         raise refuse(message, "timestamp_granularities", "unsupported_value")
     service.admit(1)
     recording = await until_left(request, service.engine.hear(upload.data, form.activity is not None))
-    run = TranscriptionRun(service, service.envelope("trsc"), recording, options)
+    run = TranscriptionRun(service, service.envelope("trsc-"), recording, options)
     if form.stream:
         return EventStream(_events(run, bool(form.include)), server_of(request).settings.keep_alive_s, run.abort)
     try:

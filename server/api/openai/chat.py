@@ -159,7 +159,7 @@ async def create_chat(body: ChatRequest, request: Request) -> Response:
     service = await take_model(request, body.model, check_generates)
     options = template_options(body.chat_template_kwargs, body.reasoning_effort, body.add_generation_prompt)
     chat = await prepared_chat(request, service, body, lambda: template_messages(body.messages), options)
-    envelope = replace(service.envelope("chatcmpl"), names_tier=body.service_tier is not None)
+    envelope = replace(service.envelope("chatcmpl-"), names_tier=body.service_tier is not None)
     stream = service.launch(envelope, [chat.prompt], chat.params, "messages")
     count = TokenCount(stream.prompt_tokens, chat.params.choices, body.prediction is not None)
     usage = StreamUsage(count, body.stream_options)

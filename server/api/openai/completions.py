@@ -142,7 +142,7 @@ async def create_completion(body: CompletionRequest, request: Request) -> Respon
     field = "prompt" if body.prompt_embeds is None else "prompt_embeds"
     prompts = await until_left(request, prompt_ids(given, field, engine, params.keep))
     params = await until_left(request, service.constrained(params, text_form(body)))
-    envelope = service.envelope("cmpl")
+    envelope = service.envelope("cmpl-")
     stream = service.launch(envelope, prompts, params, field)
     count = TokenCount(stream.prompt_tokens, params.choices)
     echoes = [

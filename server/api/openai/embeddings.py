@@ -60,6 +60,6 @@ async def create_embeddings(body: EmbeddingRequest, request: Request) -> Respons
     spec = embedding_spec(service.engine.info.manifest)
     check_dimensions(body.dimensions, spec)
     inputs = embedding_inputs(body, service.engine.info)
-    envelope = service.envelope("embd")
+    envelope = service.envelope("embd-")
     pooled = await until_left(request, service.pooled(envelope, inputs, Pooling(), body.priority or 0))
     return await written_aside(lambda: embedding_list(pooled.vectors, spec, body, service.model, pooled.tokens))

@@ -157,27 +157,27 @@ def given_items(body: ResponsesRequest) -> list[InputItem]:
     return [InputMessage(role="user", content=body.input)] if isinstance(body.input, str) else list(body.input)
 
 
-def template_items(instructions: str | None, items: Sequence[InputItem]) -> list[dict[str, Any]]:
-    """One dictionary per message, as a chat template reads it.
+def template_items(instructions: str | None, items: Sequence[InputItem], given: int) -> list[dict[str, Any]]:
+    """One dictionary per message, as a chat template reads it. given: the last items, which are this request's own.
 
     What the model thought and called between two other messages is one message of the assistant.
     """
     messages: list[dict[str, Any]] = []
     if instructions is not None:
         messages.append({"role": "system", "content": instructions})
-    for number, item in enumerate(items):
+    for number, item in enumerate(items, given - len(items)):
         if isinstance(item, FunctionOutputItem | CustomOutputItem):
             messages.append({"role": "tool", "content": _text(item.output), "tool_call_id": item.call_id})
         elif isinstance(item, InputMessage) and item.role != "assistant":
             role = "system" if item.role == "developer" else item.role
-            messages.append({"role": role, "content": _content(item, f"input[{number}].content")})
+            messages.append({"role": role, "content": _content(item, number)})
         else:
-            _add_to_assistant(messages, item)
+            _add_to_assistant(messages, item, number)
     return messages
 
 
 def _add_to_assistant(
-    messages: list[dict[str, Any]], item: InputMessage | FunctionCallItem | CustomCallItem | ReasoningItem
+    messages: list[dict[str, Any]], item: InputMessage | FunctionCallItem | CustomCallItem | ReasoningItem, number: int
 ) -> None:
     last = messages[-1] if messages and messages[-1]["role"] == "assistant" else None
     has_spoken = last is not None and (last["content"] or "tool_calls" in last)
@@ -185,7 +185,7 @@ def _add_to_assistant(
         last = {"role": "assistant", "content": ""}
         messages.append(last)
     if isinstance(item, InputMessage):
-        last["content"] = _content(item, "input")
+        last["content"] = _content(item, number)
     elif isinstance(item, ReasoningItem):
         thoughts = item.content or item.summary
         last["reasoning_content"] = last.get("reasoning_content", "") + "".join(part.text for part in thoughts)
@@ -197,19 +197,25 @@ def _add_to_assistant(
         last.setdefault("tool_calls", []).append({"id": item.call_id, "type": "function", "function": call})
 
 
-def _content(item: InputMessage, path: str) -> str | list[dict[str, Any]]:
-    """Text, or the parts in order where a user shows images. Refusal of those that somebody else shows."""
+def _content(item: InputMessage, number: int) -> str | list[dict[str, Any]]:
+    """Text, or the parts in order where a user shows images. Refusal of those that somebody else shows.
+
+    number: below zero in an item of an earlier response.
+    """
     if isinstance(item.content, str):
         return item.content
     texts = [part for part in item.content if isinstance(part, InputText)]
     if len(texts) == len(item.content):
         return _text(texts)
+    path = f"input[{number}].content"
     if item.role != "user":
         raise refuse(f"'{path}' has an image: only a user's message may.", path, "unsupported_value")
     return [
         {"type": "text", "text": part.text}
         if isinstance(part, InputText)
-        else image_part(part.image_url, f"{path}[{index}].image_url", part.detail)
+        else image_part(
+            part.image_url, f"{path}[{index}].image_url" if number >= 0 else "previous_response_id", part.detail
+        )
         for index, part in enumerate(item.content)
     ]
 

@@ -58,15 +58,16 @@ async def create_response(body: ResponsesRequest, request: Request) -> Response:
     stored = _stored_of(request)
     wanted = storing(body, stored is not None, resumption_of(request) is not None)
     before = await _previous_of(request, wanted.previous)
-    items = [*items_of(before), *given_items(body)]
+    given = given_items(body)
+    items = [*items_of(before), *given]
     check_count(items)
     service = await take_model(request, body.model, check_generates)
     with field_aliases(own_name):
         chat = as_chat(body)
         prepared = await prepared_chat(
-            request, service, chat, lambda: template_items(body.instructions, items), response_options(body)
+            request, service, chat, lambda: template_items(body.instructions, items, len(given)), response_options(body)
         )
-    envelope = service.envelope("resp")
+    envelope = service.envelope("resp_")
     stream = service.launch(envelope, [prepared.prompt], prepared.params, "input")
     count = TokenCount(stream.prompt_tokens, 1)
     [choice] = prepared.parsed_choices()
@@ -77,8 +78,7 @@ async def create_response(body: ResponsesRequest, request: Request) -> Response:
         return await answer(request, stream, writer, bool(body.stream))
     status = ResponseStatus.QUEUED if wanted.is_background else ResponseStatus.IN_PROGRESS
     key, begun = _caller_key(request, envelope.id), msgspec.structs.replace(response, status=status.value)
-    given = stored_items(given_items(body))
-    record = ResponseRecord(key, wanted.previous, status, wanted.is_background, begun, given)
+    record = ResponseRecord(key, wanted.previous, status, wanted.is_background, begun, stored_items(given))
     run = await stored.start(record, stream, writer, [one.key.id for one in before], service.pinned())
     return await _stored_answer(request, run, bool(body.stream), service.settings.keep_alive_s)
 

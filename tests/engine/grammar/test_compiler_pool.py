@@ -14,8 +14,9 @@ import pytest_asyncio
 from engine.demo.location import demo_folder
 from engine.errors import Busy, BusyReason, EngineFailure, InvalidRequest
 from engine.grammar.compiler_pool import GrammarCompilerPool
-from engine.grammar.spec import GrammarSpec, JsonSchema, Regex
+from engine.grammar.spec import CalledTool, GrammarSpec, JsonSchema, Regex, ToolCalls
 from engine.isolation.helper_pool import HelperLimits
+from tests.call_formats import HERMES
 from tests.engine.isolation.helper_bench import HelperBench, is_alive
 
 SCRIPT = Path(__file__).with_name("slow_compiler.py")
@@ -187,6 +188,10 @@ async def test_the_real_compiler() -> None:
             await compiler_pool.compile(spec("(a"), "guided_regex")
         with pytest.raises(InvalidRequest, match="Invalid type: strin"):
             await compiler_pool.compile(GrammarSpec(JsonSchema('{"type": "strin"}')), "guided_json")
+        calls = ToolCalls(HERMES, (CalledTool("f", '{"not": {}}', is_lenient=False),), False, 1, Regex("a"))
+        with pytest.raises(InvalidRequest, match="Invalid 'tools': 'f': Unimplemented") as tool:
+            await compiler_pool.compile(GrammarSpec(calls), "response_format")
+        assert tool.value.param == "tools"
     finally:
         await compiler_pool.close()
 

@@ -15,7 +15,7 @@ from engine.demo.location import demo_folder
 from engine.grammar.call_rules import Literals
 from engine.grammar.compiler import compiled, serialised, unforced
 from engine.grammar.masks import control_tokens, load_tokenizer, new_matcher
-from engine.grammar.spec import CalledTool, Cfg, Choice, Form, GrammarSpec, JsonSchema, Regex, ToolCalls
+from engine.grammar.spec import CalledTool, Cfg, Choice, Form, GrammarSpec, JsonSchema, Regex, TextForm, ToolCalls
 from engine.text.tokenizer import Tokenizer
 from tests.call_formats import CODER, HERMES
 
@@ -159,6 +159,7 @@ REFUSED: list[tuple[Form, str]] = [
     (JsonSchema("false"), "must be an object"),
     (JsonSchema('{"type": "strin"}'), "strin"),
     (JsonSchema('{"not": {}}'), "not"),
+    (JsonSchema('{"oneOf": [{"const": 1}, {"const": 2}]}'), "oneOf constraints are not supported. Use anyOf."),
     (JsonSchema('{"$ref": "#/nowhere"}'), "nowhere"),
     (JsonSchema('{"$ref": "http://example.com/schema"}'), ""),
     (JsonSchema('{"type": "string", "minLength": 3, "maxLength": 2}'), "nsatisfiable"),
@@ -178,6 +179,27 @@ def test_what_is_refused_says_why(tokenizer: LLTokenizer, row: tuple[Form, str])
     made = compiled(GrammarSpec(form), tokenizer, control_tokens(tokenizer))
     assert made.grammar == "" and made.error and reason in made.error
     assert len(made.error) < 1000 and "start:" not in made.error and "non-verbose" not in made.error
+    assert "option" not in made.error  # of llguidance: nobody can set one here
+
+
+BAD, FINE = CalledTool("bad", '{"not": {}}', is_lenient=False), CalledTool("fine", '{"type": "object"}')
+
+
+@pytest.mark.parametrize(
+    ("tools", "otherwise", "tool"),
+    [
+        ((FINE, BAD), None, "bad"),
+        ((FINE, BAD), Regex("a"), "bad"),
+        ((BAD,), JsonSchema('{"not": {}}'), "bad"),
+        ((FINE,), JsonSchema('{"not": {}}'), ""),
+    ],
+)
+def test_what_is_refused_names_the_tool_at_fault(
+    tokenizer: LLTokenizer, tools: tuple[CalledTool, ...], otherwise: TextForm | None, tool: str
+) -> None:
+    spec = GrammarSpec(ToolCalls(HERMES, tools, False, 1, otherwise))
+    made = compiled(spec, tokenizer, control_tokens(tokenizer))
+    assert made.error and made.tool == tool
 
 
 NAMED = CalledTool("f", '{"properties": {"<|im_start|>": {"const": "<think>"}}, "additionalProperties": false}', False)

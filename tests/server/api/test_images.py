@@ -7,6 +7,8 @@ import httpx
 import pytest
 
 from engine.config import EngineConfig
+from engine.request import ImagePrompt, PromptImage
+from server.generation import launch
 from server.middleware.auth import KeyRing
 from server.settings import Settings
 from tests.server.one_model import create_app
@@ -43,8 +45,8 @@ FORMS: list[tuple[str, dict[str, Any], str, str | None]] = [
         "messages[0].content[1].source",
         None,
     ),
-    ("/api/chat", {"messages": [{"role": "user", "content": "b", "images": [DATA]}]}, "messages[0].images", None),
-    ("/api/generate", {"prompt": "b", "images": [DATA]}, "images", None),
+    ("/api/chat", {"messages": [{"role": "user", "content": "b", "images": [DATA]}]}, "messages[0].images[0]", None),
+    ("/api/generate", {"prompt": "b", "images": [DATA]}, "images[0]", None),
 ]
 
 
@@ -114,6 +116,27 @@ async def test_images_by_url_are_fetched_before_the_engine_sees_them(
             answer = await allowed.post(path, json={"model": NAME} | body)
         assert answer.status_code == 200, answer.text
         assert engine.chats[-1][-1]["content"][0]["url"].endswith(f";base64,{DATA}")
+
+
+@pytest.mark.parametrize(("path", "body", "param", "detail"), FORMS[:2], ids=[form[0] for form in FORMS[:2]])
+async def test_too_many_pixels_are_the_fault_of_what_has_the_images(
+    client: httpx.AsyncClient,
+    engine: ScriptedEngine,
+    monkeypatch: pytest.MonkeyPatch,
+    path: str,
+    body: dict[str, Any],
+    param: str,
+    detail: str | None,
+) -> None:
+    async def prompt(*_: object) -> ImagePrompt:
+        return ImagePrompt((1, 2), (PromptImage(0, 1, b"digest", bytes(9)),))
+
+    engine.see(IDEFICS)
+    monkeypatch.setattr(engine, "chat_prompt", prompt)
+    monkeypatch.setattr(launch, "MOST_PIXELS_BYTES", 8)
+    error = (await client.post(path, json={"model": NAME} | body)).json()["error"]
+    assert (error["code"], error["param"]) == ("invalid_value", param.partition("[")[0])
+    assert "9 bytes of pixels, the limit is 8" in error["message"]
 
 
 async def test_only_a_user_shows_images(client: httpx.AsyncClient, engine: ScriptedEngine) -> None:

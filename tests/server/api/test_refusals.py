@@ -21,6 +21,10 @@ def message(**fields: Any) -> dict[str, Any]:
     return {"messages": [{"role": "user", "content": "hello"} | fields]}
 
 
+def part(**fields: Any) -> dict[str, Any]:
+    return message(content=[fields])
+
+
 CHAT_ROWS: list[tuple[dict[str, Any], str, str | None]] = [
     # the body beside HELLO, the code, the param
     ({"temperature": "hot"}, "invalid_type", "temperature"),
@@ -162,6 +166,29 @@ CHAT_ROWS: list[tuple[dict[str, Any], str, str | None]] = [
         "messages[0].content[1].type",
     ),
     (message(weight=1), "unknown_parameter", "messages[0].weight"),
+    # a key named as the tag of its union
+    (part(type="text", text="a", foo=1), "unknown_parameter", "messages[0].content[0].foo"),
+    (part(type="text", text="a", cache_control=5), "invalid_type", "messages[0].content[0].cache_control"),
+    (part(type="text", text=5), "invalid_type", "messages[0].content[0].text"),
+    (part(type="image_url", image_url={"url": "x"}, foo=1), "unknown_parameter", "messages[0].content[0].foo"),
+    (
+        part(type="image_url", image_url={"bar": 1}),
+        "missing_required_parameter",
+        "messages[0].content[0].image_url.url",
+    ),
+    (
+        part(type="image_url", image_url={"url": "x", "bar": 1}),
+        "unknown_parameter",
+        "messages[0].content[0].image_url.bar",
+    ),
+    ({"messages": [{"role": "tool", "tool": 1}]}, "missing_required_parameter", "messages[0].content"),
+    (
+        {"response_format": {"type": "json_schema", "json_schema": {"name": "a"}, "foo": 1}},
+        "unknown_parameter",
+        "response_format.foo",
+    ),
+    ({"tools": [{"type": "function", "function": {}}]}, "missing_required_parameter", "tools[0].function.name"),
+    ({"tools": [{"type": "function", "function": {"name": "f", "x": 1}}]}, "unknown_parameter", "tools[0].function.x"),
     (
         {"messages": [{"role": "assistant", "tool_calls": [{"id": "c", "type": "function", "function": {}}]}]},
         "missing_required_parameter",

@@ -22,7 +22,7 @@ from server.http.errors import Refusal
 from tests.call_formats import HERMES, THINK, answers
 from tests.server.scripted_engine import NAME, ScriptedEngine
 
-CALL = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+CALL: dict[str, Any] = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
 PICTURE = {"type": "image_url", "image_url": {"url": "https://example.org/a.png", "detail": "low"}}
 TEXT = {"type": "text", "text": "a"}
 TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
@@ -45,7 +45,11 @@ def messages(*given: dict[str, Any]) -> list[dict[str, Any]]:
             {"role": "assistant", "content": "a", "reasoning_content": "r"},
         ),
         (
-            {"role": "assistant", "tool_calls": [CALL | {"index": 0}]},
+            {"role": "assistant", "tool_calls": [CALL | {"index": 0}], "parsed": {"x": 1}},
+            {"role": "assistant", "content": "", "tool_calls": [CALL]},
+        ),
+        (
+            {"role": "assistant", "tool_calls": [CALL | {"function": CALL["function"] | {"parsed_arguments": {}}}]},
             {"role": "assistant", "content": "", "tool_calls": [CALL]},
         ),
         (

@@ -27,7 +27,7 @@ def test_what_the_engine_refuses_too() -> None:
     with pytest.raises(InvalidRequest, match=r"'X\.Y' is wrong") as found, field_aliases(upper):
         raise InvalidRequest("'x.y' is wrong", "x.y")
     assert found.value.param == "X.Y"
-    with pytest.raises(ContextLengthExceeded) as long, field_aliases(upper):
+    with pytest.raises(ContextLengthExceeded, match="20 in the MESSAGES, 1") as long, field_aliases(upper):
         raise ContextLengthExceeded(10, 20, 1)
     assert (long.value.param, long.value.limit) == ("MESSAGES", 10)
 

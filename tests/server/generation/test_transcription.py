@@ -48,7 +48,7 @@ def begun(
     """A run that has left in the end."""
     service = served(engine, request_timeout_s=timeout_s)
     usual = {"translates": False, "language": "", "prompt": "", "temperature": None, "activity": None}
-    run = TranscriptionRun(service, service.envelope("trsc"), recording, SpeechOptions(**(usual | given)))
+    run = TranscriptionRun(service, service.envelope("trsc-"), recording, SpeechOptions(**(usual | given)))
     assert service.server.in_flight.count == 1
     try:
         yield run
@@ -276,7 +276,7 @@ async def test_a_server_that_ends_ends_it() -> None:
     engine.hold(0)
     service = served(engine)
     options = SpeechOptions(False, "", "", None, None)
-    run = TranscriptionRun(service, service.envelope("trsc"), noise(1), options)
+    run = TranscriptionRun(service, service.envelope("trsc-"), noise(1), options)
     reading = asyncio.ensure_future(anext(run.segments()))
     while not engine.live:
         await asyncio.sleep(0.001)
@@ -287,5 +287,5 @@ async def test_a_server_that_ends_ends_it() -> None:
     assert engine.live == set()
     run.abort()
     with pytest.raises(Busy):
-        TranscriptionRun(service, service.envelope("trsc"), noise(1), options)
+        TranscriptionRun(service, service.envelope("trsc-"), noise(1), options)
     assert service.server.in_flight.count == 0

@@ -53,6 +53,10 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"tools": [{"type": "code_execution_20250825", "name": "code_execution"}]}, "code_execution_20250825"),
     ({"tools": [TOOL | {"input_examples": [{}]}]}, "tools[0].input_examples"),
     ({"mcp_servers": [{"type": "url", "url": "https://x", "name": "x"}]}, "mcp_servers"),
+    (
+        {"messages": user({"type": "text", "text": "a", "cache_control": {"type": "x"}})},
+        "[0].cache_control.type",
+    ),
     ({"container": "c"}, "container"),
     ({"speed": "fast"}, "speed"),
     ({"context_management": {"edits": [{"type": "clear_tool_uses_20250919"}]}}, "clear_tool_uses_20250919"),

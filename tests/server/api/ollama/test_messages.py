@@ -62,9 +62,9 @@ def test_a_result_finds_its_call(results: list[dict[str, str]], expected: list[t
 
 
 def test_images_stand_before_the_text() -> None:
-    _, found = turns({"role": "user", "content": "a"}, {"role": "user", "content": "b", "images": ["aGk="]})
-    assert [part["type"] for part in found["content"]] == ["image", "text"]
-    assert found["content"][0]["param"] == "messages[1].images"
+    _, found = turns({"role": "user", "content": "a"}, {"role": "user", "content": "b", "images": ["aGk=", "aGk="]})
+    assert [part["type"] for part in found["content"]] == ["image", "image", "text"]
+    assert [part["param"] for part in found["content"][:2]] == ["messages[1].images[0]", "messages[1].images[1]"]
 
 
 @pytest.mark.parametrize(

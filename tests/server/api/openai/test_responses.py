@@ -93,7 +93,7 @@ async def test_a_whole_answer(client: httpx.AsyncClient, engine: ScriptedEngine)
         "status": "completed",
         "content": [{"type": "output_text", "text": "Hello there, friend!", "annotations": [], "logprobs": []}],
     }
-    assert item["id"].startswith("msg_") and answer["id"].startswith("resp")
+    assert item["id"].startswith("msg_") and answer["id"].startswith("resp_")
     assert (answer["status"], answer["store"], answer["metadata"]) == ("completed", False, {"a": "b"})
     assert answer["usage"] == {
         "input_tokens": 5,

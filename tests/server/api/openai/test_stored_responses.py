@@ -28,8 +28,10 @@ from server.stored_responses.database import Database, StorageBounds
 from server.stored_responses.store import DATABASE, ResponseStore
 from tests.server.answers import check_answer
 from tests.server.api.openai.test_responses import HELLO, KEYS, TOOL, events, types
+from tests.server.api.test_images import INPUT_IMAGE, user
 from tests.server.one_model import create_app
 from tests.server.scripted_engine import NAME, ScriptedEngine, say
+from tests.vision_facts import IDEFICS
 
 PATH = "/v1/responses"
 ANNA, BERT = {"authorization": "Bearer anna-key"}, {"authorization": "Bearer bert-key"}
@@ -133,6 +135,32 @@ async def test_a_response_follows_another(client: httpx.AsyncClient, engine: Scr
         {"role": "assistant", "content": "Hello there, friend!"},
         {"role": "user", "content": "and then?"},
     ]
+
+
+async def test_a_response_stored_under_an_older_kind_of_id_is_found_and_followed(
+    client: httpx.AsyncClient, engine: ScriptedEngine, tmp_path: Path
+) -> None:
+    await respond(client)
+    with closing(sqlite3.connect(tmp_path / "data" / DATABASE)) as other:
+        other.execute("UPDATE response SET id = 'resp-1'")
+        other.commit()
+    assert (await client.get(f"{PATH}/resp-1")).status_code == 200
+    assert (await respond(client, input="more", previous_response_id="resp-1"))["id"].startswith("resp_")
+    assert len(engine.chats[1]) == 3
+
+
+async def test_images_are_numbered_as_in_the_request_that_brings_them(
+    client: httpx.AsyncClient, engine: ScriptedEngine
+) -> None:
+    engine.see(IDEFICS)
+    first = await respond(client, input=user(INPUT_IMAGE))
+    second = await respond(client, input=user(INPUT_IMAGE), previous_response_id=first["id"])
+    params = [turn["content"][0]["param"] for turn in engine.chats[-1] if turn["role"] == "user"]
+    assert params == ["previous_response_id", "input[0].content[0].image_url"]
+    for role in ("system", "assistant"):
+        items = [{"role": "user", "content": "hi"}, {"role": role, "content": [INPUT_IMAGE]}]
+        body = HELLO | {"input": items, "previous_response_id": second["id"]}
+        assert (await client.post(PATH, json=body)).json()["error"]["param"] == "input[1].content"
 
 
 async def test_the_items_a_response_answered(client: httpx.AsyncClient) -> None:
