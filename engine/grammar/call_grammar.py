@@ -9,6 +9,7 @@ from engine.bundle.answer_format import KEY, CallFormat, JsonArguments, LiteralA
 from engine.grammar.call_rules import (
     ANY_KEY,
     ANYTHING,
+    WHITESPACE,
     CallRules,
     JsonOptions,
     LiteralRules,
@@ -208,11 +209,16 @@ class CallGrammar:
         self._literals = literals
         self._rules = CallRules(literals, options, calls.id_chars, calls.form.is_sorted)
         self._most = 1 if calls.form.between is None else calls.most
+        # A call that begins as other JSON does is cut as that is: llguidance takes the longest part that fits.
+        is_bare = isinstance(self._form.arguments, JsonArguments) and self._opening.startswith("{")
+        self._is_cut = is_bare and calls.otherwise is not None and not calls.prefilled
 
     def text(self) -> str:
         for number, tool in enumerate(self._calls.tools):
             self._tool(number, tool)
         self._rules.rule("call", " | ".join(f"call_{number}" for number in range(len(self._calls.tools))))
+        if self._is_cut:
+            self._rules.rule("SPACE", f"/{WHITESPACE}/")
         if self._calls.is_forced or self._calls.otherwise is not None:
             return "\n".join([f"start: {self._blocks(self._from_prompt(self._opening))}", *self._rules.lines])
         return "\n".join([*self._with_text(), *self._rules.lines])
@@ -228,10 +234,11 @@ class CallGrammar:
     def _blocks(self, opening: str) -> str:
         """One block of calls, the first opened like that; several where each call is a block of its own."""
         form = self._form
+        begin, opening = ("", "") if self._is_cut else (form.begin, opening)
         if self._most == 1:
             return f"{self._rules.literal(opening)} call {self._rules.literal(form.closing)}"
         times = "*" if self._most == 0 else f"{{0,{self._most - 1}}}"
-        more = f"({self._rules.literal((form.between or '') + form.begin)} call){times}"
+        more = f"({self._rules.literal((form.between or '') + begin)} call){times}"
         return f"{self._rules.literal(opening)} call {more} {self._rules.literal(form.closing)}"
 
     def _with_text(self) -> list[str]:
@@ -282,14 +289,17 @@ class CallGrammar:
         form = self._form
         is_json = isinstance(form.arguments, JsonArguments)
         name = json.dumps(tool.name)[1:-1] if is_json and form.begin.endswith('"') else tool.name
-        frame = f"{json.dumps(name)} {self._rules.literal(form.named, name)}"
+        frame, end = f"{json.dumps(name)} {self._rules.literal(form.named, name)}", self._rules.literal(form.end)
+        if self._is_cut:
+            frame = f"{self._rules.json_parts(form.begin + name + form.named)} SPACE?"
+            end = f"SPACE? {self._rules.json_parts(form.end)}"
         match form.arguments:
             case JsonArguments():
                 named = closed(schema)
-                arguments = f"{self._rules.json_value(named, named, tool.is_lenient)} {self._rules.literal(form.end)}"
+                arguments = f"{self._rules.json_value(named, named, tool.is_lenient)} {end}"
             case TaggedArguments():
                 arguments = TaggedRules(self._rules, form, form.arguments, tool, schema, f"t{number}").rule()
             case LiteralArguments():
                 arguments = LiteralRules(self._rules, form.arguments, tool, schema, f"t{number}").rule()
-                arguments = f"{arguments} {self._rules.literal(form.end)}"
+                arguments = f"{arguments} {end}"
         self._rules.rule(f"call_{number}", f"{frame} {arguments}")

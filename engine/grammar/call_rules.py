@@ -10,6 +10,9 @@ from engine.bundle.answer_format import ID, KEY, NAME, NUMBER, LiteralArguments
 from engine.grammar.spec import CalledTool, resolved, types_of
 
 ANYTHING = "/(?s:.*)/"
+# Of JSON. Bounded: with any amount allowed a model can write line breaks until max_tokens. Enough for deep indentation.
+WHITESPACE = r"[\x20\x0A\x0D\x09]{1,40}"
+_JSON_PARTS = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\]:,]')
 
 
 class Unusable(ValueError):
@@ -117,6 +120,10 @@ class CallRules:
             elif part:
                 parts.append(self.literals.sequence(part))
         return " ".join(parts)
+
+    def json_parts(self, text: str) -> str:
+        """Some of a JSON text, part by part, as llguidance cuts the JSON of a schema."""
+        return " SPACE? ".join(map(self.literal, _JSON_PARTS.findall(text)))
 
     def rule(self, name: str, body: str) -> None:
         self.lines.append(f"{name}: {body}")

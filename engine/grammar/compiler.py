@@ -14,7 +14,7 @@ import msgspec
 from llguidance import LLMatcher, LLTokenizer, grammar_from
 
 from engine.grammar.call_grammar import CallGrammar
-from engine.grammar.call_rules import ANYTHING, Literals, Unusable, escaped, loaded
+from engine.grammar.call_rules import ANYTHING, WHITESPACE, Literals, Unusable, escaped, loaded
 from engine.grammar.masks import GrammarFailed, checked, control_tokens, load_tokenizer, new_matcher
 from engine.grammar.spec import (
     Cfg,
@@ -33,8 +33,6 @@ from engine.grammar.spec import (
 from engine.isolation.framing import Opened, serve
 
 # Syntax of Lark and of %json: llguidance's docs/syntax.md.
-# Bounded: with any amount allowed a model can write line breaks until max_tokens. Enough for deep indentation.
-WHITESPACE = r"[\x20\x0A\x0D\x09]{1,40}"
 
 
 def serialised(spec: GrammarSpec, literals: Literals) -> str:

@@ -17,7 +17,7 @@ from engine.grammar.compiler import compiled, serialised, unforced
 from engine.grammar.masks import control_tokens, load_tokenizer, new_matcher
 from engine.grammar.spec import CalledTool, Cfg, Choice, Form, GrammarSpec, JsonSchema, Regex, TextForm, ToolCalls
 from engine.text.tokenizer import Tokenizer
-from tests.call_formats import CODER, HERMES
+from tests.call_formats import CODER, HERMES, LLAMA, answers
 
 GBNF = 'root ::= item ("," item)*\nitem ::= [a-z]+'
 LARK = 'start: item ("," item)*\nitem: /[a-z]+/'
@@ -143,6 +143,31 @@ def test_a_tagged_value_is_written_as_its_type_is(row: tuple[dict[str, Any], tup
     assert [text for text in wrong if accepts(demo_tokenizer(), form, call % text)] == []
     for empty in ("<tool_call>f\n</tool_call>", "<tool_call>f\n\n</tool_call>"):
         assert accepts(demo_tokenizer(), form, empty)
+
+
+PERSON = {"name": {"type": "string"}, "age": {"type": "integer"}}
+
+
+@pytest.mark.parametrize("keys", [["age", "name"], ["name", "age"]])
+def test_an_answer_in_json_may_begin_as_a_call_does(tokenizer: LLTokenizer, keys: list[str]) -> None:
+    schema = {"type": "object", "properties": {key: PERSON[key] for key in keys}, "required": keys}
+    answer = JsonSchema(json.dumps(schema | {"additionalProperties": False}))
+    tools = (CalledTool("f", json.dumps({"properties": {"x": {"type": "integer"}}})), CalledTool("g"))
+    form = ToolCalls(LLAMA, tools, is_forced=False, otherwise=answer, mark=answers(LLAMA).mark(LLAMA))
+    values = {"name": "f", "age": 3}
+    person = {key: values[key] for key in keys}
+    for text in (json.dumps(person), json.dumps(person, indent=2), json.dumps(person, separators=(",", ":"))):
+        assert accepts(tokenizer, form, text)
+    called = '{"name": "f", "parameters": {"x": 1}}'
+    for text in (called, called.replace(" ", ""), f'{called}; {{"name": "g", "parameters": {{}}}}'):
+        assert accepts(tokenizer, form, text)
+    for text in (
+        '{"name": "f"}',
+        '{"name": "h", "parameters": {}}',
+        called.replace("1", '"1"'),
+        f"{called}; {called} ",
+    ):
+        assert not accepts(tokenizer, form, text)
 
 
 REFUSED: list[tuple[Form, str]] = [
