@@ -59,8 +59,8 @@ FORMS = {
         "message.usage.input_tokens",
         "cache_read_input_tokens",
     ),
-    "ollama": Form("/api/chat", "messages[0].images", "message.content", "prompt_eval_count", "prompt_eval_count"),
-    "generate": Form("/api/generate", "images", "response", "prompt_eval_count", "prompt_eval_count"),
+    "ollama": Form("/api/chat", "messages[0].images[0]", "message.content", "prompt_eval_count", "prompt_eval_count"),
+    "generate": Form("/api/generate", "images[0]", "response", "prompt_eval_count", "prompt_eval_count"),
 }
 
 
