@@ -12,7 +12,7 @@ from engine.request import Delta, TextLogprob
 from server.generation.answers import FINISH_NAMES, TokenLogprobEntry, chat_entries
 from server.generation.argument_reading import CallArguments, Schema
 from server.generation.call_reading import CallBegin, CallReader
-from server.generation.growing_text import Ended, GrowingText, uncertain
+from server.generation.growing_text import Ended, GrowingText, uncertain, whole_object
 from server.http.fields import Answer
 
 MAX_SHORT_REFUSAL = 4096  # a longer text that is no call is not searched for another
@@ -213,7 +213,7 @@ class ParsedChoice:
         self.parts: list[Part] = []
         self.logprobs: list[TextLogprob] = []  # that have not been taken
         self.entries: list[TokenLogprobEntry] = []  # those that have
-        self.finish: ChatFinish | None = None  # OpenAI's; a text that was cut stays 'length' even after a call
+        self.finish: ChatFinish | None = None  # OpenAI's; 'tool_calls' only where the last call was not cut
         self._parser = parser
         self._undecided, self._reasoning_tokens = 0, 0
 
@@ -230,7 +230,7 @@ class ParsedChoice:
             self._undecided = 0
         if delta.finish is not None:
             name = FINISH_NAMES[delta.finish]
-            self.finish = "tool_calls" if self.has_calls and name == "stop" else name
+            self.finish = "tool_calls" if name == "stop" and self._has_whole_call() else name
         return parts
 
     def new_reasoning_tokens(self) -> int:
@@ -253,6 +253,11 @@ class ParsedChoice:
         taken, self.logprobs = chat_entries(self.logprobs, alternatives), []
         self.entries += taken
         return taken
+
+    def _has_whole_call(self) -> bool:
+        """Whether the last call can be made: a stop string may have cut its arguments."""
+        call = next((part for part in reversed(self.parts) if isinstance(part, CallBegin)), None)
+        return call is not None and whole_object(self._arguments(call)) is not None
 
     def _arguments(self, call: CallBegin) -> str:
         pieces = (part for part in self.parts if isinstance(part, CallArguments) and part.index == call.index)

@@ -118,7 +118,7 @@ def rfc3339(unix_ns: int) -> str:
 
 
 class WholeCalls:
-    """Holds back the call that is being made. One that the end of the answer cuts is left out."""
+    """Holds back the call that is being made. Of one whose arguments are no object they come out as text."""
 
     def __init__(self) -> None:
         self._open: CallBegin | None = None
@@ -132,19 +132,23 @@ class WholeCalls:
             if isinstance(part, CallArguments):
                 self._arguments.append(part.text)
                 continue
-            calls += self._close()
+            self._close(others, calls)
             if isinstance(part, CallBegin):
                 self._open = part
             else:
                 others.append(part)
-        return others, calls + self._close() if is_last else calls
+        if is_last:
+            self._close(others, calls)
+        return others, calls
 
-    def _close(self) -> list[OllamaCallAnswer]:
-        call, given = self._open, whole_object("".join(self._arguments))
+    def _close(self, others: list[Part], calls: list[OllamaCallAnswer]) -> None:
+        call, text = self._open, "".join(self._arguments)
         self._open, self._arguments = None, []
-        if call is None or given is None:
-            return []
-        return [OllamaCallAnswer(call.id, OllamaCalledAnswer(call.index, call.name, given))]
+        given = whole_object(text)
+        if call is not None and given is not None:
+            calls.append(OllamaCallAnswer(call.id, OllamaCalledAnswer(call.index, call.name, given)))
+        elif text:
+            others.append(text)
 
 
 @dataclass(slots=True)

@@ -178,9 +178,26 @@ async def test_what_the_sdk_sends_back_is_taken(base_url: str, caller: ScriptedE
         assert all(set(call) == {"id", "type", "function"} for call in history[1]["tool_calls"])
 
 
-async def test_a_cut_call_finishes_with_length(client: httpx.AsyncClient, caller: ScriptedEngine) -> None:
-    answer = (await client.post("/v1/chat/completions", json=ASK | {"max_tokens": 16})).json()
-    assert answer["choices"][0]["finish_reason"] == "length"
+@pytest.mark.parametrize(
+    ("said", "max_tokens", "finish"),
+    [
+        (CALL, 1, "length"),
+        (CALL, 9, "tool_calls"),
+        (CALL.removesuffix("}\n</tool_call>"), 9, "tool_calls"),
+        (f"{CALL}\nSo be it.", 9, "tool_calls"),
+        (CALL.partition("ür")[0], 9, "stop"),  # a stop string stood there
+        (f"{CALL}\n{CALL.partition('ür')[0]}", 9, "stop"),
+    ],
+)
+async def test_only_a_call_that_can_be_made_finishes_with_tool_calls(
+    client: httpx.AsyncClient, engine: ScriptedEngine, said: str, max_tokens: int, finish: str
+) -> None:
+    engine.script = lambda request: say(request, [said, ""])
+    (choice,) = (await client.post("/v1/chat/completions", json=ASK | {"max_tokens": max_tokens})).json()["choices"]
+    assert choice["finish_reason"] == finish
+    assert ARGUMENTS.startswith(choice["message"]["tool_calls"][-1]["function"]["arguments"])
+    answer = await client.post("/v1/chat/completions", json=ASK | {"max_tokens": max_tokens, "stream": True})
+    assert json.loads(answer.text.split("\n\n")[-3].removeprefix("data: "))["choices"][0]["finish_reason"] == finish
 
 
 @pytest.mark.parametrize(

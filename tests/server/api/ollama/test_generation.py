@@ -236,11 +236,13 @@ async def test_calls_are_whole_and_their_arguments_objects(client: httpx.AsyncCl
     assert engine.tools == [[TOOL], [TOOL]]
 
 
-async def test_a_call_that_is_cut_is_left_out(client: httpx.AsyncClient, engine: ScriptedEngine) -> None:
+async def test_a_call_that_is_cut_is_text(client: httpx.AsyncClient, engine: ScriptedEngine) -> None:
     engine.script = cut_after(CALL[:-18])
     answer = await chat(client, tools=[TOOL])
-    assert answer["message"] == {"role": "assistant", "content": ""}
+    assert answer["message"] == {"role": "assistant", "content": '{"zone": "u'}
     assert answer["done_reason"] == "length"
+    *streamed, _ = lines(await post(client, "/api/chat", HELLO | {"tools": [TOOL]}))
+    assert [line["message"] for line in streamed] == [answer["message"]]
 
 
 async def test_logprobs_have_an_entry_per_token(client: httpx.AsyncClient) -> None:

@@ -34,5 +34,8 @@ def test_text_ends_a_call() -> None:
 
 
 @pytest.mark.parametrize("arguments", ["", '{"x": ', '{"x": "' + "\ud800", "[1]"])
-def test_a_call_that_was_cut_is_left_out(arguments: str) -> None:
-    assert WholeCalls().feed([begin(0), CallArguments(0, arguments)], True) == ([], [])
+def test_what_was_written_of_a_call_that_cannot_be_made_is_text(arguments: str) -> None:
+    shown = [arguments] if arguments else []
+    assert WholeCalls().feed([begin(0), CallArguments(0, arguments)], True) == (shown, [])
+    parts: list[Part] = [begin(0), CallArguments(0, arguments), begin(1), CallArguments(1, "{}"), "and"]
+    assert WholeCalls().feed(parts, False) == ([*shown, "and"], [written(1)])
