@@ -6,12 +6,14 @@ from binascii import Error
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
+from uuid import uuid4
 
 from msgspec import UNSET, UnsetType
 from pydantic import Field
 
 from engine.errors import HexserveError
 from engine.request import Delta, FinishReason
+from server.api.anthropic.request import IDENTIFIER
 from server.generation.answers import Envelope, TokenCount
 from server.generation.argument_reading import CallArguments
 from server.generation.call_reading import CallBegin
@@ -185,7 +187,8 @@ class OpenToolUse(OpenBlock):
 
     def __init__(self, index: int, call_id: str, name: str) -> None:
         super().__init__(index)
-        self._id, self._name = f"toolu_{call_id.removeprefix('call_')}", name
+        own = f"toolu_{call_id.removeprefix('call_')}"  # a model may have written what no request can send back
+        self._id, self._name = own if IDENTIFIER.fullmatch(own) else f"toolu_{uuid4().hex[:24]}", name
 
     def opened(self) -> list[MessageEvent]:
         call = SaidToolUse(id=self._id, name=self._name, input={})
@@ -225,18 +228,23 @@ class MessageWriter(BlockWriter[MessageEvent, OpenBlock]):
         return begin + self._grow(deltas)
 
     def last_chunks(self) -> list[MessageEvent]:
+        closed = self._complete()
         end = MessageEvent("message_delta", delta=self._ended, usage=self._usage())
-        return [*self._close(), end, MessageEvent("message_stop")]
+        return [*closed, end, MessageEvent("message_stop")]
 
     def failure(self, error: HexserveError) -> list[MessageEvent]:
         detail = anthropic_error(from_engine(error))
         return [MessageEvent("error", error=detail, request_id=self._terms.request_id)]
 
     def answer(self) -> MessageAnswer:
-        self._close()
+        self._complete()
+        return self._message()
+
+    def _complete(self) -> list[MessageEvent]:
+        closed = self._close()
         if self._ended.stop_reason == "tool_use" and not any(isinstance(one, SaidToolUse) for one in self._content):
             self._ended = MessageEnd("end_turn", None)  # no call had an input that can be given to a tool
-        return self._message()
+        return closed
 
     def _block(self, part: Part) -> OpenBlock:
         match part:

@@ -1,5 +1,6 @@
 """The bodies of POST /v1/messages and POST /v1/messages/count_tokens."""
 
+import re
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import Field, StringConstraints
@@ -87,7 +88,8 @@ class ToolRemoval(Body):
 MAX_BLOCKS = 4096
 Item = TypeVar("Item")
 Blocks = Annotated[list[Item], Field(max_length=MAX_BLOCKS, fail_fast=True)]
-Identifier = Annotated[str, StringConstraints(pattern=r"^[a-zA-Z0-9_-]{1,256}$")]
+IDENTIFIER = re.compile(r"^[a-zA-Z0-9_-]{1,256}$")
+Identifier = Annotated[str, StringConstraints(pattern=IDENTIFIER.pattern)]
 
 
 class TextBlock(Body):

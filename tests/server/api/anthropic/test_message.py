@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from engine.errors import Busy, StepFailed
 from engine.request import Delta, FinishReason
-from server.api.anthropic.message import MessageTerms, MessageWriter
+from server.api.anthropic.message import MessageTerms, MessageWriter, OpenToolUse, SaidToolUse
+from server.api.anthropic.request import ToolUseBlock
 from server.generation.answers import Envelope, TokenCount
 from server.generation.parsing import AnswerParser, ParsedChoice
 from server.generation.stream import ChoiceDelta
@@ -19,6 +20,7 @@ from tests.call_formats import HERMES, THINK, answers
 from tests.server.message_events import check_legal, message_of
 
 CALL = '<tool_call>\n{"name": "f", "arguments": {"x": [1, "}"]}}\n</tool_call>'
+WRONG = CALL.replace('[1, "}"]', "one")
 PIECES = (
     "<think>",
     "</think>",
@@ -76,6 +78,7 @@ def test_every_stream_is_legal(pieces: list[str], size: int, finish: FinishReaso
     events = streamed(writer_of(shows_thoughts), deltas)
     check_legal(events)
     answer = whole(writer_of(shows_thoughts), deltas)
+    assert events[-2]["delta"]["stop_reason"] == answer["stop_reason"]
     calls = sum(event.get("content_block", {}).get("type") == "tool_use" for event in events)
     try:
         message = message_of(events)
@@ -168,9 +171,24 @@ def test_a_call_that_was_cut_is_no_call() -> None:
 
 
 def test_a_call_whose_input_is_no_json_is_no_call() -> None:
-    answer = whole(writer_of(), cut(CALL.replace('[1, "}"]', "one"), FinishReason.STOP))
+    answer = whole(writer_of(), cut(WRONG, FinishReason.STOP))
     assert answer["content"] == [{"type": "text", "text": '{"x": one}'}]
     assert answer["stop_reason"] == "end_turn"
+
+    (end,) = [each for each in streamed(writer_of(), cut(WRONG, FinishReason.STOP)) if each["type"] == "message_delta"]
+    assert end["delta"]["stop_reason"] == "end_turn"
+
+
+@pytest.mark.parametrize(
+    ("written", "shown"),
+    [("call_1", "toolu_1"), ("a-B_9", "toolu_a-B_9"), ("functions.f:0", None), ("call 1", None), ("x" * 300, None)],
+)
+def test_an_id_can_be_sent_back(written: str, shown: str | None) -> None:
+    (event,) = OpenToolUse(0, written, "f").opened()
+    assert isinstance(event.content_block, SaidToolUse)
+    found = event.content_block.id
+    assert ToolUseBlock(type="tool_use", id=found, name="f", input={}).id.startswith("toolu_")
+    assert found == shown or (shown is None and written not in found)
 
 
 def test_an_answer_of_nothing() -> None:
