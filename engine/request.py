@@ -293,12 +293,16 @@ def rate(tokens: int, milliseconds: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class TextLogprob:
-    """A `TokenLogprob` as text: the token's own bytes (a lone byte of a code point has no clean text)."""
+    """A `TokenLogprob` as text: the token's own bytes (a lone byte of a code point has no clean text).
+
+    is_hidden: the text of the answer leaves it out, as a special token.
+    """
 
     token: str
     token_bytes: bytes
     logprob: float
     top: tuple[tuple[str, bytes, float], ...] = ()
+    is_hidden: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,7 @@
 """Token events to deltas: bytes to text, stop strings, stop tokens, log-probabilities. No I/O."""
 
 import codecs
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from engine.request import Delta, FinishReason, TextLogprob, TokenEvent, TokenLogprob
@@ -142,7 +143,7 @@ class TextAssembler:
         return Delta(
             text,
             event.token_ids,
-            tuple(self._text_logprob(entry) for entry in event.logprobs),
+            self._logprobs(event.logprobs),
             event.finish,
             None if event.stopped_by in self._rules.end_ids else event.stopped_by,
             event.timings,
@@ -170,7 +171,7 @@ class TextAssembler:
         return certain
 
     def _stopped(self, event: TokenEvent, text: str, used_tokens: int) -> Delta:
-        logprobs = tuple(self._text_logprob(entry) for entry in event.logprobs[:used_tokens])
+        logprobs = self._logprobs(event.logprobs[:used_tokens])
         used = event.token_ids[:used_tokens]
         prompt_logprobs = self._prompt_logprobs(event)
         stop = self._matched if self._matched in self._rules.strings else None
@@ -185,10 +186,16 @@ class TextAssembler:
             return not self._rules.skip_special
         return self._rules.include_stop
 
-    def _text_logprob(self, entry: TokenLogprob) -> TextLogprob:
+    def _logprobs(self, entries: Sequence[TokenLogprob]) -> tuple[TextLogprob, ...]:
+        hides = self._rules.skip_special
+        return tuple(
+            self._text_logprob(entry, hides and self._tokenizer.is_hidden(entry.token_id)) for entry in entries
+        )
+
+    def _text_logprob(self, entry: TokenLogprob, is_hidden: bool = False) -> TextLogprob:
         own = self._tokenizer.token_bytes(entry.token_id)
         alternatives = []
         for token_id, logprob in entry.top:
             token = self._tokenizer.token_bytes(token_id)
             alternatives.append((token.decode("utf-8", "replace"), token, logprob))
-        return TextLogprob(own.decode("utf-8", "replace"), own, entry.logprob, tuple(alternatives))
+        return TextLogprob(own.decode("utf-8", "replace"), own, entry.logprob, tuple(alternatives), is_hidden)

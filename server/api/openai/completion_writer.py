@@ -77,7 +77,8 @@ class CompletionLists:
         offsets = []
         for entry in logprobs:
             offsets.append(self._characters)
-            self._characters += len(self._decoder.decode(entry.token_bytes))
+            if not entry.is_hidden:
+                self._characters += len(self._decoder.decode(entry.token_bytes))
         return CompletionLogprobs(
             [entry.token for entry in logprobs],
             [likely(entry.logprob) for entry in logprobs],

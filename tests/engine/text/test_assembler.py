@@ -52,6 +52,13 @@ def test_a_stop_token_counts_and_is_not_shown() -> None:
     assert (shown.text, shown.stopped_by) == ("ab<|im_end|>", END)
 
 
+def test_logprobs_say_which_tokens_the_text_leaves_out() -> None:
+    special = TokenEvent("r", (ord("a"), END), (TokenLogprob(ord("a"), -1.0), TokenLogprob(END, -1.0)))
+    for skips, text in ((True, "a"), (False, "a<|im_end|>")):
+        (delta,) = feed(StopRules(skip_special=skips), special)
+        assert (delta.text, [entry.is_hidden for entry in delta.logprobs]) == (text, [False, skips])
+
+
 def test_an_ordinary_stop_token_is_like_a_stop_string() -> None:
     for include, text in ((False, "ab"), (True, "abZ")):
         (delta,) = feed(StopRules(include_stop=include), event("ab", FinishReason.STOP, ord("Z")))

@@ -116,23 +116,22 @@ async def test_streamed_lists_join_to_the_whole_ones(client: httpx.AsyncClient) 
     assert [part["finish_reason"] for part in parts][-2:] == [None, "stop"]
 
 
-async def test_offsets_count_characters_when_a_token_is_part_of_one(
-    client: httpx.AsyncClient, engine: ScriptedEngine
-) -> None:
+async def test_offsets_count_characters_of_the_text(client: httpx.AsyncClient, engine: ScriptedEngine) -> None:
     def script(_: Request) -> list[Delta]:
         first, second = "é".encode()
-        entries = [bytes([first]), bytes([second]), b"!"]
-        logprobs = [TextLogprob(repr(raw), raw, float("-inf")) for raw in entries]
+        entries = [bytes([first]), bytes([second]), b"<end>", b"!"]
+        logprobs = [TextLogprob(repr(raw), raw, float("-inf"), is_hidden=raw == b"<end>") for raw in entries]
         return [
             Delta("", (1,), (logprobs[0],)),
             Delta("é", (2,), (logprobs[1],)),
-            Delta("!", (3,), (logprobs[2],), FinishReason.STOP),
+            Delta("", (4,), (logprobs[2],)),
+            Delta("!", (3,), (logprobs[3],), FinishReason.STOP),
         ]
 
     engine.script = script
     answer = await complete(client, "x", logprobs=0)
-    assert answer["choices"][0]["logprobs"]["text_offset"] == [0, 0, 1]
-    assert answer["choices"][0]["logprobs"]["token_logprobs"] == [-9999.0] * 3
+    assert answer["choices"][0]["logprobs"]["text_offset"] == [0, 0, 1, 1]
+    assert answer["choices"][0]["logprobs"]["token_logprobs"] == [-9999.0] * 4
 
 
 def scored(request: Request) -> list[Delta]:
