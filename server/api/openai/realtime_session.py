@@ -31,7 +31,7 @@ from server.generation.window_writer import LiveTranscript, WindowWriter, speech
 from server.http.errors import Refusal, WireError, from_engine, refuse
 from server.models.models import ServedModel
 
-MOST_BUFFERED_S = 60  # of sound that is not written yet; no more is read until some is
+MOST_BUFFERED_S = 60  # of sound that is not written yet, or not found to be speech; no more is read or kept
 LEAST_MS = 100  # of sound that can be committed
 IDLE_S = 300.0  # without an event of the client
 SEND_S = 30.0  # for a client to take an event
@@ -175,14 +175,14 @@ class RealtimeSession:
         edges, turns = self._edges, self._session.audio.input.turn_detection
         if edges is None or turns is None:
             if self._open is None:
-                self._begin(self._floor)
+                self._begin(self._earliest)
             return
         for probability in speech.tolist():
             was = edges.start
             ended = edges.take(probability)
             if was is None and edges.start is not None:
                 place = round((edges.start - turns.activity.padding_s) * SAMPLE_RATE)
-                utterance = self._begin(max(self._floor, self._sound.first, place))
+                utterance = self._begin(max(self._earliest, place))
                 began = _milliseconds(utterance.start)
                 await self._tell("input_audio_buffer.speech_started", item_id=utterance.name, audio_start_ms=began)
             if ended is not None:
@@ -201,14 +201,15 @@ class RealtimeSession:
             await self._commit(self._open, end)
 
     async def _commit_asked(self) -> None:
-        utterance, end = self._open, self._sound.end
-        has_ms = 0 if utterance is None else _milliseconds(end - utterance.start)
-        if utterance is None or has_ms < LEAST_MS:
+        """Also what was not found to be speech: the client knows better."""
+        end = self._sound.end
+        has_ms = _milliseconds(end - (self._earliest if self._open is None else self._open.start))
+        if has_ms < LEAST_MS:
             text = f"The buffer has {has_ms} ms of sound; at least {LEAST_MS} ms can be committed."
             raise refuse(text, None, "input_audio_buffer_commit_empty")
         if self._edges is not None:
             self._edges.reset()
-        await self._commit(utterance, end)
+        await self._commit(self._open or self._begin(self._earliest), end)
 
     async def _commit(self, utterance: Utterance, end: int) -> None:
         previous, self._last_item = self._last_item, utterance.name
@@ -242,10 +243,13 @@ class RealtimeSession:
     def _buffered(self) -> int:
         return self._sound.end - min((each.needed for each in self._unwritten), default=self._sound.end)
 
+    @property
+    def _earliest(self) -> int:
+        """Where the next utterance can begin."""
+        return max(self._floor, self._sound.first)
+
     def _forget(self) -> None:
-        turns = self._session.audio.input.turn_detection
-        padding = round(turns.activity.padding_s * SAMPLE_RATE) if turns is not None else 0
-        kept = max(self._floor, self._sound.end - padding - CHUNK_SAMPLES)
+        kept = max(self._floor, self._sound.end - MOST_BUFFERED_S * SAMPLE_RATE + CHUNK_SAMPLES)
         self._sound.forget(min((each.needed for each in self._unwritten), default=kept))
 
     # -- text -------------------------------------------------------------------------------------------------------

@@ -205,6 +205,22 @@ def test_the_client_commits_by_itself() -> None:
     assert EN in prompt
 
 
+def test_the_client_commits_what_was_not_found_to_be_speech() -> None:
+    with session() as opened:
+        for before, seconds in ((1.0, 2), (61.0, 60)):  # of longer silence the end
+            opened.append(before)
+            opened.append(0.5, level=9)
+            opened.say("input_audio_buffer.commit")
+            found = opened.until(f"{ITEM}completed")
+            assert found[0]["type"] == "input_audio_buffer.committed"
+            assert found[-1]["usage"]["seconds"] == seconds
+        opened.append(2.0)
+        manual(opened)
+        opened.append(0.5)
+        opened.say("input_audio_buffer.commit")
+        assert opened.until(f"{ITEM}completed")[-1]["usage"]["seconds"] == 3
+
+
 def test_keywords_and_languages_guide() -> None:
     """The engine hears German."""
     engine = SpeakingEngine("said")
