@@ -87,7 +87,10 @@ def check_form(form: TranscriptionForm) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Upload:
-    """The file of a form, and its other fields by name: lists where the name ends in [], objects by name[key]."""
+    """The file of a form, and its other fields by name: lists where the name ends in [], objects by name[key] or JSON.
+
+    Only `chunking_strategy` may be JSON.
+    """
 
     data: bytes
     fields: dict[str, Any]
@@ -126,30 +129,31 @@ async def _read(form: FormData) -> Upload:
             data = await value.read()
         else:
             raise refuse(f"Unknown parameter: '{name[:64]}' is a file.", name[:64], "unknown_parameter")
+    strategy = fields.get("chunking_strategy")
+    if isinstance(strategy, str) and strategy.startswith("{"):
+        fields["chunking_strategy"] = _parsed(strategy)
     return Upload(data, fields)
 
 
 def _put(fields: dict[str, Any], name: str, value: str) -> None:
-    """name[] and a name that comes again are lists, name[key] is an entry of an object, an object may be JSON."""
+    """name[] may come again and is a list, name[key] is an entry of an object. Refusal for two values in one place."""
     outer, bracket, key = name.partition("[")
-    if not bracket:
-        if outer in fields:
-            raise refuse(f"Invalid form: '{name[:64]}' comes twice.", name[:64], "invalid_value")
-        fields[outer] = _parsed(value) if value.startswith("{") else value
-    elif key == "]":
-        fields.setdefault(outer, [])
-        if isinstance(fields[outer], list):
-            fields[outer].append(value)
-    elif key.endswith("]"):
-        fields.setdefault(outer, {})
-        if isinstance(fields[outer], dict):
-            fields[outer][key[:-1]] = value
+    if bracket and not key.endswith("]"):
+        raise refuse(f"Invalid form: '{name[:64]}' does not end in ].", name[:64], "invalid_value")
+    into: Any = fields.setdefault(outer, [] if key == "]" else {}) if bracket else fields
+    entry = key[:-1] if bracket else outer
+    if key == "]" and isinstance(into, list):
+        into.append(value)
+    elif key != "]" and isinstance(into, dict) and entry not in into:
+        into[entry] = value
+    else:
+        raise refuse(f"Invalid form: '{name[:64]}' comes twice or in two forms.", name[:64], "invalid_value")
 
 
 def _parsed(value: str) -> Any:
     try:
         return json.loads(value)
-    except ValueError:
+    except (ValueError, RecursionError):
         return value
 
 

@@ -144,6 +144,8 @@ async def test_keywords_come_before_the_prompt(client: httpx.AsyncClient, engine
     assert engine.tokenized == [" Ada, Bob Byte. Good day."]
     await post(client, **{"keywords[]": "Ada"})
     assert engine.tokenized[1:] == [" Ada."]
+    await post(client, prompt='{"a": 1}')
+    assert engine.tokenized[2:] == [' {"a": 1}']
 
 
 @pytest.mark.parametrize(
@@ -163,6 +165,16 @@ async def test_keywords_come_before_the_prompt(client: httpx.AsyncClient, engine
         ({"languages[]": "de", "language": "en"}, "languages"),
         ({"languages": "de"}, "languages"),
         ({"keywords[]": "a" * 257}, "keywords"),
+        ({"model[]": "other"}, "'model[]' comes twice or in two forms"),
+        ({"model[name]": "other"}, "'model[name]' comes twice or in two forms"),
+        ({"model": [NAME, "other"]}, "'model' comes twice or in two forms"),
+        ({"keywords[]": "a", "keywords[0]": "b"}, "'keywords[0]' comes twice or in two forms"),
+        ({"keywords[0]": "a", "keywords[]": "b"}, "'keywords[]' comes twice or in two forms"),
+        ({"chunking_strategy[type]": ["server_vad", "auto"]}, "'chunking_strategy[type]' comes twice"),
+        ({"chunking_strategy": "auto", "chunking_strategy[type]": "server_vad"}, "'chunking_strategy[type]' comes"),
+        ({"language[": "de"}, "'language[' does not end in ]"),
+        ({"chunking_strategy": '{"type": ' * 7000}, "chunking_strategy"),
+        ({"language": '{"a": 1}'}, "language"),
     ],
 )
 async def test_what_is_refused_is_named(client: httpx.AsyncClient, fields: dict[str, Any], param: str) -> None:
