@@ -305,10 +305,15 @@ def check_all_used(checkpoint: Checkpoint, network: Network, has_head: bool = Tr
     needless = set() if has_head and not network.spec.tied_head else {f"{network.details.names.head}.weight"}
     ignored = network.details.ignored
     left = [name for name in checkpoint.unused() if name not in needless and not name.endswith(DERIVED)]
-    left = [name for name in left if not name.startswith(ignored)]
+    left = [name for name in left if not name.startswith(ignored) and not _adds_nothing(checkpoint, name)]
     if left:
         more = f" and {len(left) - 1} more" if len(left) > 1 else ""
         raise UnsupportedModel(f"the checkpoint has tensor {left[0]}{more}, which {network.spec.family} does not use")
+
+
+def _adds_nothing(checkpoint: Checkpoint, name: str) -> bool:
+    """GPTQ's first programs wrote a bias of zeros for every matrix."""
+    return name.endswith(".bias") and name in checkpoint and not checkpoint.tensor(name, checkpoint.shape(name)).any()
 
 
 def graphs_stage(write: Callable[[Compilation, GraphPlan], WrittenGraph]) -> Stage:

@@ -100,7 +100,7 @@ def _smollm3_details(config: ConfigFields) -> FamilyDetails:
     return replace(_biases(config), attention=tuple(kinds[turns] for turns in listed[:layers]))
 
 
-SMOLLM3 = Family("smollm3", "SmolLM3ForCausalLM", _smollm3_details, default_theta=2_000_000.0)
+SMOLLM3 = Family("smollm3", "SmolLM3ForCausalLM", _smollm3_details, default_theta=2_000_000.0, is_tied=True)
 # Granite 3: Llama with four constants.
 _MOST = 1e6
 
@@ -145,6 +145,7 @@ ERNIE = Family(
     default_theta=500_000.0,
     default_epsilon=1e-5,
     is_interleaved=True,
+    is_tied=True,
 )
 
 DENSE = (LLAMA, MISTRAL, MINISTRAL, MINISTRAL3, PHI3, QWEN2, QWEN3, SDAR, SMOLLM3, GRANITE, HUNYUAN, ERNIE)

@@ -155,7 +155,14 @@ def network_of(values: Mapping[str, object], family: Family, max_context: int = 
     if deep >= spec.layers:
         raise UnsupportedModel(f"config.json: {deep} layers of DeepStack are not below {spec.layers} of the text")
     network = Network(spec, details, epsilon, max_position, compiled_context, reads_images=sees, deepstack=deep)
+    network = replace(network, may_be_untied=spec.tied_head and values.get("tie_word_embeddings") is False)
     return replace(network, spec=msgspec.structs.replace(spec, parameters=parameters_of(network)))
+
+
+def untied(network: Network) -> Network:
+    """The same with a head of its own."""
+    found = replace(network, spec=msgspec.structs.replace(network.spec, tied_head=False), may_be_untied=False)
+    return replace(found, spec=msgspec.structs.replace(found.spec, parameters=parameters_of(found)))
 
 
 def _family_of(config: ConfigFields) -> Family:

@@ -247,6 +247,7 @@ class Network:
 
     max_position: tokens the checkpoint was made for. compiled_context: tokens this bundle is made for. encoder: None
     for a model that generates. reads_images: rows may come in place of tokens. deepstack: as in `VisionSpec`.
+    may_be_untied: config.json ties the head and does not; it is tied unless the checkpoint has one.
     """
 
     spec: ModelSpec
@@ -257,6 +258,7 @@ class Network:
     encoder: EncoderDetails | None = None
     reads_images: bool = False
     deepstack: int = 0
+    may_be_untied: bool = False
 
     @property
     def images_both_ways(self) -> bool:

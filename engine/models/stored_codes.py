@@ -79,7 +79,8 @@ def float_bytes(folder: Path) -> int:
     What cannot be read counts nothing; it is refused when the checkpoint is read in earnest.
     """
     try:
-        stored = sum(path.stat().st_size for path in folder.glob("*.safetensors"))
+        files = list(folder.glob("model*.safetensors*")) or list(folder.glob("*.safetensors"))
+        stored = sum(path.stat().st_size for path in files if path.suffix != ".json")
         config = read_json(folder / "config.json", JSON_BYTES)
     except (OSError, ValueError):
         return 0
@@ -118,7 +119,20 @@ def _compressed(config: ConfigFields) -> StoredCodes:
     transforms = config.group("transform_config")
     if transforms is not None and transforms.raw("config_groups"):
         raise UnsupportedModel(f"{CONFIG}: transform_config is not supported")
-    return StoredCodes(CodeFormat.COMPRESSED, is_carried=form in _CARRIED, bits=8 if form in _FLOAT_FORMATS else 4)
+    is_float = form in _FLOAT_FORMATS
+    tile = _block_structure(config)
+    return StoredCodes(CodeFormat.COMPRESSED, 8 if is_float else 4, tile=tile, is_carried=form in _CARRIED)
+
+
+def _block_structure(config: ConfigFields) -> tuple[int, ...]:
+    """Outputs and inputs of a block of `config_groups`, () where there is none."""
+    groups = config.group("config_groups") or ConfigFields({})
+    weights = [group.group("weights") for name in groups.names() if (group := groups.group(name)) is not None]
+    blocks = [each for each in weights if each is not None and each.has("block_structure")]
+    found = {tuple(map(int, each.numbers("block_structure", 2, 1, 1 << 16))) for each in blocks}
+    if len(found) > 1:
+        raise UnsupportedModel(f"{CONFIG}: config_groups with blocks of several sizes are not supported")
+    return found.pop() if found else ()
 
 
 def _float8(config: ConfigFields) -> StoredCodes:

@@ -255,7 +255,9 @@ class LayerWriter:
             return spread if graph.shape.rows == 1 else folded
 
         def is_single() -> str:
-            return graph.op("Equal", [graph.op("Shape", [COS_INPUT], start=2, end=3), graph.integers(1)])
+            there = {each.name for each in graph.inputs}  # where all layers turn by the second rotation, only its own
+            cos = COS_INPUT if COS_INPUT in there else LOCAL_TABLES[0]
+            return graph.op("Equal", [graph.op("Shape", [cos], start=2, end=3), graph.integers(1)])
 
         return graph.once(key, lambda: graph.op("Where", [graph.once("is_single", is_single), spread, folded]))
 

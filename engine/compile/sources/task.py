@@ -16,6 +16,7 @@ from engine.files import JSON_BYTES, brief, shown
 from engine.files import read_json as read_json_file
 from engine.models.config_fields import ConfigFields, architectures_of
 from engine.models.encoders import read_prompts
+from engine.models.family import untied
 from engine.models.network import Network, WeightNames
 
 MODULES = "modules.json"  # the parts of a sentence-transformers model, in order
@@ -80,8 +81,11 @@ def check_task(arguments: CompileArguments, config: Mapping[str, object], networ
 
 
 def names_in(checkpoint: Checkpoint, network: Network) -> Network:
-    """The network under the names of this checkpoint: one without a head may have left out the first part of each."""
+    """The network under the names of this checkpoint: one without a head may have left out the first part of each.
+    What config.json leaves open, whether there is a head, the checkpoint tells."""
     names = network.details.names
+    if network.may_be_untied and f"{names.head}.weight" in checkpoint:
+        network = untied(network)
     bare = _without_prefix(names)
     if f"{names.embedding}.weight" in checkpoint or f"{bare.embedding}.weight" not in checkpoint:
         return network

@@ -1,5 +1,6 @@
 """The bundle's text half: tokenizer, chat template and the tokens that end an answer."""
 
+import json
 import shutil
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -44,18 +45,30 @@ def load_tokenizer(folder: Path) -> Tokenizer:
 def write_text_files(source: Path, folder: Path, config: Mapping[str, object], vocab: int) -> TextSpec:
     """Copy the tokenizer, write the template beside it, and describe both.
 
-    vocab: rows of the embedding; a tokenizer that gives larger ids is refused.
+    vocab: rows of the embedding; a tokenizer that gives larger ids is refused. Added tokens beyond them, as Gemma 3 has
+    for images that its small models do not read, are left out.
     """
     tokenizer = load_tokenizer(source)
-    largest = max(tokenizer.get_vocab(with_added_tokens=True).values(), default=-1)
+    largest = max(tokenizer.get_vocab(with_added_tokens=False).values(), default=-1)
     if largest >= vocab:
         raise CompileError(f"{TOKENIZER_FILE} gives token id {largest}, config.json says vocab_size {vocab}")
     settings = read_optional_json(source / TOKENIZER_CONFIG)
     template = read_template(source, settings)
     shutil.copyfile(source / TOKENIZER_FILE, folder / TOKENIZER_FILE)
+    if max(tokenizer.get_vocab(with_added_tokens=True).values(), default=-1) >= vocab:
+        tokenizer = _without_added(folder, vocab)
     generation = read_optional_json(source / "generation_config.json")
     declared = (generation.get("eos_token_id"), config.get("eos_token_id"))
     return describe_text(folder, tokenizer, settings, template, declared)
+
+
+def _without_added(folder: Path, vocab: int) -> Tokenizer:
+    """Take tokens that no embedding has out of a tokenizer's file: written in a prompt they are plain text then."""
+    path = folder / TOKENIZER_FILE
+    content = json.loads(read_text(path, TOKENIZER_BYTES))
+    content["added_tokens"] = [token for token in content["added_tokens"] if token["id"] < vocab]
+    path.write_text(json.dumps(content, ensure_ascii=False), encoding="utf-8")
+    return load_tokenizer(folder)
 
 
 def describe_text(

@@ -2,13 +2,15 @@
 
 import math
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
 from msgspec import structs
 
 from engine.bundle.manifest import DiffusionSpec
+from engine.compile.sources.checkpoint import Checkpoint
+from engine.compile.sources.task import names_in
 from engine.errors import CompileError, UnsupportedModel
 from engine.models.family import FAMILIES, read_network
 
@@ -33,6 +35,26 @@ def test_geometry_and_parameters() -> None:
     layer = 64 * 64 + 2 * 64 * 32 + 64 * 64 + 3 * 64 * 128 + 2 * 64
     assert spec.parameters == 2 * layer + 2 * 100 * 64 + 64
     assert network.max_position == network.compiled_context == 2048
+
+
+@pytest.mark.parametrize("name", ["SmolLM3", "Ernie4_5"])
+def test_what_the_class_ties_is_tied_where_nothing_is_said(name: str) -> None:
+    """As transformers reads files that leave the key out."""
+    config = GOOD | {"architectures": [f"{name}ForCausalLM"], "head_dim": 16}
+    assert read_network(config).spec.tied_head
+    assert not read_network(config | {"tie_word_embeddings": False}).spec.tied_head
+
+
+@pytest.mark.parametrize("has_head", [True, False])
+def test_where_the_config_contradicts_itself_the_checkpoint_tells_of_a_head(has_head: bool) -> None:
+    text = {key: value for key, value in GOOD.items() if key != "architectures"} | {"tie_word_embeddings": True}
+    config = {"architectures": ["Gemma3ForConditionalGeneration"], "tie_word_embeddings": False, "text_config": text}
+    network = read_network(config)
+    head = f"{network.details.names.head}.weight"
+    there = cast("Checkpoint", {f"{network.details.names.embedding}.weight": 0} | ({head: 0} if has_head else {}))
+    found = names_in(there, network)
+    assert found.spec.tied_head is not has_head
+    assert found.spec.parameters - network.spec.parameters == has_head * 100 * 64
 
 
 @pytest.mark.parametrize(("asked", "given"), [(0, 2048), (100, 100), (5000, 2048)])

@@ -18,6 +18,8 @@ def test_weights_of_half_precision_count_twice(config: dict[str, str], times: in
     (tmp_path / "tokenizer.json").write_bytes(bytes(50))
     for part in (1, 2):
         (tmp_path / f"model-{part}.safetensors").write_bytes(bytes(100))
+    (tmp_path / "model.safetensors.index.json").write_bytes(bytes(50))
+    (tmp_path / "consolidated.safetensors").write_bytes(bytes(200))  # the same once more, as Mistral publishes
     assert float_bytes(tmp_path) == 200 * times
 
 

@@ -9,6 +9,8 @@ import pytest
 from engine.errors import CompileError, UnsupportedModel
 from engine.models.stored_codes import CodeFormat, StoredCodes, checkpoint_quant, read_stored_codes, stored_codes_of
 
+BLOCKS = {"quant_method": "compressed-tensors", "format": "float-quantized"}
+
 
 @pytest.mark.parametrize(
     ("config", "expected"),
@@ -26,6 +28,11 @@ from engine.models.stored_codes import CodeFormat, StoredCodes, checkpoint_quant
         (
             {"quant_method": "fp8", "weight_block_size": [128, 64]},
             StoredCodes(CodeFormat.FP8, tile=(128, 64), is_carried=False),
+        ),
+        (
+            BLOCKS
+            | {"config_groups": {"a": {"weights": {"strategy": "block", "block_structure": [128, 128]}}, "b": {}}},
+            StoredCodes(CodeFormat.COMPRESSED, tile=(128, 128), is_carried=False),
         ),
         ({"load_in_4bit": True}, StoredCodes(CodeFormat.BITSANDBYTES, 4, is_carried=False)),
     ],
@@ -50,6 +57,7 @@ def test_what_is_read(config: dict[str, Any], expected: StoredCodes) -> None:
             {"quant_method": "compressed-tensors", "format": "dense", "transform_config": {"config_groups": {"a": {}}}},
             "transform_config",
         ),
+        (BLOCKS | {"config_groups": {str(n): {"weights": {"block_structure": [n, n]}} for n in (64, 128)}}, "sizes"),
         ({"quant_method": "modelopt", "quant_algo": "W4A8"}, "'W4A8'"),
         ("gptq", "quantization_config must be an object"),
     ],

@@ -263,7 +263,8 @@ def float8(file: SafetensorsCheckpoint, module: str, stored: StoredCodes) -> Flo
     outputs, inputs = file.shape(weight)
     steps = file.codes(scale).astype(np.float32)
     steps = steps.reshape(steps.size if steps.ndim < 2 else len(steps), -1)
-    whole = tuple(-(-size // count) for size, count in zip((outputs, inputs), steps.shape, strict=True))
+    counts = list(zip((outputs, inputs), steps.shape, strict=True))
+    whole = tuple(size // count for size, count in counts) if not any(size % count for size, count in counts) else ()
     tile = next((tile for tile in (stored.tile, whole) if tile and _tiles((outputs, inputs), tile) == steps.shape), ())
     if not tile:
         raise CompileError(f"tensor {scale} has shape {steps.shape}, which does not go with {weight}")

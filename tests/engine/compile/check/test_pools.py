@@ -36,6 +36,16 @@ def test_logits_in_steps(
     assert largest_error(model, folder, text) < 1e-4
 
 
+def test_a_graph_in_which_all_layers_have_windows(
+    make_oracle: Callable[..., tuple[Any, Path]], build: Callable[..., tuple[Path, Manifest]], prompt: list[int]
+) -> None:
+    """Gemma 3 with few layers: none of them turns as the model's other layers would."""
+    family, _, changes = CASES["gemma3"]
+    model, source = make_oracle(family, **changes | {"num_hidden_layers": 2, "layer_types": ["sliding_attention"] * 2})
+    folder, _ = build(source, quant=Quant.FP32, layout=Layout.POOL)
+    assert largest_error(model, folder, (prompt * 100)[:100]) < 1e-4
+
+
 def pool_of(
     case: str, make_oracle: Callable[..., tuple[Any, Path]], build: Callable[..., tuple[Path, Manifest]], **shapes: Any
 ) -> tuple[Any, Path, Manifest]:

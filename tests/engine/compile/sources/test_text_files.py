@@ -4,11 +4,11 @@ import json
 from pathlib import Path
 
 import pytest
-from tokenizers import processors
+from tokenizers import AddedToken, processors
 
 from engine.bundle.answer_format import Markers
 from engine.bundle.manifest import TextSpec
-from engine.compile.sources.text_files import write_text_files
+from engine.compile.sources.text_files import load_tokenizer, write_text_files
 from engine.text.renderer import ChatTemplate
 from tools.random_checkpoint import byte_tokenizer
 
@@ -40,6 +40,18 @@ def test_template_from_its_own_file(source: Path) -> None:
     assert text.chat_template == "chat_template.jinja"
     assert (output / "chat_template.jinja").read_text() == "new\n"
     assert (output / "tokenizer.json").read_bytes() == (source / "tokenizer.json").read_bytes()
+
+
+def test_an_added_token_that_no_embedding_has_is_plain_text(source: Path) -> None:
+    """Gemma 3's small models have one for images; no prompt may give its id."""
+    tokenizer = byte_tokenizer()
+    tokenizer.add_tokens([f"<{number}>" for number in range(300 - tokenizer.get_vocab_size())])
+    tokenizer.add_special_tokens([AddedToken("<image>", special=True)])
+    tokenizer.save(str(source / "tokenizer.json"))
+    assert tokenizer.token_to_id("<image>") == 300
+    written = load_tokenizer(describe(source)[1])
+    assert written.token_to_id("<image>") is None and max(written.encode("a<image>").ids) < 256
+    assert written.get_vocab_size() == 300
 
 
 def test_template_from_the_tokenizer_config(source: Path) -> None:
