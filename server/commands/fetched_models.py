@@ -98,7 +98,7 @@ def fetch_one(name: str) -> None:
 def tell_plan(name: str) -> None:
     """The files that `fetch_one` would bring, with sizes, and where they come from. Ends the command on failure."""
     named = _fetched().named(name)
-    if name in SHIPPED or Path(name).exists() or isinstance(named, LocalPath):
+    if name in SHIPPED or isinstance(named, LocalPath) or Path(name).exists():
         fetch_one(name)
         return
     try:

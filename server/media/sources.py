@@ -1,5 +1,6 @@
 """Where images may come from besides the request itself: what the setting `media` lists, and which addresses. Pure."""
 
+import os
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
 from pathlib import Path
@@ -21,8 +22,9 @@ class MediaSources:
         """A comma-separated list. ValueError, a sentence, for a part that is neither a host nor an absolute folder."""
         hosts, folders = set(), []
         for part in filter(None, (each.strip() for each in text.split(","))):
-            if Path(part).expanduser().is_absolute():
-                folders.append(Path(part).expanduser())
+            folder = Path(os.path.expanduser(part))  # noqa: PTH111 (pathlib's raises where there is no such home)
+            if folder.is_absolute():
+                folders.append(folder)
             elif part == ANY or (not set("/@?#[] ") & set(part) and (":" not in part or _address(part))):
                 hosts.add(str(_address(part) or part.lower().rstrip(".")))
             else:

@@ -81,6 +81,7 @@ def test_what_needs_no_fetching(tmp_path: Path) -> None:
     assert command(str(tmp_path), "--dry-run")[0] == 0
     code, _, err = command("nothing")
     assert code == 1 and err.startswith("error: nothing does not exist; name a bundle folder, ")
+    assert "File name too long" in command("x" * 300, "--dry-run")[2]
     assert all(kind in err for kind in ("ORG/NAME of the hub", "ms:ORG/NAME", "hub:NAME", "https", "'demo'"))
 
 

@@ -41,7 +41,9 @@ def test_any_host_is_any_public_one() -> None:
     assert not MediaSources.of("").takes_host("example.org")
 
 
-@pytest.mark.parametrize("part", ["https://a.example", "a.example:80", "a.example/b", "user@a.example", "a b"])
+@pytest.mark.parametrize(
+    "part", ["https://a.example", "a.example:80", "a.example/b", "user@a.example", "a b", "~nobody-here/x"]
+)
 def test_what_is_neither_host_nor_folder(part: str) -> None:
     with pytest.raises(ValueError, match="neither a host without scheme, port and path nor an absolute folder"):
         MediaSources.of(part)
