@@ -138,9 +138,10 @@ class ResponseWriter(BlockWriter[ResponseEvent, OpenItem]):
         self._finish = delta.finish
 
     def _say(self, part: Part) -> list[ResponseEvent]:
-        logprobs = self._taken_logprobs()  # only what is said shows them here
+        logprobs, before = self._taken_logprobs(), self._open  # only what is said shows them here
         events = super()._say(part)
-        if isinstance(self._open, OpenMessage):
+        if isinstance(self._open, OpenMessage) and isinstance(part, str):
+            logprobs = logprobs if self._open is before else _of_text(logprobs, part)
             self._open.add_logprobs(logprobs)
             events[-1].logprobs = logprobs
         return events
@@ -247,3 +248,12 @@ def _format(text: TextSettings | None) -> ResponsePlainFormat | ResponseSchemaFo
             name=form.name, definition=form.definition, description=form.description, strict=bool(form.strict)
         )
     return ResponsePlainFormat() if form is None else ResponsePlainFormat(type=form.type)
+
+
+def _of_text(entries: list[TokenLogprobEntry], text: str) -> list[TokenLogprobEntry]:
+    """The last ones, of which a text is made: before a message stand marks that nobody is shown."""
+    first, left = len(entries), len(text.encode())
+    while first and left > 0:
+        first -= 1
+        left -= len(entries[first].bytes or entries[first].token.encode())
+    return entries[first:]

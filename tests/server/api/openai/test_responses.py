@@ -9,10 +9,10 @@ import openai
 import pytest
 
 from engine.errors import StepFailed
-from engine.request import Delta, ThinkingBudget
+from engine.request import Delta, FinishReason, ThinkingBudget
 from server.api.openai.response_answer import ResponseAnswer, ResponseEvent
 from tests.server.answers import check_answer
-from tests.server.scripted_engine import NAME, ScriptedEngine, say
+from tests.server.scripted_engine import END_ID, NAME, ScriptedEngine, logprob, say, timings
 
 PATH = "/v1/responses"
 HELLO: dict[str, Any] = {"model": NAME, "input": "say hello please"}
@@ -193,6 +193,21 @@ async def test_logprobs(client: httpx.AsyncClient) -> None:
     assert found[-1]["response"]["output"][0]["content"][0]["logprobs"] == entries
     deltas = [event for event in found if event["type"].endswith("text.delta")]
     assert [entry["token"] for event in deltas for entry in event["logprobs"]] == ["Hello", " there", ", friend", "!"]
+
+
+async def test_logprobs_behind_reasoning_are_of_what_is_said(client: httpx.AsyncClient, engine: ScriptedEngine) -> None:
+    engine.think()
+    words = ("<think>", "\nhm", "\n</think>", "\n\n", "Hello", " there")
+    engine.script = lambda request: [
+        *(Delta(word, (10 + place,), logprob(word, 1)) for place, word in enumerate(words)),
+        Delta("", (END_ID,), logprob("<end>", 1), FinishReason.STOP, timings=timings(request, 7)),
+    ]
+    whole = await respond(client, top_logprobs=1)
+    entries = whole["output"][1]["content"][0]["logprobs"]
+    assert [entry["token"] for entry in entries] == ["Hello", " there", "<end>"]
+    found = await respond(client, stream=True, top_logprobs=1)
+    deltas = [event for event in found if event["type"] == "response.output_text.delta"]
+    assert [entry["token"] for event in deltas for entry in event["logprobs"]] == ["Hello", " there"]
 
 
 async def test_a_failure_in_the_stream(client: httpx.AsyncClient, engine: ScriptedEngine) -> None:
