@@ -79,8 +79,9 @@ def float_bytes(folder: Path) -> int:
     What cannot be read counts nothing; it is refused when the checkpoint is read in earnest.
     """
     try:
-        files = list(folder.glob("model*.safetensors*")) or list(folder.glob("*.safetensors"))
-        stored = sum(path.stat().st_size for path in files if path.suffix != ".json")
+        files = list(folder.glob("*.safetensors"))
+        parts = [path for path in files if not path.name.startswith("consolidated")]  # Mistral's: all of them once more
+        stored = sum(path.stat().st_size for path in parts or files)
         config = read_json(folder / "config.json", JSON_BYTES)
     except (OSError, ValueError):
         return 0

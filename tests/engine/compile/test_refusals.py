@@ -117,7 +117,7 @@ DAMAGES: dict[str, tuple[Damage, str]] = {
     "config is a list": (write("config.json", "[]"), "must hold a JSON object"),
     "no tokenizer": (remove("tokenizer.json"), "has no tokenizer.json"),
     "damaged tokenizer": (write("tokenizer.json", "{}"), "is not a tokenizer"),
-    "tokenizer larger than the table": (edit_config(vocab_size=100), "token id 383, config.json says vocab_size 100"),
+    "tokenizer larger than the table": (edit_config(vocab_size=100), "token id 380, config.json says vocab_size 100"),
     "no weights": (remove(INDEX), "only safetensors can be read"),
     "index without a map": (write(INDEX, "{}"), "no weight_map"),
     "index outside the folder": (write(INDEX, '{"weight_map": {"a": "../x.safetensors"}}'), "not a safetensors file"),
