@@ -174,6 +174,8 @@ def model_sources(settings: Settings) -> tuple[list[ModelSource], list[str]]:
     problems: list[str] = []
     if settings.engine.bundle:
         found.append(ModelSource(settings.model_name, settings.engine.bundle, is_eager=True))
+    elif settings.model_name:
+        raise BundleError(f"model_name is {settings.model_name}, but models of models_dir are called as their files")
     for text in listed(settings.more_models):
         name, source = named(text)
         found.append(ModelSource(name, source, is_eager=True))
