@@ -150,11 +150,7 @@ class AudioPool:
             raise InvalidRequest("'file' cannot be decoded within the limits of this server.", FIELD)
         if isinstance(answer, Failure):
             raise InvalidRequest(f"'file' cannot be decoded within {self._budget_s:g} s.", FIELD)
-        found = msgspec.msgpack.decode(answer, type=AudioAnswer)
-        if found.error:
-            raise InvalidRequest(f"'file' cannot be used: {found.error}.", FIELD)
-        samples: NDArray[np.float32] = np.frombuffer(found.samples, "<i2") * FULL_SCALE
-        return Recording(samples, np.frombuffer(found.speech, "<f4"))
+        return await asyncio.to_thread(_heard, answer)  # two hours are half a gigabyte
 
     async def close(self) -> None:
         """End every process. May be repeated."""
@@ -165,6 +161,14 @@ class AudioPool:
             raise EngineFailure(f"The process that decodes sound cannot be used: {answer.value}.")
         if error := msgspec.msgpack.decode(answer, type=AudioAnswer).error:
             raise EngineFailure(f"This server cannot transcribe: {error}.")
+
+
+def _heard(answer: bytes) -> Recording:
+    found = msgspec.msgpack.decode(answer, type=AudioAnswer)
+    if found.error:
+        raise InvalidRequest(f"'file' cannot be used: {found.error}.", FIELD)
+    samples: NDArray[np.float32] = np.frombuffer(found.samples, "<i2") * FULL_SCALE
+    return Recording(samples, np.frombuffer(found.speech, "<f4"))
 
 
 class LiveEar:
