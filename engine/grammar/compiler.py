@@ -2,6 +2,7 @@
 
 An empty frame says that it is up. The first frame it reads is a `CompilerOpening`, answered by an empty `Compiled` or
 by why the tokenizer cannot be used; each later one is a `GrammarSpec`, compiled in its time or the end of the process.
+Syntax of Lark and of %json: llguidance's docs/syntax.md.
 """
 
 import json
@@ -31,8 +32,6 @@ from engine.grammar.spec import (
     encode,
 )
 from engine.isolation.framing import Opened, serve
-
-# Syntax of Lark and of %json: llguidance's docs/syntax.md.
 
 
 def serialised(spec: GrammarSpec, literals: Literals) -> str:
