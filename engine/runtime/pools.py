@@ -241,6 +241,7 @@ class KvWrites:
 
     def move(self, action: Callable[[], None]) -> None:
         self._begin_due()
+        self._moves = [each for each in self._moves if not each.done() or each.exception()]
         self._moves.append(self._thread.submit(action))
 
     def finish(self) -> None:

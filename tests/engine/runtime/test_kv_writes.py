@@ -169,3 +169,16 @@ def test_a_cpu_writes_before_it_goes_on(stand: Stand) -> None:
     stand.writes.write(stand.fresh, ROWS, COLUMNS, is_beside=False)
     assert stand.columns(0) == {20: 3.0, 21: 4.0, 5: 8.0}
     stand.writes.close()
+
+
+def test_moves_that_are_over_are_forgotten_and_what_went_wrong_is_not(stand: Stand) -> None:
+    def fail() -> None:
+        raise MemoryError("no room")
+
+    stand.writes.move(fail)
+    for _ in range(50):
+        stand.writes.move(lambda: None)
+        stand.writes._thread.submit(lambda: None).result()
+    assert len(stand.writes._moves) == 2
+    with pytest.raises(MemoryError, match="no room"):
+        stand.writes.finish()
