@@ -210,6 +210,14 @@ class Logits:
         """Logits [R, V] that are real numbers already."""
         return cls(values, FLOAT32)
 
+    @classmethod
+    def joined(cls, parts: Sequence["Logits"]) -> "Logits":
+        """Rows of several runs, at least one; real numbers where their graphs have other encodings."""
+        encoding = parts[0].encoding
+        if all(part.encoding == encoding for part in parts):
+            return cls(np.concatenate([part.codes for part in parts]), encoding)
+        return cls.of(np.concatenate([part.decoded() for part in parts]))
+
     def __len__(self) -> int:
         return len(self.codes)
 

@@ -55,7 +55,7 @@ class WholeContextRuntime(Runtime):
         found = [self._run(group) for group in self._grouped(self._jobs(batch))]
         if not found:  # nobody asks for logits: there is nothing to compute
             return Logits.of(np.empty((0, 1), np.float32))
-        return Logits(np.concatenate([logits.codes for logits in found]), found[0].encoding)
+        return Logits.joined(found)
 
     def non_finite_rows(self, rows: Indices) -> Indices:
         """None: tokens are what is kept."""

@@ -29,11 +29,12 @@ class CarriedState:
     """All that one sequence carries after `tokens` tokens, in the layout of one shape's graphs.
 
     A token's keys and values lie in past column `token`, and in window column `token` modulo W. bound: the graphs bound
-    to this memory, dropped when it moves.
+    to this memory, dropped when it moves. began: tokens before the last step; said: the logits of its last row.
     """
 
     def __init__(self, specs: Mapping[str, TensorSpec], tokens: int = 0) -> None:
-        self.tokens = tokens
+        self.tokens = self.began = tokens
+        self.said: Logits | None = None
         self.arrays = {name: _empty(spec) for name, spec in specs.items()}
         self.bound: list[Binding] = []
         self.bound_to: object = None
@@ -129,12 +130,7 @@ class SerialRuntime(Runtime):
         for segment in batch.segments:
             wanted = batch.logit_rows[(batch.logit_rows >= segment.start) & (batch.logit_rows < segment.end)]
             found += self._run_segment(batch, segment, wanted - segment.start)
-        if not found:
-            return Logits.of(np.empty((0, self._manifest.row_outputs), np.float32))
-        first = found[0].encoding
-        if all(logits.encoding == first for logits in found):
-            return Logits(np.concatenate([logits.codes for logits in found]), first)
-        return Logits.of(np.concatenate([logits.decoded() for logits in found]))
+        return Logits.joined(found) if found else Logits.of(np.empty((0, self._manifest.row_outputs), np.float32))
 
     def non_finite_rows(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         """Those of `rows` [M] whose runs gave keys, values or states with infinity or NaN."""
@@ -157,7 +153,10 @@ class SerialRuntime(Runtime):
     def _run_segment(self, batch: PackedBatch, segment: PackedSegment, wanted: NDArray[np.int64]) -> list[Logits]:
         """Logits of the wanted rows of one sequence, in as many runs as its rows take."""
         state = self._state_of(segment)
-        done, found = 0, []
+        done = max(0, min(state.tokens - segment.past, segment.count))  # read already, but nobody sampled
+        found = [state.said] if state.said is not None and (wanted < done).any() else []
+        if not done:
+            state.began = state.tokens
         while done < segment.count:
             left = segment.count - done
             needs = bool((wanted >= done).any())
@@ -167,6 +166,7 @@ class SerialRuntime(Runtime):
             span = slice(segment.start + done, segment.start + done + count)
             if (logits := self._run_rows(state, shape, batch, span, rows)) is not None:
                 found.append(logits)
+            state.said = logits and logits.rows(len(logits) - 1, len(logits))
             done += count
         return found
 
@@ -177,7 +177,7 @@ class SerialRuntime(Runtime):
             shape = self._shape_for(segment.count, 0, needs_logits=False)
             self._states[segment.owner] = CarriedState(self._shapes[shape].carried)
         state = self._states.get(segment.owner)
-        if state is None or state.tokens != segment.past:
+        if state is None or not (state.began <= segment.past <= state.tokens):
             raise StepFailed(f"{segment.owner} has no state of its first {segment.past} tokens")
         return state
 

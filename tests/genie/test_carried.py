@@ -11,9 +11,12 @@ import pytest
 from engine.bundle.check import check_contract
 from engine.bundle.manifest import Manifest, load_manifest
 from engine.bundle.model_spec import RopeSpec
-from engine.bundle.variant import StepShape
-from engine.errors import BundleError
+from engine.bundle.variant import StepShape, shape_table
+from engine.errors import BundleError, StepFailed
 from engine.genie.convert import Toolbox
+from engine.runtime.interface import RowLayout
+from engine.runtime.opening import open_generator
+from engine.runtime.sessions import cpu_provider
 from engine.sources.resolve import convert_folder
 from tests.genie.generator import Generated, Recipe, embedding_table, generate
 from tests.genie.geniex_edges import LOCAL_THETA, WINDOW, layer_table, tell_windows
@@ -112,6 +115,28 @@ def test_a_sequence_up_to_the_last_column(checkpoint: Path, tmp_path: Path) -> N
     manifest = load_manifest(folder)
     expected = greedy(made, manifest, embedding_table(checkpoint), prompt, wide=False, count=4)
     assert served(folder, {"a": prompt}, COUNT)["a"] == expected
+
+
+def test_rows_that_nobody_sampled_from_come_again(checkpoint: Path, tmp_path: Path) -> None:
+    """A mask of a grammar that is late leaves a step without a token: next come its rows, or all but the last."""
+    folder = convert_to_twin(made_of(checkpoint, tmp_path, "states"), tmp_path / "cache")
+    manifest = load_manifest(folder)
+    runtime = open_generator(folder, manifest, shape_table(manifest, 8), cpu_provider(1))
+
+    def read(owner: str, past: int, *tokens: int, wanted: bool = True) -> np.ndarray:
+        layout = RowLayout(StepShape(8, 64), len(tokens))
+        layout.add(tokens, past, (0,), past, logits=[len(tokens) - 1] if wanted else [], owner=owner)
+        return runtime.run(layout.batch(64)).decoded().copy()
+
+    read("a", 0, 5, 17, 99)
+    first = read("a", 3, 123, 300)
+    assert (read("a", 3, 123, 300) == first).all()
+    assert not len(read("a", 3, 123, wanted=False))
+    assert (read("a", 4, 300) == first).all()
+    assert np.allclose(read("a", 5, 42), read("b", 0, 5, 17, 99, 123, 300, 42), atol=1e-4)
+    with pytest.raises(StepFailed, match="a has no state of its first 4 tokens"):
+        read("a", 4, 300)
+    runtime.close()
 
 
 @pytest.mark.parametrize("windows", ["", "windows"])

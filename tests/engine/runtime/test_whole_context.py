@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from engine.bundle.manifest import GraphKind, Manifest, load_manifest
+from engine.bundle.tensors import Encoding
 from engine.bundle.variant import ShapeTable, StepShape, shape_table
 from engine.compile.arguments import CompileArguments, Layout, Quant, Split
 from engine.compile.pipeline import compile_bundle
@@ -14,7 +15,7 @@ from engine.compile.progress import SilentProgress
 from engine.config import EngineConfig
 from engine.errors import CompileError, StepFailed
 from engine.request import FinishReason, Request, SamplingParams
-from engine.runtime.interface import PackedBatch, PackedSegment
+from engine.runtime.interface import Logits, PackedBatch, PackedSegment
 from engine.runtime.opening import WholeContextRuntime
 from engine.worker.assembly import assemble
 from tests.bundles import Bundles
@@ -123,6 +124,17 @@ def test_several_sequences_are_packed_and_a_step_takes_the_runs_it_needs() -> No
         (16, [7, 3, 1]),
         (16, [12]),
     ]
+
+
+def test_graphs_with_scales_of_their_own_give_real_numbers() -> None:
+    class Coded(Inner):
+        def run(self, batch: PackedBatch) -> Logits:
+            encoding = Encoding("uint8", batch.shape.rows / 100)
+            return Logits(encoding.encode(super().run(batch).decoded().astype(np.float64)), encoding)
+
+    runtime = WholeContextRuntime(Coded(), [8, 16], ShapeTable((), 64, 64, segmented=True))
+    found = runtime.run(batch((tuple(range(14)), (), 0, 1), ((9, 9, 9), (), 0, 1))).decoded()
+    assert np.allclose(found.max(axis=1), 10, atol=0.1)
 
 
 def test_with_one_pinned_shape_each_runs_alone() -> None:
