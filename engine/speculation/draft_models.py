@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.bundle.manifest import DiffusionSpec
+from engine.core.plan import FORESEEN_TOKENS
 from engine.core.speculation import Drafter, DraftRequest
 from engine.errors import StepFailed
 from engine.request import Denoising, SamplingParams
@@ -48,8 +49,8 @@ class Proposal:
 class DraftModel(Drafter):
     """A draft model over graphs of its own. A failure switches it off; answers go on.
 
-    max_context: tokens of one sequence that it can read. vocab: ids that the served model has. most: tokens of one
-    proposal, 0 = as many as usual.
+    max_context: tokens of one sequence that it can read. vocab: ids that both models have; a sequence with others is
+    not followed. most: tokens of one proposal, 0 = as many as usual.
     """
 
     def __init__(self, steps: DraftSteps, max_context: int, vocab: int, most: int) -> None:
@@ -57,13 +58,14 @@ class DraftModel(Drafter):
         self._vocab = vocab
         self.most = most or USUAL_MOST
         self._context = min(max_context, steps.columns)
+        self._foreign: set[str] = set()  # sequences with ids of the served model alone
         self._left, self._masks = 1, 0  # tokens that the step which proposes reads at least; those that are not kept
 
     def reach(self, tokens: int) -> int:
         return self.most
 
     def backlog(self, sequence_id: str, tokens: Sequence[int]) -> int | None:
-        if len(tokens) + self.most > self._context:
+        if len(tokens) + self.most > self._context or sequence_id in self._foreign:
             return None
         return self.steps.sequences.unread(sequence_id, tokens)
 
@@ -88,6 +90,7 @@ class DraftModel(Drafter):
             return {}
 
     def retain(self, sequence_ids: Collection[str]) -> None:
+        self._foreign.intersection_update(sequence_ids)
         self.steps.retain(sequence_ids)
 
     def close(self) -> None:
@@ -95,12 +98,20 @@ class DraftModel(Drafter):
 
     def _propose(self, requests: Sequence[DraftRequest]) -> dict[str, tuple[int, ...]]:
         self.steps.sequences.begin_step()
-        proposals = [self._begin(asked) for asked in requests]
+        proposals = [each for asked in requests if self._can_read(each := self._begin(asked))]
         self.steps.free()
         late = [each for each in proposals if self.is_long(len(each.unread))]
         next((each for each in late if self._read_on(each)), None)
         self._guess([each for each in proposals if not self.is_long(len(each.unread))])
         return {each.asked.request.id: tuple(each.tokens) for each in proposals if each.tokens}
+
+    def _can_read(self, proposal: Proposal) -> bool:
+        """Whether it knows the ids of all that is unread, such as those of images."""
+        asked, drafted = proposal.asked, proposal.drafted
+        if max(asked.tokens[len(drafted.tokens) :], default=0) < self._vocab:
+            return True
+        self._foreign.add(asked.request.id)
+        return False
 
     def _begin(self, asked: DraftRequest) -> Proposal:
         drafted = self.steps.sequences.follow(asked.request, asked.tokens)
@@ -142,7 +153,8 @@ class DraftModel(Drafter):
 
 
 def _rows(proposal: Proposal, tokens: Sequence[int], kept: int, logits: Sequence[int] = ()) -> DraftRows:
-    return DraftRows(proposal.drafted, tuple(tokens), kept, logits, proposal.asked.request.params.max_tokens)
+    coming = min(proposal.asked.request.params.max_tokens, FORESEEN_TOKENS)
+    return DraftRows(proposal.drafted, tuple(tokens), kept, logits, coming)
 
 
 def _context(proposal: Proposal, vocab: int) -> RowContext:
@@ -183,7 +195,7 @@ class BlockDraft(DraftModel):
     def backlog(self, sequence_id: str, tokens: Sequence[int]) -> int | None:
         """Tokens of whole blocks to read, and the block that it goes on with; None when the sequence is too long."""
         length = self._settings.block_length
-        if len(tokens) + length > self._context:
+        if len(tokens) + length > self._context or sequence_id in self._foreign:
             return None
         return self.steps.sequences.unread(sequence_id, self._whole(tokens)) - 1 + length
 

@@ -255,7 +255,7 @@ def _open_draft(
     slot_ms = 0.0 if draft.is_segmented else draft.kv_bytes_per_token / COPY_BYTES_PER_MS
     costs = CostTable(step_times(own, draft, wanted, runtime), slot_ms)
     log.info("draft: %s on %s guesses for %s", draft.name, runtime.device, manifest.name)
-    steps, vocab = DraftSteps(runtime, costs, time.perf_counter), manifest.model.vocab
+    steps, vocab = DraftSteps(runtime, costs, time.perf_counter), min(manifest.model.vocab, draft.model.vocab)
     if draft.diffusion is not None:
         return BlockDraft(steps, draft.diffusion, draft.max_context, vocab, config.draft_tokens)
     return DraftModel(steps, draft.max_context, vocab, config.draft_tokens)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from engine.bundle.variant import ShapeTable, StepShape
 from engine.core.policy import CostTable, Share
 from engine.core.speculation import TRIAL_GUESSES, GuessKind
+from engine.errors import StepFailed
 from engine.request import Request, SamplingParams
 from engine.runtime.interface import Logits, PackedBatch
 from engine.speculation.draft_models import DraftModel
@@ -133,6 +134,33 @@ def test_any_layout_of_either(target: str, own: str) -> None:
     counters = world.scheduler.counters
     assert counters.draft_accepted == counters.draft_rows
     assert counters.draft_rows > 0 or target == "variants of one context"  # where every step has one row
+
+
+def test_a_sequence_with_an_id_that_the_draft_has_not_got_goes_on_without_it() -> None:
+    class Narrow(SegmentedFake):
+        def run(self, batch: PackedBatch) -> Logits:
+            if batch.input_ids.max() >= VOCAB:
+                raise StepFailed("an id is out of range")
+            return super().run(batch)
+
+    drafter, strange = draft(runtime=Narrow), (*prompt(20), VOCAB, *prompt(4))
+    world = world_with(drafter)
+    world.submit("strange", strange, 40)
+    world.submit("plain", prompt(20, 1), 40)
+    world.run()
+    assert (world.outputs["strange"], world.outputs["plain"]) == (by_hand(strange, 40), by_hand(prompt(20, 1), 40))
+    assert drafter.most and world.scheduler.counters.draft_accepted > 20
+
+
+def test_no_cache_is_as_long_as_an_answer_might_become() -> None:
+    drafter = draft(segmented(64, 65_536))
+    world = world_with(drafter, segmented(64, 65_536))
+    world.submit("a", prompt(30), 50_000)
+    for _ in range(4):
+        world.step()
+    runtime = runtime_of(drafter)
+    assert isinstance(runtime, SegmentedFake)
+    assert [cache.columns for cache in owners(runtime.caches)] == [320]
 
 
 def test_a_long_prompt_is_read_in_chunks_while_answers_go_on() -> None:
