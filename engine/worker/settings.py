@@ -88,7 +88,12 @@ def resolve_lookup(manifest: Manifest, config: EngineConfig) -> EngineConfig:
 log = logging.getLogger("hexserve.worker")
 
 STATES_BUDGET_BYTES = 4 * 1024**3
-STATES_EACH = 2  # the one that counts, and the one that a step writes
+TOKEN_BYTES = 4  # what a pool of graphs without a past keeps of a token
+
+
+def _state_bytes(manifest: Manifest) -> int:
+    """Of a sequence: the state that counts and, of a segmented bundle, the one that a step writes."""
+    return manifest.state_bytes_per_sequence * (1 if manifest.is_serial else 2)
 
 
 def recurrent_settings(manifest: Manifest, config: EngineConfig) -> EngineConfig:
@@ -102,13 +107,14 @@ def recurrent_settings(manifest: Manifest, config: EngineConfig) -> EngineConfig
             raise BundleError(f"{name} = {setting}: {family} has {what}, whose state cannot take back a wrong guess")
     if config.kv_file:
         raise BundleError(f"kv_file = {config.kv_file}: {family} has {what}, whose states it does not hold")
-    most = max(1, STATES_BUDGET_BYTES // (STATES_EACH * manifest.state_bytes_per_sequence))
+    each = _state_bytes(manifest)
+    most = max(1, STATES_BUDGET_BYTES // each)
     if most < config.max_running:
         log.info(
-            "max_running: %d instead of %d, as each sequence has two states of %.1f MB",
+            "max_running: %d instead of %d, as the states of each sequence take %.1f MB",
             most,
             config.max_running,
-            manifest.state_bytes_per_sequence / 1e6,
+            each / 1e6,
         )
     return replace(config, max_running=min(config.max_running, most), prediction_rows=0)
 
@@ -220,7 +226,8 @@ def plan_memory(manifest: Manifest, shapes: ShapeTable, config: EngineConfig) ->
     """For the graphs of the manifest that are to be loaded. What onnxruntime itself needs is not in it."""
     # With fused graphs a pool is so many whole caches, and a step spans one of them.
     slots = config.kv_slots if shapes.slots or manifest.speech is not None else shapes.max_past
-    state = manifest.state_bytes_per_sequence
+    slots = 0 if manifest.is_serial else slots  # all that a sequence has is its state
+    token = TOKEN_BYTES if manifest.reads_whole_context else manifest.kv_bytes_per_token
     window = sliding_window(manifest, config)
     budget = BLOCK_SIZE * window_budget(window, slots, shapes.max_rows, BLOCK_SIZE)
     seen = pool_window_slots(manifest) or budget if window else slots
@@ -228,11 +235,11 @@ def plan_memory(manifest: Manifest, shapes: ShapeTable, config: EngineConfig) ->
     return MemoryPlan(
         weights=_encoder_bytes(manifest) if manifest.encoder is not None else _weight_bytes(manifest),
         slots=slots,
-        caches=slots * (manifest.kv_bytes_per_token - behind)
+        caches=slots * (token - behind)
         + seen * behind
         + (config.max_running * cross_bytes(manifest) if manifest.speech is not None else 0),
         sequences=config.max_running,
-        states=config.max_running * STATES_EACH * state,
+        states=config.max_running * _state_bytes(manifest),
         prefixes=config.kv_offload_mb * 1024**2 if config.prefix_cache else 0,
         window_slots=seen if window else 0,
     )

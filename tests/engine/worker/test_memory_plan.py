@@ -4,8 +4,8 @@ import logging
 from dataclasses import replace
 from pathlib import Path
 
-import msgspec
 import pytest
+from msgspec.structs import replace as replaced
 
 from engine.bundle.manifest import Manifest, load_manifest
 from engine.bundle.model_spec import LayerAttention
@@ -49,11 +49,33 @@ def test_states_and_their_snapshots(hybrid: Hybrid) -> None:
     assert (plan.caches, plan.prefixes) == (4096 * 1024, 3 * 1024**2)
 
 
+def test_a_state_is_all_that_graphs_of_one_sequence_carry(bundles: Bundles) -> None:
+    """A run writes it in place of the one it read: here keys and values of 127 tokens."""
+    manifest = load_manifest(bundles("fixed"))
+    graphs = [
+        replaced(graph, inputs=tuple(replaced(each, name=each.name.replace("past_", "swa_")) for each in graph.inputs))
+        for graph in manifest.graphs
+    ]
+    manifest = replaced(manifest, graphs=tuple(graphs))
+    config = settings_for(manifest, replace(CONFIG, max_running=10))
+    plan = plan_memory(manifest, choose_shapes(manifest, config), config)
+    assert (plan.caches, plan.states) == (0, 10 * 127 * 512)
+    assert "keys and values" not in str(plan)
+
+
+def test_graphs_without_a_past_keep_tokens(bundles: Bundles) -> None:
+    manifest = load_manifest(bundles("fixed"))
+    graphs = tuple(replaced(graph, context=graph.rows) for graph in manifest.graphs)
+    manifest = replaced(manifest, graphs=graphs)
+    config = settings_for(manifest, CONFIG)
+    assert plan_memory(manifest, choose_shapes(manifest, config), config).caches == 4096 * 4
+
+
 def test_layers_with_a_window_take_less(bundles: Bundles) -> None:
     """Of two layers one sees 64 columns: a quarter of the 8,192 is kept there, all of them where bits must be equal."""
     manifest = load_manifest(bundles("segments"))
     layers = LayerAttention(64), LayerAttention()
-    manifest = msgspec.structs.replace(manifest, model=msgspec.structs.replace(manifest.model, attention=layers))
+    manifest = replaced(manifest, model=replaced(manifest.model, attention=layers))
     shapes = replace(shape_table(manifest, 8), max_past=8192)
     plan = plan_memory(manifest, shapes, CONFIG)
     each = manifest.kv_bytes_per_token // 2

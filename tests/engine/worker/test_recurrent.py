@@ -129,7 +129,7 @@ def test_running_sequences_are_bounded_by_their_states(hybrid: Hybrid, caplog: p
     each = large.state_bytes_per_sequence
     with caplog.at_level("INFO", "hexserve.worker"):
         assert recurrent_settings(large, EngineConfig("")).max_running == 4 * 1024**3 // (2 * each) == 1
-    assert f"max_running: 1 instead of 256, as each sequence has two states of {each / 1e6:.1f} MB" in caplog.text
+    assert f"max_running: 1 instead of 256, as the states of each sequence take {2 * each / 1e6:.1f} MB" in caplog.text
 
 
 @pytest.mark.parametrize(
