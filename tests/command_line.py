@@ -8,7 +8,7 @@ import typer
 from typer.testing import CliRunner
 
 from engine.compile.arguments import CompileArguments
-from engine.sources.fetched import Located
+from engine.sources.names import Located
 from server.commands import compile as command
 
 

@@ -113,14 +113,17 @@ PIPELINES = {
 }
 
 
-def resolve(arguments: CompileArguments, progress: ProgressSink) -> tuple[CompileArguments, Source, Network]:
+def resolve(
+    arguments: CompileArguments, progress: ProgressSink, opened: Source | None = None
+) -> tuple[CompileArguments, Source, Network]:
     """Check the options and resolve each that was left open, once and in the order in which they need each other.
 
     Open is only the type of int8 caches, which is measured. Raises UnsupportedModel, or CompileError naming the option.
+    opened: the source with its encoder, where it was read before.
     """
     check_arguments(arguments)
     shapes = fixed_shapes(arguments)
-    source = open_for(arguments)
+    source = opened if opened is not None and has_images(arguments) else open_for(arguments)
     if source.remark:
         progress.note(source.remark)
     arguments = with_kept_floats(arguments, source.float_bytes(), usable_memory())
@@ -143,11 +146,12 @@ def compile_bundle(arguments: CompileArguments, progress: ProgressSink) -> Manif
     """
     if is_speech(arguments.source):
         return compile_speech(arguments, progress)
+    read: Source | None = None
     if is_encoder_folder(arguments.source) or is_model_file(arguments.source):
-        source = open_source(arguments.source)
-        if architecture_of(source.config) is not None:
-            return compile_encoder(arguments, source, progress)
-    arguments, source, network = resolve(arguments, progress)
+        read = open_source(arguments.source)
+        if architecture_of(read.config) is not None:
+            return compile_encoder(arguments, read, progress)
+    arguments, source, network = resolve(arguments, progress, read)
     pipeline, shapes, parts = pipeline_of(arguments), fixed_shapes(arguments), plan_parts_for(arguments, network)
     with source.tensors() as opened, staged_folder(arguments.output, arguments.force) as folder:
         network = names_in(opened, network)
@@ -211,9 +215,13 @@ def requested_context(arguments: CompileArguments, shapes: tuple[StepShape, ...]
 
 def open_for(arguments: CompileArguments) -> Source:
     """The source with its encoder where graphs can have one."""
+    return open_source(arguments.source, with_images=has_images(arguments))
+
+
+def has_images(arguments: CompileArguments) -> bool:
+    """Whether graphs can have an encoder of images."""
     layout = layout_of(arguments)
-    reads = layout is Layout.SEGMENTS or (arguments.is_npu and layout is Layout.POOL)
-    return open_source(arguments.source, with_images=reads)
+    return layout is Layout.SEGMENTS or (arguments.is_npu and layout is Layout.POOL)
 
 
 def resolve_split(arguments: CompileArguments, network: Network) -> CompileArguments:

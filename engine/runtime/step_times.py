@@ -34,12 +34,13 @@ def others_share(before: MachineReading, after: MachineReading, cores: int) -> f
 
 
 def disturbance(runs_ms: Sequence[float], others: float | None) -> str:
-    """What made the runs of one step useless as its time, for the log; '' where nothing did."""
+    """What made the runs of one step useless as its time, for the log; '' where nothing did. The two fastest of several
+    runs agree."""
     if others is not None and others > MOST_OTHERS:
         return f"other programs used {others:.0%} of the processor"
-    fastest, slowest = min(runs_ms), max(runs_ms)
-    if slowest > MOST_SPREAD * fastest and slowest - fastest > LEAST_SPREAD_MS:
-        return f"one run took {slowest / fastest:.1f} times as long as another"
+    fastest, second, *_ = sorted(runs_ms)
+    if second > MOST_SPREAD * fastest and second - fastest > LEAST_SPREAD_MS:
+        return f"one run took {second / fastest:.1f} times as long as another"
     return ""
 
 
@@ -48,7 +49,8 @@ FREE_PASTS = (64, 1024)
 MOST_DECODES = 8
 BUDGET_S = 20.0
 DISTURBED_S = 4.0  # where other programs work: what is not kept is not worth more
-RUNS, ATTEMPTS = 2, 2
+LEAST_RUNS, MOST_RUNS = 2, 16
+ATTEMPTS, LATE_ATTEMPTS = 3, 2  # the first run of a shape may be one that warms up
 LEAST_MS = 1e-3
 AS_BEFORE = "programs disturbed an earlier start"
 
@@ -85,11 +87,12 @@ def measure(
     known: Mapping[StepShape, float] = MappingProxyType({}),
     disturbed: Mapping[StepShape, float] = MappingProxyType({}),
 ) -> MeasuredTimes:
-    """Milliseconds of each shape: the better of two runs after a first one. Begins no new shape after 20 s, or 4 s
-    where other programs disturb it.
+    """Milliseconds of each shape: of its fastest run. Begins no new shape after 20 s, or 4 s where other programs
+    disturb it.
 
-    Runs that were disturbed are repeated once within 4 s. known: times of an earlier start, which are kept; it may have
-    stopped at its 20 s. disturbed: those that it could not keep; where this start is disturbed too they are as good.
+    Runs that were disturbed are repeated twice within 4 s, then once. known: times of an earlier start, which are kept;
+    it may have stopped at its 20 s. disturbed: those that it could not keep; where this start is disturbed too they are
+    as good.
     """
     measured = MeasuredTimes(dict(known))
     began_s = read().clock_s
@@ -103,8 +106,7 @@ def measure(
         if measured.times and seconds > (DISTURBED_S if measured.disturbed else BUDGET_S):
             break
         batch = _empty_batch(runtime.shapes, shape)
-        runtime.run(batch)
-        _time_shape(runtime, batch, read, cores, measured, ATTEMPTS if seconds < DISTURBED_S else 1)
+        _time_shape(runtime, batch, read, cores, measured, ATTEMPTS if seconds < DISTURBED_S else LATE_ATTEMPTS)
         runtime.free(range(len(batch.segments)))
         if shape in measured.disturbed:  # times of one start fit each other
             measured.times[shape] = disturbed.get(shape, measured.times[shape])
@@ -121,10 +123,7 @@ def _time_shape(
 ) -> None:
     best_ms, reason = math.inf, ""
     for _ in range(attempts):
-        readings = [read()]
-        for _ in range(RUNS):
-            runtime.run(batch)
-            readings.append(read())
+        readings = _runs(runtime, batch, read)
         runs_ms = [1000.0 * (after.clock_s - before.clock_s) for before, after in pairwise(readings)]
         best_ms = min(best_ms, *runs_ms)
         reason = disturbance(runs_ms, others_share(readings[0], readings[-1], cores))
@@ -133,6 +132,17 @@ def _time_shape(
     measured.times[batch.shape] = max(best_ms, LEAST_MS)
     if reason:
         measured.disturbed[batch.shape] = reason
+
+
+def _runs(runtime: Runtime, batch: PackedBatch, read: Callable[[], MachineReading]) -> list[MachineReading]:
+    """Readings before and after each run: twice, of what is fast as often as it takes to see what others do."""
+    readings = [read()]
+    for count in range(1, MOST_RUNS + 1):
+        runtime.run(batch)
+        readings.append(read())
+        if count >= LEAST_RUNS and readings[-1].clock_s - readings[0].clock_s >= LEAST_SEEN_S:
+            break
+    return readings
 
 
 def believed(shapes: ShapeTable, times: dict[StepShape, float]) -> dict[StepShape, float]:

@@ -12,8 +12,7 @@ from engine.files import is_gguf, is_regular, reading
 from engine.genie.config import is_genie_folder
 from engine.genie.speech import is_hub_speech
 from engine.processes import install_command
-from engine.sources.fetched import locate
-from engine.sources.resolve import Wanted, compile_behind, compiled, is_good, resolve_bundle
+from engine.sources.resolve import Wanted, compile_behind, compiled, is_good, locate, resolve_bundle
 from engine.sources.retention import LaterCompilations
 
 NPU, CPU, AUTO = "npu", "cpu", "auto"

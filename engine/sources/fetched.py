@@ -6,7 +6,6 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from difflib import get_close_matches
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
@@ -17,9 +16,7 @@ import msgspec
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
-from engine.demo.location import SHIPPED
-from engine.errors import BundleError
-from engine.files import GGUF_PART, GGUF_SUFFIX, expanded, is_gguf
+from engine.files import GGUF_PART, GGUF_SUFFIX, is_gguf
 from engine.sources import ai_hub, hub, modelscope
 from engine.sources.download import (
     OFFLINE,
@@ -45,6 +42,7 @@ from engine.sources.names import (
     FetchableName,
     FetchFailed,
     LocalPath,
+    Located,
     RepositoryName,
     read_name,
 )
@@ -159,10 +157,6 @@ def progress_bars() -> Progress:
 
 
 FOLDER = "fetched"  # in the cache of bundles
-NAMED = (
-    f"a bundle folder, a Hugging Face folder, a {GGUF_SUFFIX} file, ORG/NAME of the hub, ms:ORG/NAME of ModelScope, "
-    f"hub:NAME of Qualcomm AI Hub, an https address, a name of `hexserve models`, {' or '.join(map(repr, SHIPPED))}"
-)
 _NUMBER = re.compile(r"\d{5}(?=-of-\d{5}\.gguf)", re.IGNORECASE)
 INDEX = "the Python package index"
 
@@ -190,14 +184,6 @@ class FetchPlan:
     def size(self) -> int:
         """Of what is missing, in bytes; what no server says counts nothing."""
         return sum(file.size for file in self.missing)
-
-
-@dataclass(frozen=True, slots=True)
-class Located:
-    """path: of a file or folder that exists. name: of the model, "" = its path's."""
-
-    path: Path
-    name: str
 
 
 class FetchedModels:
@@ -361,26 +347,6 @@ def _model_name(name: RepositoryName | AiHubName | Address) -> str:
     if isinstance(name, RepositoryName):
         return name.repository.partition("/")[2]
     return name.model if isinstance(name, AiHubName) else Path(urlsplit(name.text).path).stem
-
-
-def locate(source: str, cache: Path) -> Located:
-    """The files of a path or of a name that `read_name` knows. A path that exists wins.
-
-    cache: where packages are unpacked. Raises BundleError for what cannot be fetched and for a path where nothing is,
-    OSError where nobody can look.
-    """
-    path = expanded(source)
-    if not source.strip():
-        raise BundleError("the name of a model must not be empty")
-    if path.exists():
-        return Located(path, "")
-    models = FetchedModels(cache)
-    name = models.named(source)
-    if isinstance(name, LocalPath):
-        near = get_close_matches(source.lower(), [*models.entries, *SHIPPED], n=1)
-        raise BundleError(f"{source} does not exist{f' (is {near[0]} meant?)' if near else ''}; name {NAMED}")
-    found = models.fetch(name)
-    return Located(found.path, source) if source in models.entries else found
 
 
 def _tell(sentence: str) -> None:

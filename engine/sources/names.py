@@ -4,14 +4,19 @@ import re
 from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 
+from engine.demo.location import SHIPPED
 from engine.errors import BundleError
 from engine.files import GGUF_PART, GGUF_SUFFIX, PROJECTOR, is_gguf
 
 # Hugging Face's rules: both parts of letters, digits, "-", "_" and ".", at most 96 together, without "--" and "..".
 _REPOSITORY = re.compile(r"(ms:)?(\w[\w.-]*/\w[\w.-]*?)(?::(\w[\w.-]*))?", re.ASCII)
 _LONGEST = 96
+NAMED = (
+    f"a bundle folder, a Hugging Face folder, a {GGUF_SUFFIX} file, ORG/NAME of the hub, ms:ORG/NAME of ModelScope, "
+    f"hub:NAME of Qualcomm AI Hub, an https address, a name of `hexserve models`, {' or '.join(map(repr, SHIPPED))}"
+)
 ARCHIVE = ".zip"
 MODEL_SUFFIXES = (GGUF_SUFFIX, ARCHIVE)  # of what an address may name
 _AI_HUB = re.compile(r"hub:(\w[\w.-]*)(?::(\w+))?(?:@(\w[\w-]*))?", re.ASCII)
@@ -203,3 +208,11 @@ def _which(repository: str, quant: str, models: dict[str, tuple[str, ...]]) -> s
         return f"{repository} has {len(models)} GGUF models: {there}"
     fitting = sum(_has_quant(title, quant) for title in models)
     return f"{repository} has {fitting or 'no'} GGUF model{'s' * (fitting > 1)} of {quant}: {there}"
+
+
+@dataclass(frozen=True, slots=True)
+class Located:
+    """path: of a file or folder that exists. name: of the model, "" = its path's."""
+
+    path: Path
+    name: str

@@ -13,6 +13,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 
 from engine.bundle.manifest import FORMAT_VERSION, MANIFEST_FILE, load_manifest
@@ -40,7 +41,7 @@ from engine.isolation.machine import usable_memory
 from engine.models.config_fields import INT8_SHARE, four_bits_because
 from engine.models.stored_codes import checkpoint_quant, float_bytes
 from engine.processes import child_environment, install_command, installed_version, module_command
-from engine.sources.fetched import NAMED, Located, locate
+from engine.sources.names import NAMED, LocalPath, Located
 from engine.sources.publish import draft_beside, publish, remove_stale
 from engine.sources.retention import LaterCompilations, exclusive, lock_of, mark_used, remove_unused
 
@@ -125,6 +126,29 @@ END_WITH_INPUT = "--end-with-input"  # of `python -m engine.compile`
 COSTS_FOLDER = "costs"  # in the cache: what was measured and checked of its bundles
 
 _COMPILER_FOLDERS = ("bundle", "compile", "models")
+
+
+def locate(source: str, cache: Path) -> Located:
+    """The files of a path or of a name that `read_name` knows. A path that exists wins.
+
+    cache: where packages are unpacked. Raises BundleError for what cannot be fetched and for a path where nothing is,
+    OSError where nobody can look.
+    """
+    path = expanded(source)
+    if not source.strip():
+        raise BundleError("the name of a model must not be empty")
+    if path.exists():
+        return Located(path, "")
+    # What speaks to servers takes a moment to import, and paths have no use for it.
+    from engine.sources.fetched import FetchedModels  # noqa: PLC0415
+
+    models = FetchedModels(cache)
+    name = models.named(source)
+    if isinstance(name, LocalPath):
+        near = get_close_matches(source.lower(), [*models.entries, *SHIPPED], n=1)
+        raise BundleError(f"{source} does not exist{f' (is {near[0]} meant?)' if near else ''}; name {NAMED}")
+    found = models.fetch(name)
+    return Located(found.path, source) if source in models.entries else found
 
 
 def resolve_bundle(

@@ -7,9 +7,10 @@ from rich.table import Column, Table
 from engine.demo.location import SHIPPED
 from engine.errors import BundleError
 from engine.sources.download import megabytes
-from engine.sources.fetched import FetchedModel, FetchedModels, locate
+from engine.sources.fetched import FetchedModel, FetchedModels
 from engine.sources.names import LocalPath
 from engine.sources.packaged import CatalogueEntry
+from engine.sources.resolve import locate
 from server.commands.exit_codes import FAILED, refuse
 from server.commands.own_server import settings_cache
 from server.commands.tables import wide_console

@@ -5,11 +5,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from engine.bundle.manifest import Manifest
+from engine.compile.quantisation.methods.method import ahead
 from engine.compile.sources.text_files import load_tokenizer
 from engine.demo.location import HELD_OUT, is_shipped, shipped_texts
 from engine.errors import CompileError
@@ -40,8 +42,12 @@ SLAB_ROWS = 64  # compared in float64 at a time: all rows would take several tim
 
 def all_divergences(reference: Float32, measured: Float32) -> Float64:
     """KL(reference || measured) [T] in nats, of logits [T, vocab]."""
-    runs = [slice(*bounds) for bounds in slabs(len(reference), SLAB_ROWS)]
-    found = [divergences(log_softmax(reference[run]), log_softmax(measured[run])) for run in runs]
+
+    def of_run(run: slice) -> Float64:
+        with np.errstate(all="ignore"):  # callers look for what is not finite
+            return divergences(log_softmax(reference[run]), log_softmax(measured[run]))
+
+    found = list(ahead(of_run, (slice(*bounds) for bounds in slabs(len(reference), SLAB_ROWS))))
     # Rounding may take the divergence of two equal predictions below nothing.
     return np.maximum(np.concatenate(found), 0.0)
 
@@ -177,14 +183,34 @@ def compare_logits(reference: Float32, measured: Float32) -> Parity:
 def _compared(reference: Float32, measured: Float32) -> Parity:
     count = len(reference)
     pairs = [(reference[start:stop], measured[start:stop]) for start, stop in slabs(count, SLAB_ROWS)]
-    largest = max(float(np.abs(expected).max()) for expected, _ in pairs)
+    figures = list(ahead(_of_slab, pairs))
+    largest = max(figure.largest for figure in figures)
     return Parity(
         tokens=count,
-        top1=mean_interval((reference.argmax(axis=1) == measured.argmax(axis=1)).astype(np.float64)),
+        top1=mean_interval(np.concatenate([figure.agrees for figure in figures])),
         kl=mean_interval(all_divergences(reference, measured)),
-        relative_error=max(float(np.abs(found - expected).max()) for expected, found in pairs) / (largest or 1.0),
-        cosine=min(float(_cosines(*pair).min()) for pair in pairs),
+        relative_error=max(figure.error for figure in figures) / (largest or 1.0),
+        cosine=min(figure.cosine for figure in figures),
     )
+
+
+class _SlabFigures(NamedTuple):
+    largest: float
+    error: float
+    cosine: float
+    agrees: Float64  # of each position, 0 or 1
+
+
+def _of_slab(pair: tuple[Float32, Float32]) -> _SlabFigures:
+    reference, measured = pair
+    agrees = reference.argmax(axis=1) == measured.argmax(axis=1)
+    with np.errstate(all="ignore"):  # what overflows is found by the caller
+        return _SlabFigures(
+            largest=float(np.abs(reference).max()),
+            error=float(np.abs(measured - reference).max()),
+            cosine=float(_cosines(reference, measured).min()),
+            agrees=agrees.astype(np.float64),
+        )
 
 
 def mean_interval(values: NDArray[np.float64]) -> Interval:

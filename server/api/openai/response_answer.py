@@ -204,6 +204,11 @@ class DeletedResponse(Answer, kw_only=True):
     deleted: Literal[True] = True
 
 
+class InputTokens(Answer, kw_only=True):
+    object: Literal["response.input_tokens"] = "response.input_tokens"
+    input_tokens: int
+
+
 class ResponseItems(Answer, kw_only=True):
     """A page of what a response answered; the items have the shape of input and output items."""
 

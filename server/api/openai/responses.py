@@ -1,6 +1,6 @@
 """POST /v1/responses, and /v1/responses/{id}: read, delete and cancel stored responses, list what they answered."""
 
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, cast
@@ -9,7 +9,7 @@ import msgspec
 from fastapi import APIRouter, Request, Response
 
 from server.api.body import BoundedRoute
-from server.api.openai.response_answer import DeletedResponse, ResponseAnswer, ResponseEvent, ResponseItems
+from server.api.openai.response_answer import DeletedResponse, InputTokens, ResponseAnswer, ResponseEvent, ResponseItems
 from server.api.openai.response_input import (
     OFF,
     EventsQuery,
@@ -29,11 +29,12 @@ from server.api.openai.response_input import (
     template_items,
     tool_identities,
 )
-from server.api.openai.response_request import ResponsesRequest
+from server.api.openai.response_request import InputItem, ResponsesRequest
 from server.api.openai.response_runs import NotHere, ResponseRun, StoredResponses
 from server.api.openai.response_writer import ResponseWriter, response_object
 from server.api.openapi import answers
 from server.generation.answers import TokenCount
+from server.generation.chat_template import chat_tools
 from server.generation.framing import EventStream, frame
 from server.generation.launch import answer, resumption_of, server_of, take_model, until_left, written
 from server.generation.params import check_generates
@@ -59,14 +60,10 @@ async def create_response(body: ResponsesRequest, request: Request) -> Response:
     wanted = storing(body, stored is not None, resumption_of(request) is not None)
     before = await _previous_of(request, wanted.previous)
     given = given_items(body)
-    items = [*items_of(before), *given]
-    check_count(items)
+    turns = _turns(body, before, given)
     service = await take_model(request, body.model, check_generates)
     with field_aliases(own_name):
-        chat = as_chat(body)
-        prepared = await prepared_chat(
-            request, service, chat, lambda: template_items(body.instructions, items, len(given)), response_options(body)
-        )
+        prepared = await prepared_chat(request, service, as_chat(body), turns, response_options(body))
     envelope = service.envelope("resp_")
     stream = service.launch(envelope, [prepared.prompt], prepared.params, "input")
     count = TokenCount(stream.prompt_tokens, 1)
@@ -81,6 +78,28 @@ async def create_response(body: ResponsesRequest, request: Request) -> Response:
     record = ResponseRecord(key, wanted.previous, status, wanted.is_background, begun, stored_items(given))
     run = await stored.start(record, stream, writer, [one.key.id for one in before], service.pinned())
     return await _stored_answer(request, run, bool(body.stream), service.settings.keep_alive_s)
+
+
+@router.post("/v1/responses/input_tokens", responses=answers(InputTokens))
+async def count_input_tokens(body: ResponsesRequest, request: Request) -> Response:
+    """The tokens of the prompt that /v1/responses would make of the same fields."""
+    before = await _previous_of(request, storing(body, _stored_of(request) is not None).previous)
+    turns = _turns(body, before, given_items(body))
+    service = await take_model(request, body.model, check_generates)
+    with field_aliases(own_name):
+        tools = chat_tools(as_chat(body), service.writes)
+        work = service.chat_prompt(turns(), tools, response_options(body))
+        return written(InputTokens(input_tokens=len(await until_left(request, work))))
+
+
+def _turns(
+    body: ResponsesRequest, before: Sequence[ResponseRecord], given: Sequence[InputItem]
+) -> Callable[[], list[dict[str, Any]]]:
+    """What a conversation is to a chat template, made once it is asked for; Refusal for too many items. before: what
+    the request follows."""
+    items = [*items_of(before), *given]
+    check_count(items)
+    return lambda: template_items(body.instructions, items, len(given))
 
 
 def _stored_of(request: Request) -> StoredResponses | None:

@@ -7,9 +7,10 @@ import pytest
 
 from engine.errors import BundleError
 from engine.sources import fetched
-from engine.sources.fetched import FetchedModels, Located, locate
-from engine.sources.names import FetchFailed
+from engine.sources.fetched import FetchedModels
+from engine.sources.names import FetchFailed, Located
 from engine.sources.packaged import CatalogueEntry, PackagedModel, catalogue
+from engine.sources.resolve import locate
 from tests.engine.sources.fake_hub import FakeHub
 from tests.engine.sources.package_index import index, wheel
 

@@ -10,8 +10,9 @@ import pytest
 
 from engine.errors import BundleError
 from engine.sources import download
-from engine.sources.fetched import FetchedModels, locate
+from engine.sources.fetched import FetchedModels
 from engine.sources.names import FetchFailed, read_name
+from engine.sources.resolve import locate
 from tests.engine.sources.ai_hub.stand_ins import FILES as BUNDLE
 from tests.engine.sources.ai_hub.stand_ins import Answer, archive, catalogue
 from tests.engine.sources.fake_hub import FakeHub

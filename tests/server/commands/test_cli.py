@@ -55,6 +55,10 @@ def test_serving_loads_no_compiler_and_no_graph_runtime() -> None:
     assert not modules & HEAVY
 
 
+def test_until_the_workers_start_no_client_of_servers_is_loaded() -> None:
+    assert "httpx" not in loaded("import server.commands.serve.start, server.run")
+
+
 def test_what_commands_share_is_not_the_benchs() -> None:
     code = "import sys, server.commands.chat_terminal\nprint(any('commands.bench' in name for name in sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)

@@ -7,7 +7,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 import pytest
 
-from engine.sources.fetched import locate
+from engine.sources.resolve import locate
 from tests.clients.environments import python_with
 from tests.engine.sources.fake_hub import FakeHub
 

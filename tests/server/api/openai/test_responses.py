@@ -322,3 +322,15 @@ async def test_what_a_tool_leaves_out_is_told_in_the_answer(client: httpx.AsyncC
     assert answer["tools"] == [
         {"type": "function", "name": "f", "strict": False, "description": None, "parameters": None}
     ]
+
+
+async def test_input_is_counted_as_it_is_prompted(client: httpx.AsyncClient, engine: ScriptedEngine) -> None:
+    asked = {"instructions": "be brief", "tools": [TOOL], "reasoning": {"effort": "low"}}
+    usage = (await respond(client, **asked))["usage"]
+    sdk = openai.AsyncOpenAI(api_key="none", base_url="http://test/v1", http_client=client)
+    counted = await sdk.responses.input_tokens.count(**HELLO, **asked)
+    assert (counted.object, counted.input_tokens) == ("response.input_tokens", usage["input_tokens"])
+    assert engine.chats[-1] == engine.chats[0] and engine.tools[-1] == engine.tools[0]
+    assert engine.options[-1] == engine.options[0]
+    refused = await client.post(f"{PATH}/input_tokens", json=HELLO | {"previous_response_id": "resp_1"})
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "previous_response_id")
