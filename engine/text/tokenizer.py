@@ -243,7 +243,7 @@ def _token_table(vocabulary: Mapping[str, int], added: set[str], layout: _Layout
     table = [b""] * (largest + 1)
     of_character = _byte_alphabet()
     for token, token_id in vocabulary.items():
-        if token in added:
+        if token in added and layout is not _Layout.SENTENCEPIECE:
             table[token_id] = token.encode("utf-8")
         elif layout is _Layout.BYTE_LEVEL:
             table[token_id] = b"".join(of_character.get(c) or c.encode("utf-8") for c in token)

@@ -209,3 +209,15 @@ def test_no_length_of_a_text_tells_how_many_tokens_wordpiece_makes_of_it() -> No
     pieces = Tokenizer(wordpiece().to_str())
     text = " " * 10_000 + "\u4e00" * 5 + "x" * 10_000
     assert len(text) <= len(pieces.encode(text, allow_special=False)) * pieces.longest_token_chars
+
+
+def test_a_space_of_an_added_token_is_a_space() -> None:
+    """As Gemma's runs of spaces, which text never holds as the vocabulary spells them."""
+    made = tokenizers.Tokenizer(models.BPE({"▁": 0, "▁▁": 1, "x": 2}, [("▁", "▁")], byte_fallback=True))
+    made.normalizer = normalizers.Replace(" ", "▁")
+    made.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()])
+    made.add_tokens([AddedToken("▁▁", normalized=False, special=False)])
+    ours = Tokenizer(made.to_str())
+    ids = ours.encode("  x", allow_special=True)
+    assert ids == (1, 2)
+    assert b"".join(map(ours.token_bytes, ids)).decode() == ours.decode(ids) == made.decode(list(ids)) == "  x"
