@@ -63,10 +63,17 @@ def _decoded(content: bytes, limits: PictureLimits) -> Image.Image:
         if getattr(image, "is_animated", False) and image.format != "MPO":  # a camera's JPEG and what goes with it
             raise Refused("is animated; one frame is the most.")
         image.load()
-        upright = ImageOps.exif_transpose(image)
-        return upright if upright.mode == "RGB" else upright.convert("RGB")
+        return _opaque(ImageOps.exif_transpose(image))
     except TRIPPED_OVER:
         raise Refused("is damaged: it cannot be read to its end.") from None
+
+
+def _opaque(image: Image.Image) -> Image.Image:
+    """Three colours, over white where the image lets something through."""
+    if image.has_transparency_data:
+        image = image.convert("RGBA")
+        image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
+    return image if image.mode == "RGB" else image.convert("RGB")
 
 
 def _check_size(width: int, height: int, limits: PictureLimits) -> None:

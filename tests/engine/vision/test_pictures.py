@@ -2,6 +2,8 @@
 
 import struct
 import zlib
+from io import BytesIO
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -9,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
+from transformers.image_transforms import convert_to_rgb
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import smart_resize
 
 from engine.bundle.vision import Cutting, NativeSpec
@@ -107,6 +110,23 @@ def test_every_form_that_clients_send_is_read(mode: str, kind: str) -> None:
     found = tiles_of(Picture(saved(picture(50, 40, 1).convert(mode), kind)), GRID)
     assert not found.error
     assert {len(tile) for tile in found.tiles} == {3 * GRID.side**2}
+
+
+@pytest.mark.parametrize("mode", ["RGBA", "LA", "P", "RGB", "L"])
+def test_what_lets_something_through_lies_on_white(mode: str) -> None:
+    """As transformers has it: black writing on nothing would be black on black."""
+    image = Image.new("RGBA", (50, 40), (0, 0, 0, 0))
+    image.putpixel((0, 0), (9, 9, 9, 128))
+    image.paste((0, 0, 0, 255), (10, 10, 20, 20))
+    see_through: dict[str, Any] = {
+        "P": {"transparency": 0},
+        "L": {"transparency": 0},
+        "RGB": {"transparency": (0, 0, 0)},
+    }
+    sent = saved(image.convert(mode), **see_through.get(mode, {}))
+    opaque = convert_to_rgb(Image.open(BytesIO(sent)), return_numpy=True)
+    assert len(np.unique(opaque)) > 1
+    assert tiles_of(Picture(sent), GRID) == tiles_of(Picture(saved(Image.fromarray(opaque))), GRID)
 
 
 def test_an_image_is_turned_as_its_camera_says() -> None:
