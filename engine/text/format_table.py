@@ -57,6 +57,7 @@ END_OF_TURN = (
     "<|end|>",
     "<|end_of_turn|>",
     "<end_of_turn>",
+    "<turn|>",
     "<|endofturn|>",
     "<|call|>",
     "<|calls|>",

@@ -244,7 +244,8 @@ def _spelled(vocabulary: Vocabulary) -> dict[str, int]:
 
 TEMPLATE = "tokenizer.chat_template"
 # The file has one end token where a checkpoint may have several: control tokens of these names are ends as well.
-ENDING = (*END_OF_TURN, "<|endoftext|>", "<|end_of_text|>")
+ENDING = (*END_OF_TURN, "<|endoftext|>", "<|end_of_text|>", "<|observation|>")
+PART_END, WHOLE_END = "<|end|>", "<|return|>"  # where a vocabulary has both, the first ends a part of an answer alone
 MODELS: dict[str, Callable[[TokenizerFields, Vocabulary], Made]] = {
     "gpt2": byte_level_tokenizer,
     "gemma4": gemma4_tokenizer,
@@ -284,7 +285,8 @@ def end_ids(fields: TokenizerFields, vocabulary: Vocabulary) -> list[int]:
     """What the file says ends an answer, and control tokens named like an end. CompileError for what is no token."""
     tokens = vocabulary.tokens
     declared = [identifier for key in ENDS if (identifier := fields.token(key, tokens)) is not None]
-    named = [tokens.index(mark) for mark in ENDING if mark in tokens]
+    inner = PART_END if WHOLE_END in tokens else ""
+    named = [tokens.index(mark) for mark in ENDING if mark in tokens and mark != inner]
     return list(dict.fromkeys(declared + [end for end in named if vocabulary.kinds[end] == TokenKind.CONTROL]))
 
 

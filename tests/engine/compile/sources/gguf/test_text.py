@@ -196,6 +196,24 @@ def test_sentencepiece_joins_the_best_scores_first(has_prefix: bool, tmp_path: P
     assert (ids[0], ours.decode(ids, skip_special=False).replace(" ", "")) == (1, "<s>hello</s>the")
 
 
+@pytest.mark.parametrize(
+    ("marks", "ends"),
+    [
+        (["<|end|>"], ["<|end|>"]),
+        (["<|channel|>", "<|end|>", "<|call|>", "<|return|>"], ["<|call|>", "<|return|>"]),
+        (["<|turn>", "<turn|>"], ["<turn|>"]),
+        (["<|user|>", "<|observation|>"], ["<|observation|>"]),
+    ],
+    ids=["Phi 3", "gpt-oss", "Gemma 4", "GLM 4"],
+)
+def test_control_tokens_that_end_an_answer(marks: list[str], ends: list[str], tmp_path: Path) -> None:
+    """As each family's generation_config.json has them; its files name one end. gpt-oss ends a thought with <|end|>."""
+    tokens = ["a", "b", "ab", *marks]
+    byte_file(tokens=tokens, token_type=[1, 1, 1, *[int(TokenKind.CONTROL)] * len(marks)])(tmp_path / "m.gguf")
+    spec, _ = read(tmp_path / "m.gguf", tmp_path / "out")
+    assert [tokens[end] for end in spec.stop_ids] == ends
+
+
 def test_merges_that_make_no_token_are_left_out(tmp_path: Path) -> None:
     byte_file(merges=["b a", "a c", "a b"])(tmp_path / "m.gguf")
     _, ours = read(tmp_path / "m.gguf", tmp_path / "out")
