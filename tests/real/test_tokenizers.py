@@ -107,6 +107,13 @@ def test_a_text_has_the_tokens_around_it_that_the_file_wants(published: Publishe
     assert tokens == [published.ours.token_name(identifier) for identifier in plain]
 
 
+@pytest.mark.parametrize("published", ["phi-3"], indirect=True)
+def test_phi_3_reads_no_line_behind_a_special_token(published: Published) -> None:
+    """Ids of its own tokenizer.json, and of llama.cpp."""
+    text = "<|user|>\nHi there<|end|>\n<|assistant|>\n"
+    assert published.ours.encode(text, allow_special=True) == (32010, 6324, 727, 32007, 32001)
+
+
 @pytest.mark.parametrize("published", ["nomic-bert-moe"], indirect=True)
 def test_xlm_roberta_reads_as_sentencepiece_does(published: Published) -> None:
     """Unigram with its map of characters; ids of sentencepiece 0.2.3 with the same pieces, scores and map."""

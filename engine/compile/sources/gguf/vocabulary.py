@@ -17,6 +17,7 @@ from engine.models.config_fields import ConfigFields
 PREFIX = "tokenizer.ggml."
 Step = dict[str, object]  # a part of a tokenizer.json
 ENDS = ("eos_token_id", "eot_token_id", "eom_token_id")
+PHI_3_UNSTRIPPED = ("<unk>", "<s>", "<|endoftext|>")  # the other special tokens take white space behind them along
 
 
 class TokenKind(IntEnum):
@@ -30,13 +31,17 @@ class TokenKind(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
-    """tokens and kinds by id. scores: empty where the file has none. merges: pairs, first ones first."""
+    """tokens and kinds by id. scores: empty where the file has none. merges: pairs, first ones first.
+
+    strips: special tokens take the white space behind them along.
+    """
 
     title: str
     tokens: tuple[str, ...]
     kinds: tuple[int, ...]
     scores: tuple[float, ...]
     merges: tuple[str, ...]
+    strips: bool = False
 
     def ids(self) -> dict[str, int]:
         """Id by token, without those that only fill the table. CompileError for a token that is there twice."""
@@ -56,9 +61,15 @@ class Vocabulary:
     def _added(self) -> list[Step]:
         """What is matched in text before anything is merged."""
         special = {TokenKind.CONTROL: True, TokenKind.UNKNOWN: True, TokenKind.USER_DEFINED: False}
-        plain = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+        plain = dict.fromkeys(("single_word", "lstrip", "normalized"), False)
         return [
-            {"id": identifier, "content": token, **plain, "special": special[TokenKind(kind)]}
+            {
+                **plain,
+                "id": identifier,
+                "content": token,
+                "rstrip": self.strips and token not in PHI_3_UNSTRIPPED,
+                "special": special[TokenKind(kind)],
+            }
             for identifier, (token, kind) in enumerate(zip(self.tokens, self.kinds, strict=True))
             if kind in special and token
         ]
@@ -83,6 +94,7 @@ class TokenizerFields(ConfigFields):
 
     def __init__(self, header: GgufHeader) -> None:
         self.title = header.path.name
+        self._is_phi3 = header.metadata.get("general.architecture") == "phi3"
         super().__init__(header.metadata, self.title, prefix=PREFIX)
 
     def token(self, key: str, tokens: tuple[str, ...], default: int | None = None) -> int | None:
@@ -111,7 +123,9 @@ class TokenizerFields(ConfigFields):
         count = len(tokens)
         kinds = tuple(int(kind) for kind in self._numbers("token_type", count, integers=True))
         scores = tuple(float(score) for score in self._numbers("scores", count, integers=False))
-        return Vocabulary(self.title, tokens, kinds or (TokenKind.NORMAL,) * count, scores, self._strings("merges"))
+        kinds = kinds or (TokenKind.NORMAL,) * count
+        strips = self._is_phi3 and self.text("model", "") == "llama"
+        return Vocabulary(self.title, tokens, kinds, scores, self._strings("merges"), strips)
 
     def _strings(self, key: str) -> tuple[str, ...]:
         value = self.raw(key)

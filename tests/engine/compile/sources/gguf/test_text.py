@@ -214,6 +214,28 @@ def test_control_tokens_that_end_an_answer(marks: list[str], ends: list[str], tm
     assert [tokens[end] for end in spec.stop_ids] == ends
 
 
+@pytest.mark.parametrize("architecture", ["phi3", "llama"])
+def test_special_tokens_of_phi_3_take_the_space_behind_them_along(architecture: str, tmp_path: Path) -> None:
+    """As its tokenizer.json says and no GGUF file does."""
+    normal, special = ["▁", "h", "i", "▁h", "▁hi"], ["<unk>", "<s>", "</s>", "<|endoftext|>", "<|user|>"]
+    kinds = [int(TokenKind.UNKNOWN), *[int(TokenKind.CONTROL)] * 4, int(TokenKind.BYTE), *[1] * len(normal)]
+    writer = gguf.GGUFWriter(tmp_path / "m.gguf", architecture)
+    writer.add_tokenizer_model("llama")
+    writer.add_token_list([*special, "<0x0A>", *normal])
+    writer.add_token_scores([-float(index) for index in range(len(kinds))])
+    writer.add_token_types(kinds)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.close()
+    _, ours = read(tmp_path / "m.gguf", tmp_path / "out")
+    line = [] if architecture == "phi3" else ["▁", "<0x0A>"]
+    hi = ["▁hi"] if architecture == "phi3" else ["h", "i"]
+    for text, behind in (("<|user|>\nhi", [*line, *hi]), ("<|endoftext|>\n", ["▁", "<0x0A>"])):
+        names = [ours.token_name(i) for i in ours.encode(text, True)]
+        assert names[1:] == behind
+        assert names == [ours.token_name(i) for i in ours.encode_guarded(text, "\ue000")]
+
+
 def test_merges_that_make_no_token_are_left_out(tmp_path: Path) -> None:
     byte_file(merges=["b a", "a c", "a b"])(tmp_path / "m.gguf")
     _, ours = read(tmp_path / "m.gguf", tmp_path / "out")
