@@ -118,7 +118,8 @@ _FACTS = (
 )
 # A Whisper of CTranslate2; a pickle may have that name too, but no such list of words beside it.
 WHISPER, WHISPER_WORDS = "model.bin", "vocabulary.*"
-_PARTS = ("[0-9]_*/config.json", "[0-9]_*/model.safetensors")  # of a sentence-transformers model
+# Of a sentence-transformers model; and the template of a chat with tools, where it is one of its own.
+_PARTS = ("[0-9]_*/config.json", "[0-9]_*/model.safetensors", "additional_chat_templates/tool_use.jinja")
 _BESIDE_MODELS = (PROJECTOR, "imatrix")
 _TYPES_OF_IMAGES = {name: rank for rank, name in enumerate(("F16", "BF16", "F32", "Q8_0"))}
 _QUANT = re.compile(

@@ -277,11 +277,13 @@ def compiler_stamps(package: Path) -> list[tuple[str, int, int]]:
 
 def _stamps(source: Path) -> list[tuple[str, int, int]]:
     """Name, size and modification time of a file's parts and of what reads images beside it, or of a folder's files,
-    and of the configs of its parts."""
+    and of the configs and templates of its parts."""
     if not source.is_dir():
         found = [*model_parts(source), *projectors_beside(source)]
         return [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in found if path.exists()]
-    paths = sorted(path for path in (*source.iterdir(), *source.glob("*/config.json")) if path.is_file())
+    paths = sorted(
+        path for path in (*source.iterdir(), *source.glob("*/config.json"), *source.glob("*/*.jinja")) if path.is_file()
+    )
     return [(path.relative_to(source).as_posix(), path.stat().st_size, path.stat().st_mtime_ns) for path in paths]
 
 

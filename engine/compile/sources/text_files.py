@@ -18,6 +18,7 @@ from engine.text.tokenizer import parsed
 TOKENIZER_FILE = "tokenizer.json"
 TOKENIZER_CONFIG = "tokenizer_config.json"
 TEMPLATE_FILE = "chat_template.jinja"
+TOOL_TEMPLATE = "additional_chat_templates/tool_use.jinja"
 PROCESSOR_TEMPLATE = "chat_template.json"  # of older folders of models that read images
 
 
@@ -100,16 +101,21 @@ def describe_text(
 
 def read_template(source: Path, settings: Mapping[str, object]) -> str | None:
     """The chat template: a file of its own in either form, else that of tokenizer_config.json (text, or a list with one
-    named 'default', and perhaps 'tool_use')."""
-    path = source / TEMPLATE_FILE
+    named 'default', and perhaps 'tool_use'). Beside a file of its own that for tools may lie."""
+    if (text := _text_of(source / TEMPLATE_FILE)) is not None:
+        return either_template(text, _text_of(source / TOOL_TEMPLATE))
+    own = _declared(read_optional_json(source / PROCESSOR_TEMPLATE), PROCESSOR_TEMPLATE)
+    return _declared(settings, TOKENIZER_CONFIG) if own is None else own
+
+
+def _text_of(path: Path) -> str | None:
+    """None where there is no such file."""
     try:
         return read_text(path, TEMPLATE_BYTES)
     except FileNotFoundError:
-        pass  # then another file may hold it
+        return None
     except OSError as error:
         raise CompileError(f"{path} cannot be read: {shown(error)}") from error
-    own = _declared(read_optional_json(source / PROCESSOR_TEMPLATE), PROCESSOR_TEMPLATE)
-    return _declared(settings, TOKENIZER_CONFIG) if own is None else own
 
 
 def _declared(settings: Mapping[str, object], file: str) -> str | None:
@@ -118,14 +124,16 @@ def _declared(settings: Mapping[str, object], file: str) -> str | None:
         named = {str(entry.get("name")): entry.get("template") for entry in value if isinstance(entry, dict)}
         value, with_tools = named.get("default"), named.get("tool_use")
         if isinstance(value, str) and isinstance(with_tools, str):
-            return _either(with_tools, value)
+            return either_template(value, with_tools)
     if value is not None and not isinstance(value, str):
         raise CompileError(f"{file}: chat_template must be a string or a list with a 'default'")
     return value
 
 
-def _either(with_tools: str, without: str) -> str:
+def either_template(without: str | None, with_tools: str | None) -> str | None:
     """One template of two. Each is rendered as if it were alone: of what is around it nothing else is trimmed."""
+    if without is None or with_tools is None:
+        return with_tools if without is None else without
     texts = [text.removesuffix("\n") for text in (with_tools, without)]
     return f"{{% if tools %}}\n{texts[0]}{{%+ else %}}\n{texts[1]}{{%+ endif %}}"
 

@@ -78,6 +78,9 @@ def test_a_name_that_leaves_its_folder_is_no_file_of_a_model() -> None:
     assert needed_files("a/b", names, "") == ("m-Q8_0.gguf",)
 
 
+TOOL_TEMPLATE = "additional_chat_templates/tool_use.jinja"
+
+
 def test_a_checkpoint_needs_its_facts_and_its_weights() -> None:
     facts = (
         *(*SAFE, "generation_config.json", "tokenizer_config.json", "chat_template.jinja", "modules.json"),
@@ -90,7 +93,7 @@ def test_a_checkpoint_needs_its_facts_and_its_weights() -> None:
         "original/tokenizer.json",
         "consolidated.safetensors",
     )
-    parts = ("1_Pooling/config.json", "2_Dense/model.safetensors", "sentence_bert_config.json")
+    parts = ("1_Pooling/config.json", "2_Dense/model.safetensors", "sentence_bert_config.json", TOOL_TEMPLATE)
     assert set(needed_files("a/b", (*facts, *beside, *parts, "model.safetensors"), "")) == {
         *(*facts, *parts, "model.safetensors")
     }

@@ -27,7 +27,7 @@ from engine.compile.sources.gguf.vocabulary import (
     Vocabulary,
     pre_tokenizer,
 )
-from engine.compile.sources.text_files import TOKENIZER_FILE, describe_text
+from engine.compile.sources.text_files import TOKENIZER_FILE, describe_text, either_template
 from engine.errors import CompileError, UnsupportedModel
 from engine.files import TEMPLATE_BYTES, brief
 from engine.text.format_table import END_OF_TURN
@@ -242,7 +242,7 @@ def _spelled(vocabulary: Vocabulary) -> dict[str, int]:
     return found
 
 
-TEMPLATE = "tokenizer.chat_template"
+TEMPLATE, TOOL_TEMPLATE = "tokenizer.chat_template", "tokenizer.chat_template.tool_use"
 # The file has one end token where a checkpoint may have several: control tokens of these names are ends as well.
 ENDING = (*END_OF_TURN, "<|endoftext|>", "<|end_of_text|>", "<|observation|>")
 PART_END, WHOLE_END = "<|end|>", "<|return|>"  # where a vocabulary has both, the first ends a part of an answer alone
@@ -278,7 +278,7 @@ def write_gguf_text(header: GgufHeader, folder: Path, vocab: int) -> TextSpec:
     serialized = json.dumps(document, ensure_ascii=False)
     (folder / TOKENIZER_FILE).write_text(serialized, encoding="utf-8", newline="\n")
     tokenizer, declared = _parsed(serialized, fields.title), end_ids(fields, vocabulary)
-    return describe_text(folder, tokenizer, settings, _template(header), declared)
+    return describe_text(folder, tokenizer, settings, _chat_template(header), declared)
 
 
 def end_ids(fields: TokenizerFields, vocabulary: Vocabulary) -> list[int]:
@@ -321,10 +321,13 @@ def _parsed(serialized: str, title: str) -> Tokenizer:
         raise CompileError(f"{title}: the tokenizer cannot be used: {error}") from error
 
 
-def _template(header: GgufHeader) -> str | None:
-    value = header.metadata.get(TEMPLATE)
-    if value is None:
-        return None
-    if not isinstance(value, str) or len(value.encode()) > TEMPLATE_BYTES:
-        raise CompileError(f"{header.path.name}: {TEMPLATE} must be a string of at most {TEMPLATE_BYTES} bytes")
+def _chat_template(header: GgufHeader) -> str | None:
+    """Where there are tools that for tools; it alone where the file has no other."""
+    return either_template(_template(header, TEMPLATE), _template(header, TOOL_TEMPLATE))
+
+
+def _template(header: GgufHeader, key: str) -> str | None:
+    value = header.metadata.get(key)
+    if value is not None and (not isinstance(value, str) or len(value.encode()) > TEMPLATE_BYTES):
+        raise CompileError(f"{header.path.name}: {key} must be a string of at most {TEMPLATE_BYTES} bytes")
     return value

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from tokenizers import AddedToken, processors
+from transformers import PreTrainedTokenizerFast
 
 from engine.bundle.answer_format import Markers
 from engine.bundle.manifest import TextSpec
@@ -74,6 +75,19 @@ def test_named_templates(source: Path) -> None:
     template = ChatTemplate((describe(source)[1] / "chat_template.jinja").read_text())
     assert template.render([], [{"a": 1}], {}, 100) == "\n t{'a': 1}\n  "
     assert [template.render([], tools, {}, 100) for tools in (None, [])] == ["\nd", "\nd"]
+
+
+def test_a_template_for_tools_is_a_file_of_its_own(source: Path) -> None:
+    """As transformers saves and renders two templates."""
+    texts = {"default": "d{{ messages[0].content }}", "tool_use": "t{{ tools[0].function.name }}"}
+    PreTrainedTokenizerFast(tokenizer_object=byte_tokenizer(), chat_template=texts).save_pretrained(source)
+    assert (source / "additional_chat_templates" / "tool_use.jinja").exists()
+    theirs = PreTrainedTokenizerFast.from_pretrained(source)
+    ours = ChatTemplate((describe(source)[1] / "chat_template.jinja").read_text())
+    messages = [{"role": "user", "content": "hi"}]
+    for tools, text in (([{"type": "function", "function": {"name": "f"}}], "tf"), (None, "dhi")):
+        assert ours.render(messages, tools, {}, 100) == text
+        assert theirs.apply_chat_template(messages, tools=tools, tokenize=False) == text
 
 
 def test_no_template(source: Path) -> None:

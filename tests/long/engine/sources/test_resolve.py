@@ -180,7 +180,11 @@ def test_the_key_follows_the_files(tiny_checkpoint: Path, tmp_path: Path) -> Non
     assert changed != first
     (tmp_path / "1_Pooling").mkdir()
     (tmp_path / "1_Pooling" / "config.json").write_text("{}")
-    assert bundle_key(tmp_path, ("--quant", "int4")) != changed
+    with_part = bundle_key(tmp_path, ("--quant", "int4"))
+    assert with_part != changed
+    (tmp_path / "additional_chat_templates").mkdir()
+    (tmp_path / "additional_chat_templates" / "tool_use.jinja").write_text("t")
+    assert bundle_key(tmp_path, ("--quant", "int4")) != with_part
 
 
 @pytest.mark.parametrize("file", ["compile/npu/a.py", "compile/b.py", "models/c.py", "bundle/d.py"])

@@ -15,6 +15,7 @@ from engine.compile.sources.text_files import write_text_files
 from engine.demo.location import demo_folder
 from engine.errors import CompileError, UnsupportedModel
 from engine.text import tokenizer as served
+from engine.text.renderer import ChatTemplate
 from tests.engine.compile.sources.gguf.gguf_files import add_text
 from tests.engine.compile.sources.gguf.vocabulary_files import TEXTS, byte_file, read
 
@@ -234,6 +235,21 @@ def test_special_tokens_of_phi_3_take_the_space_behind_them_along(architecture: 
         names = [ours.token_name(i) for i in ours.encode(text, True)]
         assert names[1:] == behind
         assert names == [ours.token_name(i) for i in ours.encode_guarded(text, "\ue000")]
+
+
+@pytest.mark.parametrize("names", [("default", "tool_use"), ("tool_use",), ("default", "rag")])
+def test_a_template_for_tools(names: tuple[str, ...], tmp_path: Path) -> None:
+    """As llama.cpp takes it: where there are tools, and where there is no other."""
+    source = checkpoint_text(tmp_path / "source", byte_level(None))
+    path, texts = tmp_path / "m.gguf", [{"name": name, "template": name} for name in names]
+    size = byte_level(None).get_vocab_size()
+    write_text_gguf(path, source, size, "gpt-2", lambda writer: writer.add_chat_template(texts))
+    spec, _ = read(path, tmp_path / "out")
+    assert spec.chat_template is not None
+    template = ChatTemplate((tmp_path / "out" / spec.chat_template).read_text())
+    with_tools, without = (template.render([], tools, {}, 100) for tools in ([{}], None))
+    assert with_tools == ("tool_use" if "tool_use" in names else "default")
+    assert without == ("default" if "default" in names else "tool_use")
 
 
 def test_merges_that_make_no_token_are_left_out(tmp_path: Path) -> None:
