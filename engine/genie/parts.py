@@ -140,6 +140,8 @@ def _window_columns(inputs: Sequence[tuple[BinaryTensor, Meaning]], rows: int) -
     mask = next((tensor for tensor, role in inputs if role.role is Role.WINDOW_MASK), None)
     if mask is None and roles & set(WINDOWS):
         raise BundleError(f"input {Role.WINDOW_MASK.value} is missing")
+    if mask is not None and not mask.shape:
+        raise BundleError(f"tensor {mask.name} has no dimensions; [1, 1, rows, columns] is expected")
     if mask is not None and not {Role.WINDOW_COS, Role.WINDOW_SIN} <= roles:
         raise BundleError(f"input {Role.WINDOW_COS.value} or {Role.WINDOW_SIN.value} is missing")
     if roles & set(CARRIED.values()) and Role.CACHE_INDEX in roles:

@@ -329,7 +329,7 @@ def metadata(manifest: Manifest, config: Mapping[str, object]) -> dict[str, obje
             for graph in manifest.every_graph
         },
         "genie": {"context_lengths": contexts, "supports_streaming": True, **image_metadata(manifest, config)},
-        "chipset_attributes": {"soc_model": manifest.npu.soc_model, "htp_version": f"v{manifest.npu.htp_arch}"},
+        "chipset_attributes": {"soc_model": manifest.npu.soc_model, "htp_version": manifest.npu.htp_arch},
     }
 
 

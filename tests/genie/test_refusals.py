@@ -43,7 +43,7 @@ def renamed(old: str, new: str) -> Change:
     return lambda tensor: msgspec.structs.replace(tensor, name=new) if tensor.name == old else tensor
 
 
-def with_(name: str, **values: object) -> Change:
+def with_(name: str, /, **values: object) -> Change:
     return lambda tensor: msgspec.structs.replace(tensor, **values) if tensor.name == name else tensor
 
 
@@ -60,6 +60,10 @@ CHANGES: dict[str, tuple[Change, str]] = {
     ),
     "a state of another name": (renamed(KEY, "ssm_state_0_in"), "tensor ssm_state_0_in is the state of a recurrent"),
     "a window without its mask": (renamed(KEY, "swa_key_0_in"), "input swa_attention_mask is missing"),
+    "a window's mask without dimensions": (
+        with_(KEY, name="swa_attention_mask", shape=(), dtype="uint16", encoding=QnnEncoding((0.01,), (-65535,))),
+        r"part2_of_3\.bin, graph .*: tensor swa_attention_mask has no dimensions",
+    ),
     "a window's tensor of another name": (renamed(KEY, "swa_0_in"), "tensor swa_0_in belongs to sliding window"),
     "several heads as one": (
         renamed(KEY, "past_key_0_h0_in"),

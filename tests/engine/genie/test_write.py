@@ -68,6 +68,7 @@ def test_the_reader_understands_it(bundle: tuple[Path, Manifest]) -> None:
     assert found.inverse_frequencies == pytest.approx(manifest.model.rope.inverse_frequencies)
     assert read_chip(folder) == (60, 73)
     metadata = json.loads((folder / "metadata.json").read_text())
+    assert metadata["chipset_attributes"] == {"soc_model": 60, "htp_version": 73}  # a number, as AI Hub's
     tensor = metadata["model_files"]["ar1_cl256_1_of_2"]["inputs"]["hidden_states"]
     assert tensor["quantization_parameters"] == {"scale": 0.5, "zero_point": 32768}
 
