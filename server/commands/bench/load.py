@@ -106,6 +106,10 @@ class Book:
     turns: list[TurnRecord] = field(default_factory=list)
     prefixes: list[PrefixRecord] = field(default_factory=list)
 
+    def answers(self) -> list[MeasuredAnswer]:
+        of_prefixes = [a for record in self.prefixes for a in (record.cold, *record.warm) if a is not None]
+        return [*of_prefixes, *(a for record in self.turns for a in record.answers)]
+
 
 WARM_ASKS = 3
 

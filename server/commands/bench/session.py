@@ -177,8 +177,7 @@ def _print_remarks(console: Console, found: Sequence[Level], book: Book) -> None
         console.print("Some chunks carried several tokens: 'between tokens' is the time between chunks.")
     if preempted := sum(level.counters.preemptions for level in found if level.counters):
         console.print(f"{preempted:.0f} sequences had to give their KV slots back and start again.", highlight=False)
-    prefix_answers = [a for record in book.prefixes for a in (record.cold, *record.warm) if a is not None]
-    for message, count in errors([*prefix_answers, *(a for record in book.turns for a in record.answers)]):
+    for message, count in errors(book.answers()):
         console.print(f"{count} x {message}", style="red", markup=False, highlight=False)
 
 
@@ -311,7 +310,7 @@ class BenchSession:
         print_report(self.console, targets, book)
         if self.json_file is not None:
             self._write(self.json_file, targets, book)
-        has_failures = any(a.outcome is AnswerOutcome.FAILED for record in book.turns for a in record.answers)
+        has_failures = any(answer.outcome is AnswerOutcome.FAILED for answer in book.answers())
         return INTERRUPTED if was_stopped else FAILED if has_failures else 0
 
     def _write(self, json_file: Path, targets: Sequence[BenchTarget], book: Book) -> None:

@@ -67,6 +67,13 @@ def test_failures_are_shown_and_set_the_status() -> None:
     assert "1 x HTTP 503: answer 503" in result.output
 
 
+def test_a_prefix_that_fails_sets_the_status_too() -> None:
+    with serving(Script([*["ok"] * 3, "broken"])) as address:
+        result = bench(address, "--clients", "1", "--requests-per-client", "1", "--shared-prefix", "9")
+    assert result.exit_code == 1
+    assert "1 x HTTP 500: answer 500" in result.output
+
+
 def test_refusals_alone_are_no_failure() -> None:
     with serving(Script(["ok"] * 3, then="busy", has_metrics=False)) as address:
         result = bench(address, "--clients", "2", "--requests-per-client", "1")
