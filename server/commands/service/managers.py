@@ -280,6 +280,7 @@ class ScheduledTasks:
                 output_of(SCHTASKS, "/Create", "/TN", service.name, "/XML", str(file), "/F")
         except OSError as error:
             raise ServiceError(f"{self._logs} cannot be written: {error.strerror or error}") from error
+        self._end(service.name)  # /Run does nothing beside the server of before, which has its old options
         output_of(SCHTASKS, "/Run", "/TN", service.name)
         yield f"created the task {service.name} and started it; its log: {log}"
         yield "it runs while you are logged on, and is started again within a minute when it ends"
@@ -288,9 +289,12 @@ class ScheduledTasks:
         """End the task, which does not drain, and forget it."""
         if not self.state(name).is_installed:
             raise ServiceError(f"there is no task {name}")
-        run_tool((*SCHTASKS, "/End", "/TN", name))  # fails when it does not run
+        self._end(name)
         output_of(SCHTASKS, "/Delete", "/TN", name, "/F")
         yield f"ended and removed the task {name}"
+
+    def _end(self, name: str) -> None:
+        run_tool((*SCHTASKS, "/End", "/TN", name))  # fails when it does not run
 
     def state(self, name: str) -> ServiceState:
         shown = run_tool((*SCHTASKS, "/Query", "/TN", name, "/V", "/FO", "CSV", "/NH"))

@@ -31,10 +31,11 @@ def test_install_creates_and_runs(tasks: ScheduledTasks, tools: FakeTools, tmp_p
     service = ServiceDefinition("hexserve", ("python.exe", "-P", "-m", "server", "serve"), tmp_path, 40.0)
     lines = list(tasks.install(service))
     log = tmp_path / "local" / "hexserve" / "hexserve.log"
-    create, run = tools.records()
+    create, end, run = tools.records()
     assert create["xml"] == task_text(service, r"LAPTOP\anna", str(log)) and log.parent.is_dir()
     words = create["words"]
     assert isinstance(words, list) and words[:4] == ["/Create", "/TN", "hexserve", "/XML"] and words[5:] == ["/F"]
+    assert end["words"] == ["/End", "/TN", "hexserve"]  # a server with other options may run
     assert run["words"] == ["/Run", "/TN", "hexserve"]
     assert str(log) in lines[0] and not Path(words[4]).exists()
 
