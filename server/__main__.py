@@ -20,6 +20,8 @@ def main() -> None:
         from server.signals import end_at_once  # noqa: PLC0415
 
         end_at_once()
+        if hasattr(sys.stdout, "reconfigure"):  # what a pipe on Windows, or a terminal, cannot take must end no command
+            sys.stdout.reconfigure(errors="replace")
         import importlib.util  # noqa: PLC0415
         from pathlib import Path  # noqa: PLC0415
 
