@@ -105,6 +105,7 @@ class Terminal:
         self._conversation = conversation
         self._answers = answers
         self._notes = notes
+        self._thoughts = answers if answers.is_terminal else notes  # a script reads answers only
         self._has_failed = False
 
     def talk(self) -> int:
@@ -149,6 +150,7 @@ class Terminal:
 
     async def _show_answer(self, question: str, pieces: list[str], timing: Timing) -> None:
         asked, fields = self._conversation.messages(question), self._conversation.fields
+        is_thinking = False
         async with contextlib.aclosing(self._client.stream(asked, fields)) as arrivals:
             async for piece, arrived_at in arrivals:
                 if piece.error:
@@ -157,7 +159,10 @@ class Terminal:
                     timing.arrived(arrived_at)
                 timing.usage = piece.usage or timing.usage
                 pieces.append(piece.text)
-                self._show(piece.reasoning, "dim")
+                if is_thinking and piece.text:
+                    self._show("\n", self._thoughts)
+                is_thinking = bool(piece.reasoning) or (is_thinking and not piece.text)
+                self._show(piece.reasoning, self._thoughts, "dim")
                 self._show(piece.text)
 
     def obey(self, line: str) -> None:
@@ -214,14 +219,14 @@ class Terminal:
             return
         self._note(f"written to {path}")
 
-    def _show(self, text: str, style: str = "") -> None:
+    def _show(self, text: str, place: Console | None = None, style: str = "") -> None:
         """Model output may hold anything: control characters would steer the terminal."""
-        plain = text.translate(SHOWN)
-        if self._answers.is_terminal:
-            self._answers.out(plain, end="", style=style or None, highlight=False)
+        plain, console = text.translate(SHOWN), place or self._answers
+        if console.is_terminal:
+            console.out(plain, end="", style=style or None, highlight=False)
         else:
-            self._answers.file.write(plain)  # rich would replace tabs
-        self._answers.file.flush()
+            console.file.write(plain)  # rich would replace tabs
+        console.file.flush()
 
     def _note(self, text: str) -> None:
         self._notes.print(Text(text, style="dim"), soft_wrap=True)

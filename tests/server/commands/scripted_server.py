@@ -35,6 +35,7 @@ class Script:
     api_key: str = ""
     retry_after: str = "1"
     words: Sequence[str] = WORDS
+    thoughts: Sequence[str] = ()
     bodies: list[dict[str, Any]] = field(default_factory=list)
     left: threading.Event = field(default_factory=threading.Event)
 
@@ -57,6 +58,8 @@ def prompt_tokens(body: dict[str, Any]) -> int:
 
 async def frames(script: Script, behaviour: str, body: dict[str, Any]) -> AsyncIterator[bytes]:
     yield chunk(choices=[{"index": 0, "delta": {"role": "assistant", "content": ""}, "finish_reason": None}])
+    for thought in script.thoughts:
+        yield chunk(choices=[{"index": 0, "delta": {"reasoning_content": thought}, "finish_reason": None}])
     for number, word in enumerate(script.words):
         if number == 2 and behaviour == "midstream":
             yield b'data: {"error":{"message":"the engine broke","type":"server_error","param":null,"code":null}}\n\n'

@@ -19,8 +19,8 @@ from tests.server.commands.scripted_server import WORDS, Script, serving
 ANSWER = "".join(WORDS)
 
 
-def talk(arguments: Sequence[str], typed: str) -> "subprocess.CompletedProcess[str]":
-    environment = {**os.environ, "COLUMNS": "200", "PYTHONIOENCODING": "utf-8"}
+def talk(arguments: Sequence[str], typed: str, encoding: str = "utf-8") -> "subprocess.CompletedProcess[str]":
+    environment = {**os.environ, "COLUMNS": "200", "PYTHONIOENCODING": encoding}
     return subprocess.run(
         [sys.executable, "-m", "server", "chat", *arguments],
         input=typed,
@@ -53,6 +53,18 @@ def test_lines_of_a_pipe_are_questions(tmp_path: Path) -> None:
     ]
     assert done.stderr.count("prompt ") == 3
     assert done.stderr.count("first token") == 3
+
+
+def test_what_the_console_cannot_write_ends_no_command() -> None:
+    with serving(Script(words=("1 → 2",))) as address:
+        done = talk(["--url", address], "Where?\nAnd then?\n", "cp1252")
+    assert (done.returncode, done.stdout) == (0, "1 ? 2\n" * 2), done.stderr
+
+
+def test_a_script_reads_answers_without_the_thoughts_before_them() -> None:
+    with serving(Script(thoughts=("It is ", "Paris?"))) as address:
+        done = talk(["--url", address], "Where?\n")
+    assert done.stdout == f"{ANSWER}\n" and "It is Paris?\n" in done.stderr
 
 
 def test_a_refusal_is_shown_and_the_question_may_be_asked_again() -> None:
