@@ -28,8 +28,8 @@ def root_address(url: str) -> str:
     """The address without a trailing slash or /v1. Raises UnusableAddress when it is no http address."""
     try:
         parts = urlsplit(url if "://" in url else f"http://{url}")
-        is_usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:  # brackets that do not close, a port that is no port
+        is_usable = parts.scheme in ("http", "https") and bool(httpx.URL(parts.geturl()).host) and parts.port != 0
+    except (ValueError, httpx.InvalidURL):  # brackets that do not close, a port that is no port, a name that is none
         is_usable = False
     if not is_usable or not url.isprintable() or " " in url:
         raise UnusableAddress(f"{url!r} is not an http address")

@@ -38,7 +38,9 @@ def test_addresses(url: str, address: str) -> None:
     assert root_address(url) == address
 
 
-@pytest.mark.parametrize("url", ["http://", "", "ftp://h", "http://h:99999", "http://h:0", "http://[::1", "http://a b"])
+@pytest.mark.parametrize(
+    "url", ["http://", "", "ftp://h", "http://h:99999", "http://h:0", "http://[::1", "http://a b", "http://ä..b"]
+)
 def test_no_address(url: str) -> None:
     with pytest.raises(Unreachable, match="is not an http address"):
         root_address(url)
