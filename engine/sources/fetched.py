@@ -317,7 +317,7 @@ def _listed(name: RepositoryName | AiHubName | Address) -> tuple[RemoteFile, ...
 def _at_address(url: str) -> tuple[RemoteFile, ...]:
     """One file, or all parts of a GGUF model, with sizes as the server tells them."""
     try:
-        file = unquote(urlsplit(url).path.rpartition("/")[2])
+        file = re.split(r"[/\\:]", unquote(urlsplit(url).path))[-1]  # no separator of any system is left in it
     except ValueError as error:
         raise FetchFailed(f"{url} is no address: {error}") from error
     if not file.lower().endswith(MODEL_SUFFIXES):

@@ -16,7 +16,7 @@ from engine.sources.resolve import locate
 from tests.engine.sources.ai_hub.stand_ins import FILES as BUNDLE
 from tests.engine.sources.ai_hub.stand_ins import Answer, archive, catalogue
 from tests.engine.sources.fake_hub import FakeHub
-from tests.engine.sources.file_server import Store
+from tests.engine.sources.file_server import Store, serving
 
 __all__ = ["catalogue"]
 FILES = {
@@ -209,3 +209,10 @@ def test_a_plan_fetches_nothing(site: FakeHub, tmp_path: Path) -> None:
     locate("ms:org/tiny", tmp_path)
     assert models.plan(read_name("ms:org/tiny", {})).missing == ()  # type: ignore[arg-type]
     assert [file.size for file in models.plan(read_name("smollm2", models.entries)).missing] == [92871040]  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("parent", ["..%2F..%2F", "..%5C..%5C", "c%3A"])
+def test_an_address_names_no_file_outside_of_the_shelf(parent: str, tmp_path: Path) -> None:
+    with serving(Store(b"GGUF")) as store:
+        found = locate(store.url.rpartition("/")[0] + f"/{parent}m.gguf", tmp_path)
+    assert found.path.name == "m.gguf" and found.path.parents[1] == tmp_path / "fetched"
