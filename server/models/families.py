@@ -52,9 +52,9 @@ def _engine_families(model: ServedModel) -> Iterator[Metric]:
         gauge.add_metric([model.name], value)
         yield gauge
     if model.engine is not None:
-        info, labels = model.engine.info, ["model_name", "device", "fingerprint"]
+        labels = ["model_name", "device", "fingerprint"]
         device = GaugeMetricFamily("hexserve:device_info", "What really computes.", labels=labels)
-        device.add_metric([model.name, info.device, info.fingerprint], 1.0)
+        device.add_metric([model.name, model.engine.device, model.engine.info.fingerprint], 1.0)
         yield device
 
 

@@ -193,6 +193,13 @@ async def test_metric_names(client: httpx.AsyncClient) -> None:
     assert any(name.startswith("hexserve:device_info") and 'device="CPU"' in name for name in samples)
 
 
+async def test_metrics_tell_what_is_left_of_several_devices(
+    engine: ScriptedEngine, client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(type(engine), "device", "CPU without its NPU")
+    assert 'hexserve:device_info{device="CPU without its NPU",' in (await client.get("/metrics")).text
+
+
 @pytest.mark.parametrize("path", ["/v1/models", "/nowhere", "/health", "/metrics"])
 async def test_a_request_id_on_every_answer(client: httpx.AsyncClient, path: str) -> None:
     answer = await client.get(path, headers={"x-request-id": "mine_1.2-3"})
