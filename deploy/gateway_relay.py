@@ -58,8 +58,7 @@ class Relayed:
                 except LOST as error:
                     if not self._exchange.is_resumable:
                         raise
-                    await self._count_loss(error)
-                    await self.begin()
+                    await self._begin_again(error)
         finally:
             self._cancel()
 
@@ -72,6 +71,15 @@ class Relayed:
             except LOST as error:
                 await self._count_loss(error)
                 await self.begin()
+
+    async def _begin_again(self, error: Exception) -> None:
+        """Go on with a stream; a server that refuses to is a loss as well, for its answer is no part of the stream."""
+        status = self.status
+        while True:
+            await self._count_loss(error)
+            await self.begin()
+            if self.status == status:
+                return
 
     async def _count_loss(self, error: Exception) -> None:
         """Raise it when there were too many; else wait a moment for Ray to notice."""
