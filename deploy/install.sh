@@ -19,7 +19,9 @@ fits() { "$1" -c 'import sys, venv; sys.exit(not (3, 11) <= sys.version_info < (
 
 if command -v uv >/dev/null 2>&1; then
   uv venv --quiet --clear --python ">=3.11,<3.14" "$place"
-  "$place/bin/python" -m ensurepip --default-pip >/dev/null  # models of packages are fetched by pip too
+  # Models of packages are fetched by pip too. Debian has ensurepip in a package of its own.
+  "$place/bin/python" -m ensurepip --default-pip >/dev/null 2>&1 \
+    || uv pip install --quiet --python "$place/bin/python" pip
 else
   python=""
   for name in python3.12 python3.13 python3.11 python3 python; do

@@ -49,6 +49,28 @@ def test_what_is_missing_or_unknown_is_one_sentence(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["bin"]
 
 
+UV = r"""#!/bin/sh
+echo "$@" >> "$HOME/calls"
+[ "$1" = venv ] || exit 0
+for place; do :; done
+mkdir -p "$place/bin"
+printf '#!/bin/sh\n[ "$2" != ensurepip ]\n' > "$place/bin/python"
+printf '#!/bin/sh\n' > "$place/bin/hexserve"
+chmod +x "$place/bin/python" "$place/bin/hexserve"
+"""
+
+
+@posix
+def test_a_python_without_ensurepip_gets_its_pip_from_uv(tmp_path: Path) -> None:
+    programs = folder_of(tmp_path / "bin", chmod=str(shutil.which("chmod")))
+    (programs / "uv").write_text(UV)
+    (programs / "uv").chmod(0o755)
+    done = install(tmp_path, programs)
+    assert done.returncode == 0, done.stderr
+    python = tmp_path / ".local" / "share" / "hexserve" / "env" / "bin" / "python"
+    assert (tmp_path / "calls").read_text().splitlines()[1:] == [f"pip install --quiet --python {python} pip"]
+
+
 def test_both_installers_install_the_same() -> None:
     texts = [(DEPLOY / name).read_text(encoding="utf-8") for name in ("install.sh", "install.ps1")]
     for words in (
