@@ -60,6 +60,12 @@ def test_websockets_reach_a_machine(balanced: Balanced) -> None:
     assert answer.status_code == 400 and "it does not converse by voice" in answer.text
 
 
+def test_a_page_that_rebinds_its_name_is_refused(balanced: Balanced) -> None:
+    """As by a server without nginx before it."""
+    for host, status in (("evil.example:8000", 403), ("localhost:8000", 200)):
+        assert httpx.get(f"{balanced.url}/health", headers={"Host": host}).status_code == status
+
+
 def test_what_begins_alike_goes_to_one_machine_and_others_elsewhere(balanced: Balanced) -> None:
     machines = {}
     for group in range(12):
