@@ -32,6 +32,12 @@ export class Runs {
     return this.#running.has(id)
   }
 
+  /** Stop the answer of a conversation that is gone: it is not kept any more. */
+  drop(id) {
+    this.stop(id)
+    this.#running.delete(id)
+  }
+
   /** Ask for an answer to the message `parent`. */
   async start(conversation, parent) {
     const now = Date.now()
@@ -47,8 +53,8 @@ export class Runs {
     } catch (error) {
       fail(message, error)
     }
+    if (!this.#running.delete(conversation.id)) return
     message.endedAt = Date.now()
-    this.#running.delete(conversation.id)
     this.save(conversation)
     this.ended(conversation, message)
     if (message.status === 401) this.refused(conversation, message)

@@ -2,7 +2,8 @@
 
 const HIGHEST = 240 // pixels, then it scrolls
 
-/** Calls `send(text)` on Enter and on the button, `stop()` on the other button. `extras()` counts what goes with it. */
+/** Calls `send(text)` on Enter and on the button, which says whether the text is taken, `stop()` on the other button.
+ * `extras()` counts what goes with it. */
 export class Composer {
   constructor({ form, field, sendButton, stopButton, send, stop, extras }) {
     Object.assign(this, { form, field, sendButton, stopButton, send, extras })
@@ -27,9 +28,9 @@ export class Composer {
   submit() {
     const text = this.field.value
     if (this.isBusy || !(text.trim() || this.extras())) return
+    if (!this.send(text)) return
     this.field.value = ''
     this.#fit()
-    this.send(text)
   }
 
   /** While an answer comes, the button stops it. */

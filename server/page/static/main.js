@@ -93,7 +93,8 @@ class Page {
     this.#list()
   }
 
-  /** Say something: at the end, or behind `parent`, which branches the conversation when something is there already. */
+  /** Say something: at the end, or behind `parent`, which branches the conversation when something is there already.
+   * True when it is said. */
   say(text, parent = path(this.current).at(-1)?.id ?? '', images = null) {
     const { current } = this
     if (this.runs.isRunning(current.id)) return
@@ -102,6 +103,7 @@ class Page {
     const message = { id: newId(), role: 'user', content: text, ...(shown.length ? { images: shown } : {}) }
     const asked = append(current, parent, message, Date.now())
     this.#answer(current, asked.id)
+    return true
   }
 
   newChat() {
@@ -203,8 +205,16 @@ class Page {
 
   #changedElsewhere(id) {
     const found = this.store.get(id)
-    if (id === this.current.id && found && !this.runs.isRunning(id)) this.current = found
+    if (!found) return this.#forget(id)
+    if (id === this.current.id && !this.runs.isRunning(id)) this.current = found
     this.show()
+  }
+
+  /** A conversation is gone, here or in another tab: nothing more comes of it. */
+  #forget(id) {
+    this.runs.drop(id)
+    if (id === this.current.id) this.open(this.store.all()[0] ?? this.#fresh())
+    else this.#list()
   }
 
   async #rename() {
@@ -218,9 +228,8 @@ class Page {
   async #delete() {
     const gone = this.current
     if (!(await askDelete(gone.title))) return
-    this.runs.stop(gone.id)
     this.store.remove(gone.id)
-    this.open(this.store.all()[0] ?? this.#fresh())
+    this.#forget(gone.id)
   }
 
   async #export() {

@@ -136,9 +136,7 @@ export class MessageView {
       this.foot.querySelector('[aria-label="Edit"]')?.focus()
     }
     const send = () => {
-      if (!field.value.trim()) return
-      this.#isEdited = false
-      this.does.edit(this.message, field.value)
+      if (field.value.trim() && this.does.edit(this.message, field.value)) this.#isEdited = false
     }
     field.addEventListener('keydown', (event) => {
       if (event.key === 'Enter' && !event.shiftKey && !event.isComposing) {

@@ -248,6 +248,23 @@ def a_model_that_sees_nothing_is_offered_no_images() -> None:
 
 
 @check
+def an_edit_is_kept_while_an_answer_comes() -> None:
+    with tab() as it:
+        it.ask("say: one")
+        it.answered()
+        it.button("Edit").click()
+        field = it.page.get_by_label("Edit the message")
+        field.fill("say: other")
+        it.ask(LONG)
+        expect(it.button("Stop")).to_be_visible()
+        field.press("Enter")
+        expect(field).to_have_value("say: other")
+        expect(it.answered(2)).to_contain_text("word")
+        field.press("Enter")
+        expect(it.answered(1)).to_contain_text("other")
+
+
+@check
 def a_retry_is_another_version() -> None:
     with tab() as it:
         it.ask("say: again")
@@ -293,6 +310,28 @@ def two_conversations_survive_a_reload() -> None:
         it.page.reload()
         it.ready()
         assert chats(it) == ["say: pear"]
+
+
+@check
+def what_is_deleted_while_it_is_answered_stays_gone() -> None:
+    for gone in ("here", "in another tab"):
+        with tab() as it:
+            it.ask("say: kept")
+            it.answered()
+            it.button("New chat").click()
+            it.ask(LONG)
+            expect(it.last.locator(".prose").last).to_contain_text("word")
+            if gone == "here":
+                it.button("Delete").click()
+                it.page.get_by_role("dialog").get_by_role("button", name="Delete", exact=True).click()
+            else:
+                other = it.page.context.new_page()
+                other.goto(f"{it.origin}/page/icon.svg")
+                other.evaluate("localStorage.removeItem(`hexserve.chat.${localStorage['hexserve.current']}`)")
+            expect(it.last).to_contain_text("kept")
+            it.page.reload()
+            it.ready()
+            assert chats(it) == ["say: kept"], gone
 
 
 @check
@@ -582,6 +621,7 @@ def a_server_of_which_no_model_can_chat_says_so() -> None:
         expect(it.page.locator("#model option")).to_have_count(0)
         it.ask("Hello?")
         expect(it.page.get_by_text("There is no model to ask.")).to_be_visible()
+        expect(it.prompt).to_have_value("Hello?")
 
 
 @check
