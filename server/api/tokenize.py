@@ -11,7 +11,7 @@ from engine.request import ids_of
 from server.api.body import BoundedRoute
 from server.api.openapi import answers
 from server.generation.chat_request import Message, Tool
-from server.generation.chat_template import template_messages
+from server.generation.chat_template import template_messages, template_tools
 from server.generation.launch import take_model, until_left, written
 from server.http.fields import MAX_MESSAGES, MAX_TOOLS, Answer, Body, Name, NotYet, TokenId
 
@@ -92,7 +92,7 @@ async def tokenize(body: TokenizeRequest, request: Request) -> Response:
     """Token ids of a text or a conversation."""
     service = await take_model(request, body.model)
     if isinstance(body, TokenizeChat):
-        tools = [tool.model_dump(exclude_none=True) for tool in body.tools or ()] or None
+        tools = template_tools(body.tools) if body.tools else None
         options = {"add_generation_prompt": body.add_generation_prompt is not False}
         work = service.chat_prompt(template_messages(body.messages), tools, options)
         ids = ids_of(await until_left(request, work))

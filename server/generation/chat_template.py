@@ -7,7 +7,15 @@ from typing import Any
 from engine.bundle.answer_format import AnswerFormat, Markers
 from engine.client.engine import Engine
 from engine.request import ThinkingBudget
-from server.generation.chat_request import AssistantMessage, ChatRequest, ImagePart, Message, TextPart, ToolMessage
+from server.generation.chat_request import (
+    AssistantMessage,
+    ChatRequest,
+    ImagePart,
+    Message,
+    TextPart,
+    Tool,
+    ToolMessage,
+)
 from server.http.errors import refuse
 
 PART_SEPARATOR = "\n"
@@ -92,7 +100,12 @@ def chat_tools(body: ChatRequest, answer: AnswerFormat) -> list[dict[str, Any]] 
         raise refuse(message, "tools", "unsupported_parameter")
     if body.tool_choice == "none":
         return None
-    return [tool.model_dump(exclude_none=True, exclude={"function": {"strict"}}) for tool in body.tools]
+    return template_tools(body.tools)
+
+
+def template_tools(tools: Sequence[Tool]) -> list[dict[str, Any]]:
+    """As a chat template reads them; `strict` is not for the model."""
+    return [tool.model_dump(exclude_none=True, exclude={"function": {"strict"}}) for tool in tools]
 
 
 END_TOKENS = 32  # of a prompt: enough for a marker and the line break after it

@@ -42,6 +42,15 @@ async def test_a_chat(client: httpx.AsyncClient, engine: ScriptedEngine) -> None
     assert engine.options == [{"add_generation_prompt": False}]
 
 
+async def test_a_chat_shows_the_tools_that_an_answer_would(client: httpx.AsyncClient, engine: ScriptedEngine) -> None:
+    function = {"name": "f", "parameters": {"type": "object", "properties": {}}}
+    tools = [{"type": "function", "function": {**function, "strict": True}}]
+    for path in ("/tokenize", "/v1/chat/completions"):
+        answer = await client.post(path, json={"model": NAME, "messages": CHAT, "tools": tools})
+        assert answer.status_code == 200, answer.text
+    assert engine.tools == [[{"type": "function", "function": function}]] * 2
+
+
 async def test_back_to_text(client: httpx.AsyncClient) -> None:
     assert (await client.post("/detokenize", json={"tokens": [3, 4]})).json() == {"prompt": "w3 w4"}
     assert (await client.post("/detokenize", json={"tokens": []})).json() == {"prompt": ""}
