@@ -35,6 +35,7 @@ from engine.bundle.specs import (
     TokenId,
     Tokens,
     UnknownSize,
+    UsualSampling,
 )
 from engine.bundle.vision import VisionSpec
 from engine.errors import BundleError
@@ -107,6 +108,7 @@ class TextSpec(msgspec.Struct, frozen=True, omit_defaults=True):
 
     answer: how the model writes answers, None in bundles of earlier versions and without a chat template.
     stop_texts: what ends an answer beside `stop_ids`, where no single token stands for it.
+    sampling: what requests leave open; nothing in bundles of earlier versions.
     """
 
     tokenizer: Name
@@ -117,6 +119,7 @@ class TextSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     add_bos: bool = False
     answer: AnswerFormat | None = None
     stop_texts: Annotated[tuple[Text, ...], Meta(max_length=4096)] = ()
+    sampling: UsualSampling = UsualSampling()
 
     @property
     def writes(self) -> AnswerFormat:

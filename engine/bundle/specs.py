@@ -53,6 +53,19 @@ class SampleSpec(msgspec.Struct, frozen=True, omit_defaults=True):
         return ""
 
 
+class UsualSampling(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How the model's files advise to choose tokens, None = they do not say: what requests leave open.
+
+    In the names and the bounds of requests.
+    """
+
+    temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
+    top_k: Annotated[int, Meta(ge=-1, le=1 << 24)] | None = None
+    top_p: Annotated[float, Meta(ge=0, le=1)] | None = None
+    min_p: Annotated[float, Meta(ge=0, le=1)] | None = None
+    repetition_penalty: Annotated[float, Meta(ge=0.0001, le=10)] | None = None
+
+
 class Capability(StrEnum):
     """What requests may ask of a model, by what its files say."""
 

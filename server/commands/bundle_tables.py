@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import msgspec
 from rich.console import Group, RenderableType
 from rich.filesize import decimal
 from rich.panel import Panel
@@ -13,7 +14,16 @@ from engine.bundle.encoder import POSITIONS, encoder_rows
 from engine.bundle.loss_text import kv_text, parity_text
 from engine.bundle.manifest import GraphKind, GraphSpec, Manifest, load_manifest
 from engine.bundle.segments import LINEAR_DATA, SHARED_DATA
-from engine.bundle.specs import EncoderSpec, FusedSpec, ModelTask, PoolingKind, PoolingSpec, QualitySpec, RerankSpec
+from engine.bundle.specs import (
+    EncoderSpec,
+    FusedSpec,
+    ModelTask,
+    PoolingKind,
+    PoolingSpec,
+    QualitySpec,
+    RerankSpec,
+    UsualSampling,
+)
 from engine.bundle.stored_times import StoredTimes, all_times
 from engine.bundle.variant import StepShape, shape_of
 from engine.bundle.vision import Cutting, VisionSpec
@@ -150,8 +160,14 @@ def _generator_facts(manifest: Manifest) -> list[tuple[str, str]]:
         ("vision", _vision_text(manifest.vision) if manifest.vision is not None else ""),
         ("stop ids", ", ".join(map(str, manifest.text.stop_ids)) or "none"),
         ("answers", _answer_text(manifest.text.writes)),
+        ("sampling", _sampling_text(manifest.text.sampling)),
     ]
     return [(name, text) for name, text in facts if text]
+
+
+def _sampling_text(sampling: UsualSampling) -> str:
+    told = msgspec.structs.asdict(sampling).items()
+    return ", ".join(f"{name} {value:g}" for name, value in told if value is not None)
 
 
 def _answer_text(answer: AnswerFormat) -> str:

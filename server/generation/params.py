@@ -5,11 +5,12 @@ from dataclasses import dataclass, fields, replace
 from itertools import islice, takewhile
 from typing import Annotated, Literal
 
+import msgspec
 from pydantic import Discriminator, Field, StringConstraints, Tag
 
 from engine.bundle.answer_format import Markers
 from engine.bundle.manifest import DiffusionSpec, Manifest
-from engine.bundle.specs import ModelTask, PoolingSpec, RerankSpec
+from engine.bundle.specs import ModelTask, PoolingSpec, RerankSpec, UsualSampling
 from engine.client.engine import Engine, EngineInfo
 from engine.client.pooling import IdsInput, PooledInput, TextInput
 from engine.request import Denoising, SamplingParams, ThinkingBudget, Unmasking
@@ -105,6 +106,7 @@ def generation_params(
         raise refuse(message, "min_tokens", "invalid_value")
     window = engine.info.max_context
     room = max(1, window - max(1, max_tokens or 1))
+    asked = usual_sampling(body, engine)
     return GenerationParams(
         choices=choices,
         max_tokens=max_tokens,
@@ -113,12 +115,12 @@ def generation_params(
         include_stop=bool(body.include_stop_str_in_output),
         skip_special=body.skip_special_tokens is not False,
         priority=body.priority or 0,
-        temperature=1.0 if body.temperature is None else float(body.temperature),
+        temperature=1.0 if asked.temperature is None else float(asked.temperature),
         # top_p 0 keeps the likeliest token only, which is top_k 1; -1 is vLLM's spelling of "off".
-        top_k=1 if body.top_p == 0 else max(0, body.top_k or 0),
-        top_p=1.0 if not body.top_p else float(body.top_p),
-        min_p=float(body.min_p or 0),
-        repetition_penalty=1.0 if body.repetition_penalty is None else float(body.repetition_penalty),
+        top_k=1 if asked.top_p == 0 else max(0, asked.top_k or 0),
+        top_p=1.0 if not asked.top_p else float(asked.top_p),
+        min_p=float(asked.min_p or 0),
+        repetition_penalty=1.0 if asked.repetition_penalty is None else float(asked.repetition_penalty),
         frequency_penalty=float(body.frequency_penalty or 0),
         presence_penalty=float(body.presence_penalty or 0),
         logit_bias=_biases(body.logit_bias, engine),
@@ -128,6 +130,16 @@ def generation_params(
         keep=kept_tokens(body.truncate_prompt_tokens, window - 1, room),
         denoising=denoising(body, engine),
     )
+
+
+def usual_sampling(body: GenerationBody, engine: Engine) -> UsualSampling:
+    """What a request asks for, and what it leaves open as the model's files advise."""
+    manifest = engine.info.manifest
+    usual = manifest.text.sampling
+    if manifest.diffusion is not None:  # it takes no penalties
+        usual = msgspec.structs.replace(usual, repetition_penalty=None)
+    given = {name: getattr(body, name) for name in UsualSampling.__struct_fields__}
+    return msgspec.structs.replace(usual, **{name: value for name, value in given.items() if value is not None})
 
 
 def check_choices(choices: int, param: str, settings: Settings) -> None:

@@ -3,11 +3,15 @@
 import json
 import shutil
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from math import isfinite
 from pathlib import Path
 
+import msgspec
 from tokenizers import Tokenizer
 
 from engine.bundle.manifest import TextSpec
+from engine.bundle.specs import UsualSampling
 from engine.compile.sources.checkpoint import read_optional_json
 from engine.errors import CompileError
 from engine.files import TEMPLATE_BYTES, TOKENIZER_BYTES, brief, read_text, shown
@@ -60,7 +64,19 @@ def write_text_files(source: Path, folder: Path, config: Mapping[str, object], v
         tokenizer = _without_added(folder, vocab)
     generation = read_optional_json(source / "generation_config.json")
     declared = (generation.get("eos_token_id"), config.get("eos_token_id"))
-    return describe_text(folder, tokenizer, settings, template, declared)
+    text = describe_text(folder, tokenizer, settings, template, declared)
+    return msgspec.structs.replace(text, sampling=usual_sampling(generation))
+
+
+def usual_sampling(given: Mapping[str, object]) -> UsualSampling:
+    """What generation_config.json advises. What no request could ask for is left out."""
+    found = UsualSampling()
+    for name in UsualSampling.__struct_fields__:
+        value = given.get(name)
+        if isinstance(value, int | float) and isfinite(value):
+            with suppress(msgspec.ValidationError):
+                found = msgspec.convert({**msgspec.structs.asdict(found), name: value}, UsualSampling)
+    return found
 
 
 def _without_added(folder: Path, vocab: int) -> Tokenizer:

@@ -45,6 +45,7 @@ from server.api.openai.response_request import (
 from server.generation.answers import Envelope, TokenCount, TokenLogprobEntry
 from server.generation.call_reading import CallBegin
 from server.generation.framing import BlockWriter
+from server.generation.params import GenerationParams
 from server.generation.parsing import ParsedChoice, Part, Thought
 from server.generation.stream import ChoiceDelta
 from server.http.errors import from_engine
@@ -199,7 +200,10 @@ class ResponseWriter(BlockWriter[ResponseEvent, OpenItem]):
         return event
 
 
-def response_object(envelope: Envelope, body: ResponsesRequest, storing: Storing) -> ResponseAnswer:
+def response_object(
+    envelope: Envelope, body: ResponsesRequest, storing: Storing, params: GenerationParams
+) -> ResponseAnswer:
+    """As it begins. params: how it is generated."""
     text, reasoning, choice = body.text, body.reasoning, body.tool_choice or "auto"
     return ResponseAnswer(
         id=envelope.id,
@@ -211,11 +215,11 @@ def response_object(envelope: Envelope, body: ResponsesRequest, storing: Storing
         tool_choice=choice if isinstance(choice, str) else ResponseChosenFunction(type=choice.type, name=choice.name),
         parallel_tool_calls=body.parallel_tool_calls is not False,
         text=ResponseText(format=_format(text), verbosity=(text and text.verbosity) or "medium"),
-        top_p=1.0 if body.top_p is None else body.top_p,
+        top_p=params.top_p if body.top_p is None else body.top_p,
         presence_penalty=body.presence_penalty or 0.0,
         frequency_penalty=body.frequency_penalty or 0.0,
         top_logprobs=body.top_logprobs or 0,
-        temperature=1.0 if body.temperature is None else body.temperature,
+        temperature=params.temperature,
         reasoning=ResponseReasoning() if reasoning is None else ResponseReasoning(reasoning.effort, reasoning.summary),
         user=body.user,
         max_output_tokens=body.max_output_tokens,

@@ -68,7 +68,7 @@ async def create_response(body: ResponsesRequest, request: Request) -> Response:
     stream = service.launch(envelope, [prepared.prompt], prepared.params, "input")
     count = TokenCount(stream.prompt_tokens, 1)
     [choice] = prepared.parsed_choices()
-    response = response_object(envelope, body, wanted)
+    response = response_object(envelope, body, wanted, prepared.params)
     known_events = 0 if service.resumption is None else service.resumption.events
     writer = ResponseWriter(response, count, choice, prepared.params.logprobs, tool_identities(body), known_events)
     if stored is None or not wanted.is_kept:

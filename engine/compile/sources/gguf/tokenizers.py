@@ -10,7 +10,9 @@ from base64 import b64encode
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+import msgspec
 import numpy as np
+from gguf.constants import Keys
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
@@ -27,13 +29,20 @@ from engine.compile.sources.gguf.vocabulary import (
     Vocabulary,
     pre_tokenizer,
 )
-from engine.compile.sources.text_files import TOKENIZER_FILE, describe_text, either_template
+from engine.compile.sources.text_files import TOKENIZER_FILE, describe_text, either_template, usual_sampling
 from engine.errors import CompileError, UnsupportedModel
 from engine.files import TEMPLATE_BYTES, brief
 from engine.text.format_table import END_OF_TURN
 from engine.text.tokenizer import parsed
 
 SPACE = "\u2581"
+SAMPLING = {
+    "temperature": Keys.General.SAMPLING_TEMP,
+    "top_k": Keys.General.SAMPLING_TOP_K,
+    "top_p": Keys.General.SAMPLING_TOP_P,
+    "min_p": Keys.General.SAMPLING_MIN_P,
+    "repetition_penalty": Keys.General.SAMPLING_PENALTY_REPEAT,
+}
 
 
 def sentencepiece_tokenizer(fields: TokenizerFields, vocabulary: Vocabulary) -> Made:
@@ -278,7 +287,9 @@ def write_gguf_text(header: GgufHeader, folder: Path, vocab: int) -> TextSpec:
     serialized = json.dumps(document, ensure_ascii=False)
     (folder / TOKENIZER_FILE).write_text(serialized, encoding="utf-8", newline="\n")
     tokenizer, declared = _parsed(serialized, fields.title), end_ids(fields, vocabulary)
-    return describe_text(folder, tokenizer, settings, _chat_template(header), declared)
+    text = describe_text(folder, tokenizer, settings, _chat_template(header), declared)
+    advised = {name: header.metadata.get(key) for name, key in SAMPLING.items()}
+    return msgspec.structs.replace(text, sampling=usual_sampling(advised))
 
 
 def end_ids(fields: TokenizerFields, vocabulary: Vocabulary) -> list[int]:

@@ -9,6 +9,7 @@ from transformers import PreTrainedTokenizerFast
 
 from engine.bundle.answer_format import Markers
 from engine.bundle.manifest import TextSpec
+from engine.bundle.specs import UsualSampling
 from engine.compile.sources.text_files import load_tokenizer, write_text_files
 from engine.text.renderer import ChatTemplate
 from tools.random_checkpoint import byte_tokenizer
@@ -53,6 +54,27 @@ def test_an_added_token_that_no_embedding_has_is_plain_text(source: Path) -> Non
     written = load_tokenizer(describe(source)[1])
     assert written.token_to_id("<image>") is None and max(written.encode("a<image>").ids) < 256
     assert written.get_vocab_size() == 300
+
+
+@pytest.mark.parametrize(
+    ("advised", "expected"),
+    [
+        ({}, UsualSampling()),
+        # Of Qwen2.5-Instruct.
+        (
+            {"do_sample": True, "temperature": 0.7, "top_k": 20, "top_p": 0.8, "repetition_penalty": 1.1},
+            UsualSampling(temperature=0.7, top_k=20, top_p=0.8, repetition_penalty=1.1),
+        ),
+        ({"temperature": 1, "min_p": 0.05, "top_p": None}, UsualSampling(temperature=1.0, min_p=0.05)),
+        ({"temperature": 3.0, "top_k": 1.5, "top_p": "0.9", "min_p": True, "repetition_penalty": 0}, UsualSampling()),
+        ({"temperature": float("nan"), "top_k": 40}, UsualSampling(top_k=40)),
+    ],
+)
+def test_how_the_model_is_sampled_unless_a_request_says(
+    source: Path, advised: dict[str, object], expected: UsualSampling
+) -> None:
+    (source / "generation_config.json").write_text(json.dumps(advised))
+    assert describe(source)[0].sampling == expected
 
 
 def test_template_from_the_tokenizer_config(source: Path) -> None:

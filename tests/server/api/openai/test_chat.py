@@ -6,6 +6,7 @@ from typing import Any
 import httpx
 import pytest
 
+from engine.bundle.specs import UsualSampling
 from server.api.openai.chat import ChatChunk, ChatCompletion
 from tests.server.answers import check_answer
 from tests.server.scripted_engine import FINGERPRINT, NAME, ScriptedEngine, say
@@ -155,6 +156,20 @@ async def test_defaults_are_those_of_openai(client: httpx.AsyncClient, engine: S
     assert params.max_tokens == 100 - 3  # the rest of the window
     assert (params.temperature, params.top_p, params.top_k, params.seed, params.logprobs) == (1.0, 1.0, 0, None, None)
     assert (params.stop_token_ids, stop, include_stop, skip_special) == ((2,), (), False, True)
+
+
+async def test_what_a_request_leaves_open_is_as_the_model_advises(
+    client: httpx.AsyncClient, engine: ScriptedEngine
+) -> None:
+    engine.write(sampling=UsualSampling(temperature=0.7, top_k=20, top_p=0.8, min_p=0.05, repetition_penalty=1.1))
+    await chat(client)
+    await chat(client, temperature=1, top_k=-1, top_p=1, min_p=0, repetition_penalty=1)
+    await chat(client, top_p=0)
+    found = [
+        (params.temperature, params.top_k, params.top_p, params.min_p, params.repetition_penalty)
+        for params in (request.params for request, *_ in engine.submitted)
+    ]
+    assert found == [(0.7, 20, 0.8, 0.05, 1.1), (1.0, 0, 1.0, 0.0, 1.0), (0.7, 1, 1.0, 0.05, 1.1)]
 
 
 async def test_texts_that_end_the_models_answers(client: httpx.AsyncClient, engine: ScriptedEngine) -> None:

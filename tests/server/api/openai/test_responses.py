@@ -8,6 +8,7 @@ import httpx
 import openai
 import pytest
 
+from engine.bundle.specs import UsualSampling
 from engine.errors import StepFailed
 from engine.request import Delta, FinishReason, ThinkingBudget
 from server.api.openai.response_answer import ResponseAnswer, ResponseEvent
@@ -322,6 +323,13 @@ async def test_what_a_tool_leaves_out_is_told_in_the_answer(client: httpx.AsyncC
     assert answer["tools"] == [
         {"type": "function", "name": "f", "strict": False, "description": None, "parameters": None}
     ]
+
+
+async def test_an_answer_tells_how_the_model_was_sampled(client: httpx.AsyncClient, engine: ScriptedEngine) -> None:
+    engine.write(sampling=UsualSampling(temperature=0.5, top_p=0.75))
+    answer = await respond(client)
+    assert (answer["temperature"], answer["top_p"]) == (0.5, 0.75)
+    assert (await respond(client, temperature=0))["temperature"] == 0.0
 
 
 async def test_input_is_counted_as_it_is_prompted(client: httpx.AsyncClient, engine: ScriptedEngine) -> None:

@@ -10,6 +10,7 @@ import gguf
 import pytest
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
+from engine.bundle.specs import UsualSampling
 from engine.compile.sources.gguf.vocabulary import TokenKind
 from engine.compile.sources.text_files import write_text_files
 from engine.demo.location import demo_folder
@@ -105,6 +106,22 @@ def test_the_demo_model_keeps_its_tokenizer_template_and_ends(tmp_path: Path) ->
     assert [ours.token_bytes(i) for i in range(3072)] == [wanted.token_bytes(i) for i in range(3072)]
     for text in TEXTS[:2] + TEXTS[3:]:  # this vocabulary was made without composing characters
         assert ours.encode(text, True) == wanted.encode(text, True)
+
+
+def test_how_a_file_advises_to_sample(tmp_path: Path) -> None:
+    """By the keys that llama.cpp's converter writes."""
+
+    def advise(writer: gguf.GGUFWriter) -> None:
+        writer.add_sampling_temp(0.5)
+        writer.add_sampling_top_k(20)
+        writer.add_sampling_top_p(0.75)
+        writer.add_sampling_min_p(0.25)
+        writer.add_sampling_penalty_repeat(1.25)
+
+    size = byte_level(None).get_vocab_size()
+    source = checkpoint_text(tmp_path / "source", byte_level(None))
+    spec, _ = read(write_text_gguf(tmp_path / "m.gguf", source, size, "gpt-2", advise), tmp_path / "out")
+    assert spec.sampling == UsualSampling(0.5, 20, 0.75, 0.25, 1.25)
 
 
 @pytest.mark.parametrize(
