@@ -68,7 +68,7 @@ def test_a_page_that_rebinds_its_name_is_refused(balanced: Balanced) -> None:
 
 def test_what_begins_alike_goes_to_one_machine_and_others_elsewhere(balanced: Balanced) -> None:
     machines = {}
-    for group in range(12):
+    for group in range(24):  # one machine would be left out once in 5,000 times
         system = " ".join(f"word{group}-{index}" for index in range(200))
         answers = [balanced.ask(system, turn) for turn in range(3)]
         assert {answer.status_code for answer in answers} == {200}
@@ -90,11 +90,10 @@ def test_a_stream_is_passed_on_as_it_comes(balanced: Balanced) -> None:
 
 def test_a_machine_that_is_gone_is_passed_over(balanced: Balanced) -> None:
     before = {number: balanced.ask(f"You are number {number}. " * 90, 1).headers["x-machine"] for number in range(9)}
-    gone = balanced.servers[0]
+    [gone] = [server for server in balanced.servers if server.url.endswith(before[0])]
     os.killpg(gone.process.pid, 9)
     gone.process.wait()
-    lost = gone.url.removeprefix("http://")
-    assert lost in before.values()
+    lost = before[0]
     for number, machine in before.items():
         answer = balanced.ask(f"You are number {number}. " * 90, 2)
         assert answer.status_code == 200
