@@ -3,7 +3,6 @@
 A text goes through the graphs, or through the engine of the worker, its scheduler and its caches, as a client's does.
 """
 
-import importlib.util
 import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -19,11 +18,15 @@ from engine.bundle.loss_text import form_text
 from engine.bundle.manifest import MANIFEST_FILE, GraphKind, Manifest, TextSpec, load_manifest
 from engine.bundle.specs import ModelTask
 from engine.bundle.variant import ShapeTable, StepShape, shape_of
+from engine.compile.calibration.forward import head_logits, reference_hidden
 from engine.compile.plan import longest_sequence
+from engine.compile.quantisation.transforms.transformed import family_view
+from engine.compile.sources.source import open_source
+from engine.compile.sources.task import names_in
 from engine.config import EngineConfig
 from engine.errors import BundleError, EngineFailure
 from engine.files import FileRefused, is_regular, read_text, reading, shown
-from engine.processes import install_command
+from engine.models.family import read_network
 from engine.request import Request, SamplingParams
 from engine.runtime.interface import Logits, PackedBatch, Runtime
 from engine.runtime.reading import reading_shapes, text_logits
@@ -173,19 +176,10 @@ def open_reference(name: str, source: Path, context: int, memory: Path | None, s
         return open_bundle(name, source, memory, stack)
     if not is_there:
         raise BundleError(f"--against {name} does not exist")
-    if importlib.util.find_spec("safetensors") is None or importlib.util.find_spec("ml_dtypes") is None:
-        raise BundleError(f"--against a checkpoint needs more packages: {install_command('compile')}")
     return _open_checkpoint(name, source, context, stack)
 
 
 def _open_checkpoint(name: str, source: Path, context: int, stack: ExitStack) -> EvaluatedModel:
-    # A bundle against a bundle needs none of the compiler's packages.
-    from engine.compile.calibration.forward import head_logits, reference_hidden  # noqa: PLC0415
-    from engine.compile.quantisation.transforms.transformed import family_view  # noqa: PLC0415
-    from engine.compile.sources.source import open_source  # noqa: PLC0415
-    from engine.compile.sources.task import names_in  # noqa: PLC0415
-    from engine.models.family import read_network  # noqa: PLC0415
-
     opened = open_source(source)
     network = read_network(opened.config, context)
     checkpoint = stack.enter_context(opened.tensors())

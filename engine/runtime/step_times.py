@@ -34,8 +34,8 @@ def others_share(before: MachineReading, after: MachineReading, cores: int) -> f
 
 
 def disturbance(runs_ms: Sequence[float], others: float | None) -> str:
-    """What made the runs of one step useless as its time, for the log; '' where nothing did. The two fastest of several
-    runs agree."""
+    """What made the runs of one step useless as its time, for the log; '' where its two fastest runs agree and others
+    work little."""
     if others is not None and others > MOST_OTHERS:
         return f"other programs used {others:.0%} of the processor"
     fastest, second, *_ = sorted(runs_ms)
@@ -135,7 +135,8 @@ def _time_shape(
 
 
 def _runs(runtime: Runtime, batch: PackedBatch, read: Callable[[], MachineReading]) -> list[MachineReading]:
-    """Readings before and after each run: twice, of what is fast as often as it takes to see what others do."""
+    """Readings before and after each run. Two runs, or as many as fill `LEAST_SEEN_S`, but at most `MOST_RUNS`: in less
+    time nobody can tell what other programs do."""
     readings = [read()]
     for count in range(1, MOST_RUNS + 1):
         runtime.run(batch)

@@ -102,7 +102,7 @@ def compile_command(
     if given.pop("one_graph_per_binary") and share_weights:
         raise typer.BadParameter("not allowed with --share-weights", param_hint="'--one-graph-per-binary'")
     given |= {key: _numbers(given[key], key) for key in NUMBERS}
-    _need_onnx("compiling")  # before anything is fetched
+    need_compiler("compiling")  # before anything is fetched
     named = source_here(source)
     given |= {"source": named.folder, "name": name or named.name, "embedding_bits": embedding_bits or 0}
     given |= {"quant": quant or default_quant(target, named.folder), "share_weights": not one_graph_per_binary}
@@ -129,7 +129,8 @@ def compile_here(arguments: CompileArguments) -> int:
         return run_compiler(arguments)
 
 
-def _need_onnx(work: str) -> None:
+def need_compiler(work: str) -> None:
+    """End the command where the extra `compile` is not installed. work: what needs it, as a subject."""
     if importlib.util.find_spec("onnx") is None:
         refuse(f"{work} needs more packages: {install_command('compile')}")
 
@@ -158,7 +159,7 @@ def export_blocks_command(
     ] = False,
 ) -> None:
     """Export a block-diffusion graph: cache and masks in, logits and the updated cache out."""
-    _need_onnx("exporting")
+    need_compiler("exporting")
     named = source_here(source)
     raise typer.Exit(
         _export(ExportArguments(named.folder, output, context, block, batch, backend, quant, shared_masks))

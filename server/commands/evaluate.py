@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from server.commands.compile import need_compiler
 from server.commands.exit_codes import refuse
 
 
@@ -31,6 +32,7 @@ def evaluate_command(
     json_file: Annotated[Path | None, typer.Option("--json", help="Write all figures to this file.")] = None,
 ) -> None:
     """Measure how well bundles predict a text, and how near they are to the float model."""
+    need_compiler("an evaluation")
     from server.commands.evaluation import run_evaluation
 
     if json_file is not None and not json_file.absolute().parent.is_dir():

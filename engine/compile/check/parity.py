@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -11,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.bundle.manifest import Manifest
-from engine.compile.quantisation.methods.method import ahead
 from engine.compile.sources.text_files import load_tokenizer
 from engine.demo.location import HELD_OUT, is_shipped, shipped_texts
 from engine.errors import CompileError
@@ -38,18 +38,18 @@ def divergences(expected: Float64, found: Float64) -> Float64:
 
 
 SLAB_ROWS = 64  # compared in float64 at a time: all rows would take several times their logits
+THREADS = 2  # for each of them a slab is in memory
 
 
 def all_divergences(reference: Float32, measured: Float32) -> Float64:
     """KL(reference || measured) [T] in nats, of logits [T, vocab]."""
+    runs = [slice(*bounds) for bounds in slabs(len(reference), SLAB_ROWS)]
+    return np.concatenate([_slab_divergences(reference[run], measured[run]) for run in runs])
 
-    def of_run(run: slice) -> Float64:
-        with np.errstate(all="ignore"):  # callers look for what is not finite
-            return divergences(log_softmax(reference[run]), log_softmax(measured[run]))
 
-    found = list(ahead(of_run, (slice(*bounds) for bounds in slabs(len(reference), SLAB_ROWS))))
+def _slab_divergences(reference: Float32, measured: Float32) -> Float64:
     # Rounding may take the divergence of two equal predictions below nothing.
-    return np.maximum(np.concatenate(found), 0.0)
+    return np.maximum(divergences(log_softmax(reference), log_softmax(measured)), 0.0)
 
 
 def mean_divergence(reference: Float32, measured: Float32) -> float:
@@ -183,12 +183,13 @@ def compare_logits(reference: Float32, measured: Float32) -> Parity:
 def _compared(reference: Float32, measured: Float32) -> Parity:
     count = len(reference)
     pairs = [(reference[start:stop], measured[start:stop]) for start, stop in slabs(count, SLAB_ROWS)]
-    figures = list(ahead(_of_slab, pairs))
+    with ThreadPoolExecutor(THREADS) as pool:
+        figures = list(pool.map(_of_slab, pairs))
     largest = max(figure.largest for figure in figures)
     return Parity(
         tokens=count,
         top1=mean_interval(np.concatenate([figure.agrees for figure in figures])),
-        kl=mean_interval(all_divergences(reference, measured)),
+        kl=mean_interval(np.concatenate([figure.divergences for figure in figures])),
         relative_error=max(figure.error for figure in figures) / (largest or 1.0),
         cosine=min(figure.cosine for figure in figures),
     )
@@ -199,6 +200,7 @@ class _SlabFigures(NamedTuple):
     error: float
     cosine: float
     agrees: Float64  # of each position, 0 or 1
+    divergences: Float64  # of each position
 
 
 def _of_slab(pair: tuple[Float32, Float32]) -> _SlabFigures:
@@ -210,6 +212,7 @@ def _of_slab(pair: tuple[Float32, Float32]) -> _SlabFigures:
             error=float(np.abs(measured - reference).max()),
             cosine=float(_cosines(reference, measured).min()),
             agrees=agrees.astype(np.float64),
+            divergences=_slab_divergences(reference, measured),
         )
 
 

@@ -9,6 +9,7 @@ import pytest
 from rich.console import Console
 
 from engine.bundle.manifest import load_manifest, save_manifest
+from engine.bundle.specs import UsualSampling
 from engine.compile.arguments import CompileArguments, QualityLevel, Quant
 from engine.compile.pipeline import compile_bundle
 from engine.compile.progress import SilentProgress
@@ -101,6 +102,15 @@ def test_fused_graphs_say_what_a_pass_may_hold(bundles: Bundles) -> None:
     ):
         assert expected in text
     assert "1 decode slot, prompt rows 7 of 8; caches are written by the host" in drawn(bundles("fused host"))
+
+
+def test_how_the_files_advise_to_sample(free_bundle: Path, tmp_path: Path) -> None:
+    manifest = load_manifest(free_bundle)
+    text = msgspec.structs.replace(manifest.text, sampling=UsualSampling(temperature=0.7, top_k=20))
+    advised = shutil.copytree(free_bundle, tmp_path / "advised")
+    save_manifest(advised, msgspec.structs.replace(manifest, text=text))
+    assert "temperature 0.7, top_k 20" in drawn(advised)
+    assert "sampling" not in drawn(free_bundle)
 
 
 def test_an_encoder(tmp_path: Path) -> None:

@@ -158,13 +158,15 @@ def test_a_signal_leaves_nothing(name: str, monkeypatch: pytest.MonkeyPatch, tmp
     assert signal.getsignal(number) == before
 
 
-def test_without_onnx(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("command", "work"),
+    [(("compile", "s", "-o", "o"), "compiling"), (("eval", "demo", "--text", "t"), "an evaluation")],
+)
+def test_without_onnx(command: tuple[str, ...], work: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
-    result = CliRunner().invoke(app, ["compile", "s", "-o", "o"])
+    result = CliRunner().invoke(app, command)
     assert result.exit_code == 2
-    assert (
-        result.stderr == f'error: compiling needs more packages: {sys.executable} -m pip install "hexserve[compile]"\n'
-    )
+    assert result.stderr == f'error: {work} needs more packages: {sys.executable} -m pip install "hexserve[compile]"\n'
 
 
 @pytest.mark.parametrize(("content", "reason"), [(b"text", "is not a GGUF file"), (b"GGUF\3\0\0\0", "it ends early")])

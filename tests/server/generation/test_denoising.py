@@ -5,6 +5,7 @@ from typing import Any
 import httpx
 import pytest
 
+from engine.bundle.specs import UsualSampling
 from engine.request import Denoising, Unmasking
 from server.generation.params import FIELDS
 from tests.server.scripted_engine import NAME, ScriptedEngine
@@ -55,6 +56,14 @@ async def test_other_models_have_no_blocks(
     assert "one token after the other" in error["message"]
     assert (await ask(client, path, {})).status_code == 200
     assert submitted(engine) == [None]
+
+
+async def test_a_penalty_that_the_files_advise_is_left_out(client: httpx.AsyncClient, engine: ScriptedEngine) -> None:
+    engine.denoise(8)
+    engine.write(sampling=UsualSampling(temperature=0.5, repetition_penalty=1.2))
+    assert (await ask(client, "/v1/completions", {})).status_code == 200
+    params = engine.submitted[0][0].params
+    assert (params.temperature, params.repetition_penalty) == (0.5, 1.0)
 
 
 UNORDERED: dict[str, dict[str, Any]] = {

@@ -7,6 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
+from engine.bundle.specs import UsualSampling
 from engine.errors import StepFailed
 from engine.grammar.spec import JsonSchema
 from engine.request import Delta, FinishReason, Request
@@ -120,10 +121,12 @@ async def test_options_reach_the_engine(client: httpx.AsyncClient, engine: Scrip
 
 
 async def test_defaults_are_those_of_ollama(client: httpx.AsyncClient, engine: ScriptedEngine) -> None:
+    """Whatever the model's files advise, which other formats follow."""
+    engine.write(sampling=UsualSampling(0.1, 3, 0.2, 0.3, 1.2))
     await chat(client, options={"num_predict": -1, "seed": -1, "temperature": None})
     params = engine.submitted[0][0].params
     assert (params.temperature, params.top_k, params.top_p, params.seed) == (0.8, 40, 0.9, None)
-    assert (params.max_tokens, params.repetition_penalty) == (100 - 3, 1.0)
+    assert (params.max_tokens, params.min_p, params.repetition_penalty) == (100 - 3, 0.0, 1.0)
 
 
 async def test_more_than_fits_is_as_much_as_fits(client: httpx.AsyncClient, engine: ScriptedEngine) -> None:
@@ -133,6 +136,7 @@ async def test_more_than_fits_is_as_much_as_fits(client: httpx.AsyncClient, engi
 
 
 async def test_penalties_that_look_back_at_nothing_are_none(client: httpx.AsyncClient, engine: ScriptedEngine) -> None:
+    engine.write(sampling=UsualSampling(repetition_penalty=1.2))
     penalties = {"repeat_penalty": 1.5, "presence_penalty": 1.0, "frequency_penalty": 1.0}
     await chat(client, options=penalties | {"repeat_last_n": 0})
     params = engine.submitted[0][0].params
