@@ -16,7 +16,8 @@ from engine.bundle.tensors import IDS, LOGITS, MASK, Form, check_forms
 from engine.errors import BundleError
 
 FEATURES, POSITIONS, ALIGNMENT = "input_features", "position_ids", "alignment"
-BATCH, TOKENS, COLUMNS = "batch", "tokens", "columns"
+BATCH, TOKENS = "batch", "tokens"
+LAST_PLACES, TOTAL = "seqlens_k", "total_sequence_length"  # of each text its last place, of the longest all places
 
 
 def speech_of(manifest: Manifest) -> SpeechSpec:
@@ -73,6 +74,8 @@ def check_speech(manifest: Manifest) -> None:
         raise BundleError("speech.alignment names a head that the decoder does not have")
     for graph in manifest.graphs:
         if manifest.npu is None:
+            if graph.kind is GraphKind.SPEECH_DECODER and any(tensor.name == MASK for tensor in graph.inputs):
+                raise BundleError(f"graph {graph.name} was made by an older version: compile the bundle again")
             check_forms(graph, *graph_forms(manifest.model, spec, manifest.max_context, graph.kind))
         else:
             check_forms(graph, *npu_forms(manifest, graph.kind))
@@ -86,22 +89,21 @@ def graph_forms(
     heads, size = model.kv_heads, model.head_dim
     is_encoder = kind is GraphKind.SPEECH_ENCODER
     lead = (1,) if is_encoder else (BATCH,)
-    cross, past, fresh = dict[str, Form](), dict[str, Form](), dict[str, Form]()
+    cross, past, present = dict[str, Form](), dict[str, Form](), dict[str, Form]()
     for layer in range(model.layers):
         cross[cross_name("k", layer)] = ("float32", (*lead, heads, size, spec.positions))
         cross[cross_name("v", layer)] = ("float32", (*lead, heads, spec.positions, size))
-        past[self_name("k", layer, "in")] = ("float32", (BATCH, heads, size, places))
-        past[self_name("v", layer, "in")] = ("float32", (BATCH, heads, places, size))
-        fresh[self_name("k", layer, "out")] = ("float32", (BATCH, heads, size, TOKENS))
-        fresh[self_name("v", layer, "out")] = ("float32", (BATCH, heads, TOKENS, size))
+        for side in ("k", "v"):
+            past[self_name(side, layer, "in")] = ("float32", (BATCH, heads, places, size))
+            present[self_name(side, layer, "out")] = past[self_name(side, layer, "in")]
     if is_encoder:
         return {FEATURES: ("float32", (1, spec.mels, spec.frames))}, cross
     rows: dict[str, Form] = dict.fromkeys((IDS, POSITIONS), ("int32", (BATCH, TOKENS)))
     if kind is GraphKind.SPEECH_ALIGNMENT:
         rows[MASK] = ("float32", (BATCH, 1, TOKENS, TOKENS))
         return rows | cross, {ALIGNMENT: ("float32", (BATCH, len(spec.alignment), TOKENS, spec.positions))}
-    rows[MASK] = ("float32", (BATCH, 1, TOKENS, COLUMNS))
-    return rows | past | cross, {LOGITS: ("float32", (BATCH, 1, model.vocab))} | fresh
+    rows |= {LAST_PLACES: ("int32", (BATCH,)), TOTAL: ("int32", ())}
+    return rows | past | cross, {LOGITS: ("float32", (BATCH, 1, model.vocab))} | present
 
 
 def npu_forms(manifest: Manifest, kind: GraphKind) -> tuple[dict[str, Form], dict[str, Form]]:

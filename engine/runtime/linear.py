@@ -34,13 +34,45 @@ from engine.bundle.vision import EMBEDDED, EMBEDS, deepstack_name
 from engine.runtime.buffers import RotaryTable, linear_graphs
 from engine.runtime.interface import FLOAT32, PackedBatch
 from engine.runtime.onnx_library import ort
-from engine.runtime.routing import RoutingCount
 from engine.runtime.sessions import Binding, bind_all
 
 Floats = NDArray[np.float32]
 Masks = dict[str, Floats]
 NOBODY = -1  # the adapter of rows that have none
 _PADDING = -2  # whose the rank of zeros behind all others is: no row takes it
+
+
+class RoutingCount:
+    """Which experts the rows of a step chose. X = layers with experts, k = experts of a row.
+
+    chosen: experts over all rows and layers so far, those of padding rows among them. read: different experts of
+    each layer and step, added up: what of the weights the steps read."""
+
+    def __init__(self, model: ModelSpec, most: int) -> None:
+        self.chosen = self.read = 0
+        self._spec = spec = model.experts
+        self._last = model.layers - 1  # its experts follow the rows that need logits
+        shape = (len(spec.layers), most, spec.chosen) if spec else (0, 0, 0)
+        self._numbers: NDArray[np.int64] = np.zeros(shape, np.int64)
+
+    def rows(self, layer: int, rows: int) -> NDArray[np.int64]:
+        """Where the graph that ends a layer with experts writes their numbers [1, N, k]."""
+        assert self._spec is not None
+        place = self._spec.layers.index(layer)
+        return self._numbers[place : place + 1, :rows]
+
+    def count(self, rows: int, logit_rows: int) -> None:
+        """Take in a step of a model with experts."""
+        spec = self._spec
+        assert spec is not None
+        ends_with = spec.layers[-1] == self._last
+        inner = self._numbers[: len(spec.layers) - ends_with, :rows]
+        parts = [inner + np.arange(len(inner))[:, None, None] * spec.count]
+        if ends_with:
+            parts.append(self._numbers[-1, :logit_rows] + len(inner) * spec.count)
+        numbers = np.concatenate([part.reshape(-1) for part in parts])
+        self.chosen += len(numbers)
+        self.read += int(np.count_nonzero(np.bincount(numbers)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,8 @@
 """Runs a Whisper: the encoder for a window of sound, then the decoder for the tokens of several texts side by side.
 
 Each text has a slot: what it has heard, and the keys and values of its tokens. A decode runs the slots from the first
-to the last that are used, so that no cache is copied; the rows of the others come to nothing.
+to the last that are used, so that no cache is copied; what the others compute comes to nothing, and what is written of
+them lies behind what they keep. The graph writes new keys and values into the caches; `keep` says that they count.
 Graphs that are cut as Qualcomm AI Hub cuts them run one token of one text, which has two sets of caches. A run reads
 one and writes the other, in which everything has moved to the left by one place; `keep` says that it counts.
 Shapes: S = slots, B = of them in a step, N = tokens of each, H = heads, D = head size, T = positions of the encoder,
@@ -20,7 +21,9 @@ from engine.bundle.manifest import GraphKind, Manifest, TensorSpec
 from engine.bundle.speech import (
     ALIGNMENT,
     FEATURES,
+    LAST_PLACES,
     POSITIONS,
+    TOTAL,
     cross_name,
     is_cross,
     self_name,
@@ -67,11 +70,10 @@ HIDDEN = FLOATS["float32"]
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """A bound decoder: of slots `first` to `first` + B - 1, with N tokens each. fresh: keys and values by name."""
+    """A bound decoder: of slots `first` to `first` + B - 1, with N tokens each."""
 
     first: int
     inputs: dict[str, Array]
-    fresh: dict[str, Float32]
     logits: Float32
     binding: Binding
 
@@ -82,26 +84,23 @@ class SpeechRuntime(HearingRuntime):
     def __init__(self, folder: Path, manifest: Manifest, shapes: ShapeTable, slots: int, provider: Provider) -> None:
         super().__init__(shapes, provider.device, slots)
         spec, model = speech_of(manifest), manifest.model
-        self._spec, self._layers = spec, model.layers
-        self._places, self._vocab = manifest.max_context, model.vocab
-        self._heads, self._size = model.kv_heads, model.head_dim
+        self._spec, self._vocab, self._places = spec, model.vocab, manifest.max_context
         sessions = load_sessions(folder, manifest, provider)
         self._sessions = {graph.kind: sessions[graph.name] for graph in manifest.graphs}
         lead = (slots, model.kv_heads)
-        self._past: dict[str, Float32] = {}
         for layer in range(model.layers):
             self._cross[cross_name("k", layer)] = np.zeros((*lead, model.head_dim, spec.positions), np.float32)
             self._cross[cross_name("v", layer)] = np.zeros((*lead, spec.positions, model.head_dim), np.float32)
-            self._past[self_name("k", layer, "in")] = np.zeros((*lead, model.head_dim, self._places), np.float32)
-            self._past[self_name("v", layer, "in")] = np.zeros((*lead, self._places, model.head_dim), np.float32)
+        shape = (model.layers, *lead, self._places, model.head_dim)
+        self._past = {side: np.zeros(shape, np.float32) for side in ("k", "v")}
+        self._kept = np.zeros(slots, np.int32)  # places of each slot that count
         self._decode: _Step | None = None  # of the slots that the last decode ran
-        self._last: _Step | None = None
-        self._rows: dict[int, tuple[int, int]] = {}  # of the last step: sequence and token of each row
+        self._rows: dict[int, tuple[int, int]] = {}  # of the last step: slot and place of each row
 
     def run(self, batch: PackedBatch) -> Logits:
         """Logits [texts, V], or of a text that is aligned its attention [1, tokens * T]. StepFailed."""
         self._parts.begin()
-        self._rows, self._last = {}, None
+        self._rows = {}
         if any(segment.count > 1 or segment.past == 0 for segment in batch.segments):
             (segment,) = batch.segments
             return self._run_prompt(batch, segment)
@@ -109,27 +108,21 @@ class SpeechRuntime(HearingRuntime):
 
     def non_finite_rows(self, rows: Indices) -> Indices:
         """Rows whose new keys or values hold infinity or NaN."""
-        if self._last is None:
-            return rows[:0]
-        sums = [array.sum(axis=(1, 2 if "k_" in name else 3)) for name, array in self._last.fresh.items()]
-        sound = np.isfinite(np.stack(sums)).all(axis=0)  # [B, N]
-        return np.array([row for row in rows.tolist() if row in self._rows and not sound[self._rows[row]]], np.int64)
+        return np.array([row for row in rows.tolist() if row in self._rows and not self._is_sound(row)], np.int64)
+
+    def _is_sound(self, row: int) -> bool:
+        slot, place = self._rows[row]
+        return all(np.isfinite(array[:, slot, :, place]).all() for array in self._past.values())
 
     def keep(self, rows: Indices, slots: Indices) -> None:
-        """Write the keys and values of `rows` into the places that `slots` number, those of all slots in turn."""
-        if self._last is None:
-            return
+        """The keys and values of `rows` count from now on. They lie in the places that `slots` number, all in turn."""
         for row, place in zip(rows.tolist(), slots.tolist(), strict=True):
-            slot, column = divmod(place, self._places)
-            sequence, token = self._rows[row]
-            for layer in range(self._layers):
-                fresh = self._last.fresh
-                key, value = fresh[self_name("k", layer, "out")], fresh[self_name("v", layer, "out")]
-                self._past[self_name("k", layer, "in")][slot, :, :, column] = key[sequence, :, :, token]
-                self._past[self_name("v", layer, "in")][slot, :, column] = value[sequence, :, token]
+            if row in self._rows:  # else it was aligned
+                assert self._rows[row] == divmod(place, self._places)
+                self._kept[place // self._places] = place % self._places + 1
 
     def close(self) -> None:
-        self._decode = self._last = None
+        self._decode = None
         self._sessions.clear()
 
     # -- the encoder --------------------------------------------------------------------------------------------
@@ -147,11 +140,9 @@ class SpeechRuntime(HearingRuntime):
         if segment.aligns:
             return self._align(slot, ids)
         step = self._bound(slot, 1, segment.count)
-        positions = batch.positions[segment.start : segment.end]
-        self._fill(step, 0, ids, positions, segment.past)
-        step.binding.run()
-        self._rows = {segment.start + index: (0, index) for index in range(segment.count)}
-        self._last = step
+        step.inputs[IDS][0], step.inputs[POSITIONS][0] = ids, batch.positions[segment.start : segment.end]
+        self._run(step, np.array([segment.past + segment.count - 1]))
+        self._rows = {segment.start + index: (slot, segment.past + index) for index in range(segment.count)}
         self._parts.mark("prompt")
         return Logits.of(step.logits[:, 0])
 
@@ -161,36 +152,39 @@ class SpeechRuntime(HearingRuntime):
         step = self._decode
         if step is None or (step.first, len(step.logits)) != (first, count):
             step = self._decode = self._bound(first, count, 1)
-        step.inputs[MASK][..., :-1] = HIDDEN
+        last = np.minimum(self._kept[first : first + count], self._places - 1)  # of the others, where nothing counts
         for segment, slot in zip(batch.segments, slots, strict=True):
-            row = slice(segment.start, segment.end)
-            self._fill(step, slot - first, batch.input_ids[row], batch.positions[row], segment.past)
-        step.binding.run()
-        self._rows = {segment.start: (slot - first, 0) for segment, slot in zip(batch.segments, slots, strict=True)}
-        self._last = step
+            step.inputs[IDS][slot - first] = batch.input_ids[segment.start]
+            step.inputs[POSITIONS][slot - first] = batch.positions[segment.start]
+            last[slot - first] = segment.past
+            self._rows[segment.start] = (slot, segment.past)
+        self._run(step, last)
         self._parts.mark("decodes")
         return Logits.of(step.logits[[slot - first for slot in slots], 0])
 
     def _bound(self, first: int, count: int, tokens: int) -> _Step:
         """The decoder for so many slots from `first` on. Their caches are bound where they lie."""
         ids = {name: np.zeros((count, tokens), np.int32) for name in (IDS, POSITIONS)}
-        mask = np.full((count, 1, tokens, self._places + tokens), HIDDEN, np.float32)
-        mask[..., self._places :] = _causal(tokens)
-        inputs: dict[str, Array] = {**ids, MASK: mask}
-        held = {name: array[first : first + count] for name, array in (self._cross | self._past).items()}
-        fresh: dict[str, Float32] = {}
-        lead = (count, self._heads)
-        for layer in range(self._layers):
-            fresh[self_name("k", layer, "out")] = np.empty((*lead, self._size, tokens), np.float32)
-            fresh[self_name("v", layer, "out")] = np.empty((*lead, tokens, self._size), np.float32)
+        inputs: dict[str, Array] = {**ids, LAST_PLACES: np.zeros(count, np.int32), TOTAL: np.zeros((), np.int32)}
+        heard = {name: array[first : first + count] for name, array in self._cross.items()}
+        past, present = (
+            {
+                self_name(side, layer, way): array[layer, first : first + count]
+                for side, array in self._past.items()
+                for layer in range(len(array))
+            }
+            for way in ("in", "out")
+        )
         logits = np.empty((count, 1, self._vocab), np.float32)
-        binding = self._bind(GraphKind.SPEECH_DECODER, inputs | held, {**fresh, LOGITS: logits})
-        return _Step(first, inputs, fresh, logits, binding)
+        binding = self._bind(GraphKind.SPEECH_DECODER, inputs | heard | past, {**present, LOGITS: logits})
+        return _Step(first, inputs, logits, binding)
 
-    def _fill(self, step: _Step, index: int, ids: Array, positions: Array, past: int) -> None:
-        step.inputs[IDS][index] = ids
-        step.inputs[POSITIONS][index] = positions
-        step.inputs[MASK][index, ..., :past] = 0.0
+    @staticmethod
+    def _run(step: _Step, last: Indices) -> None:
+        """last: the place of each text's last token."""
+        step.inputs[LAST_PLACES][:] = last
+        step.inputs[TOTAL][...] = last.max() + 1
+        step.binding.run()
 
     def _align(self, slot: int, ids: Array) -> Logits:
         """How far each token looks at each position, by the heads that follow the speech [1, A * N * T]."""

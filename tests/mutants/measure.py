@@ -43,7 +43,7 @@ ELSEWHERE = {
     "engine/runtime/encoder.py": ("tests/engine/compile/targets/encoder/test_dense_modules.py",),
     "engine/runtime/kv.py": (f"{WORKER}/test_hand_over.py", f"{WORKER}/test_windows.py"),
     "engine/runtime/kv_memory.py": (f"{WORKER}/test_hand_over.py", f"{WORKER}/test_windows.py"),
-    "engine/runtime/routing.py": (f"{WORKER}/test_experts.py",),
+    "engine/runtime/linear.py": (f"{WORKER}/test_experts.py",),
     "engine/runtime/reading.py": ("tests/genie/test_self_check.py",),
     "engine/runtime/serial.py": ("tests/genie/test_carried.py", "tests/genie/test_serving.py"),
     "engine/runtime/speech.py": (f"{WORKER}/test_speech.py",),

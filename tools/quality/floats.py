@@ -1,14 +1,13 @@
 """The floats that the codes of w4 stand for, as a checkpoint: `python -m tools.quality.floats SOURCE -o DIR`.
 
-For scoring codes alone, in float arithmetic, whatever would multiply with them. The embedding table stays as it is; a
-tied head gets weights of its own.
+For scoring codes alone, in float arithmetic. The embedding table stays as it is; a tied head gets weights of its own.
 """
 
 import argparse
 import json
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import astuple, replace
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +23,7 @@ from engine.compile.quantisation.choose.quality_stages import choose_codes_stage
 from engine.compile.quantisation.methods.integer_blocks import floats_of, int8_blocks
 from engine.compile.quantisation.methods.kept_blocks import as_blocks
 from engine.compile.quantisation.methods.table import head_method
+from engine.compile.sources.checkpoint import Checkpoint
 from engine.compile.sources.source import open_source
 from engine.compile.sources.task import names_in
 from engine.errors import HexserveError
@@ -41,28 +41,28 @@ def write_floats(arguments: CompileArguments) -> None:
     arguments = resolve_quality(arguments, source, network, SilentProgress())
     arguments.output.mkdir(parents=True, exist_ok=True)
     with source.tensors() as checkpoint:
-        everything = checkpoint.unused()  # nothing has been asked for yet
         network = names_in(checkpoint, network)
         work = Compilation(
             arguments, SilentProgress(), CPU_FLOAT, source, checkpoint, network, (), (), arguments.output
         )
         text_stage(work)
         choose_codes_stage(work)
-        write_shards(arguments.output, tensors(work, everything))
+        write_shards(arguments.output, tensors(work))
         drop_codes_stage(work)
     config = source.config | {"tie_word_embeddings": False, "torch_dtype": "float32"}
     (arguments.output / "config.json").write_text(json.dumps(config, indent=1), encoding="utf-8")
 
 
-def tensors(work: Compilation, everything: list[str]) -> Iterator[tuple[str, Float32]]:
+def tensors(work: Compilation) -> Iterator[tuple[str, Float32]]:
     """Every tensor under its name: matrices in the floats of their codes, the others as they are."""
-    checkpoint, names = work.checkpoint, work.network.details.names
-    matrices, head = matrix_names(work.network), f"{names.head}.weight"
-    for name in everything:
-        shape = checkpoint.shape(name)
-        yield name, coded(work, name) if name in matrices else checkpoint.tensor(name, shape)
-    if head not in everything:
-        yield head, coded(work, f"{names.embedding}.weight" if work.network.spec.tied_head else head)
+    network, checkpoint = work.network, work.checkpoint
+    groups = (group for layer in range(network.spec.layers) for group in groups_of(network, layer))
+    head = f"{network.details.names.head}.weight"
+    matrices = {head, *(name for group in groups for name in group.tensors)}
+    for name in tensor_names(checkpoint, network):
+        yield name, coded(work, name) if name in matrices else checkpoint.tensor(name, checkpoint.shape(name))
+    if head not in checkpoint:
+        yield head, coded(work, f"{network.details.names.embedding}.weight")
 
 
 def coded(work: Compilation, name: str) -> Float32:
@@ -85,11 +85,13 @@ def halves(values: Float32) -> Float32:
     return values.astype(np.float16).astype(np.float32)
 
 
-def matrix_names(network: Network) -> frozenset[str]:
-    """Names of the tensors that are stored in codes."""
-    groups = (group for layer in range(network.spec.layers) for group in groups_of(network, layer))
-    found = {name for group in groups for name in group.tensors}
-    return frozenset(found | (set() if network.spec.tied_head else {f"{network.details.names.head}.weight"}))
+def tensor_names(checkpoint: Checkpoint, network: Network) -> list[str]:
+    """What a network without experts and recurrence reads: GGUF files list names of their own."""
+    listed = [each if isinstance(each, tuple) else (each,) for each in astuple(network.details.names)]
+    layers = range(network.spec.layers)
+    modules = dict.fromkeys(name.format(layer=layer) for names in listed for name in names for layer in layers)
+    found = [f"{module}.{part}" for module in modules for part in ("weight", "bias")]
+    return [name for name in found if name in checkpoint]
 
 
 def main() -> int:
@@ -100,11 +102,9 @@ def main() -> int:
     parser.add_argument("--quality", type=QualityLevel, default=QualityLevel.FAST)
     parser.add_argument("--calibration", type=Path)
     given = parser.parse_args()
-    arguments = CompileArguments(
-        given.source, given.output, quant=Quant.W4, quality=given.quality, calibration=given.calibration
-    )
+    chosen = {"quality": given.quality, "calibration": given.calibration}
     try:
-        write_floats(arguments)
+        write_floats(CompileArguments(given.source, given.output, quant=Quant.W4, **chosen))
     except HexserveError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

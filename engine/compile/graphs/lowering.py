@@ -6,7 +6,6 @@ from typing import Any
 
 from engine.bundle.model_spec import RopeSpec
 from engine.compile.graphs.graph_builder import CONTRIB, GraphBuilder
-from engine.compile.quantisation.methods.table import METHODS
 from engine.compile.quantisation.packed import PackedLinear
 
 
@@ -102,7 +101,7 @@ NPU = Lowering(_fused_norm, _plain_silu, _plain_rotate, spreads_single_row=False
 
 def linear(graph: GraphBuilder, x: str, layer: PackedLinear) -> str:
     """x [1, rows, inputs] -> [1, rows, outputs]."""
-    product = METHODS[layer.quant].multiply(graph, x, layer.matrix)
+    product = layer.method.multiply(graph, x, layer.matrix)
     return product if layer.bias is None else graph.op("Add", [product, graph.parameter(layer.bias)])
 
 
@@ -111,7 +110,7 @@ def linear_halves(graph: GraphBuilder, x: str, layer: PackedLinear) -> list[str]
 
     Two products, where the method allows, because a Split of one copies all of it on a single core.
     """
-    if not METHODS[layer.quant].has_rows:
+    if not layer.method.has_rows:
         half = layer.matrix.outputs // 2
         return graph.op_many("Split", [linear(graph, x, layer), graph.integers(half, half)], 2, axis=-1)
     return [
@@ -126,7 +125,7 @@ def linear_pieces(graph: GraphBuilder, x: str, layer: PackedLinear, widths: Sequ
     Each has its bias added alone. A sum of all would have one range of 16-bit integers, and the biases of keys can be
     a thousand times as large as values (Qwen2).
     """
-    product = METHODS[layer.quant].multiply(graph, x, layer.matrix)
+    product = layer.method.multiply(graph, x, layer.matrix)
     pieces = graph.op_many("Split", [product, graph.integers(*widths)], len(widths), axis=-1)
     if layer.bias is None:
         return pieces

@@ -12,7 +12,9 @@ from engine.bundle.specs import SpeechSpec
 from engine.bundle.speech import (
     ALIGNMENT,
     FEATURES,
+    LAST_PLACES,
     POSITIONS,
+    TOTAL,
     cross_name,
     graph_forms,
     self_name,
@@ -27,6 +29,7 @@ from engine.models.network import Network
 from engine.models.speech import EPSILON, SpeechNetwork
 
 DTYPE = "float32"
+ROW, KEY = [0, 2, 1, 3], [0, 2, 3, 1]  # [B, N, H, D] -> [B, H, N, D] and [B, H, D, N]
 COPIED = 0  # a dimension that Reshape takes from its input
 
 
@@ -81,8 +84,8 @@ def write_encoder(packed: PackedSpeech, network: SpeechNetwork, spec: SpeechSpec
     x = writer.norm(x, packed.encoder_norm)
     for index, layer in enumerate(packed.decoder):
         key, value = writer.cross(x, layer)
-        writer.heads(key, perm=[0, 2, 3, 1], name=cross_name("k", index))
-        writer.heads(value, perm=[0, 2, 1, 3], name=cross_name("v", index))
+        writer.heads(key, KEY, name=cross_name("k", index))
+        writer.heads(value, ROW, name=cross_name("v", index))
     return writer.graph.save(folder, "encoder", GraphKind.SPEECH_ENCODER)
 
 
@@ -91,7 +94,7 @@ def write_decoder(packed: PackedSpeech, network: SpeechNetwork, spec: SpeechSpec
     writer = _declared(network, spec, GraphKind.SPEECH_DECODER)
     graph, x = writer.graph, writer.embedded(packed)
     for index, layer in enumerate(packed.decoder):
-        x = writer.own_attention(x, layer, index, network.decoder.compiled_context)
+        x = writer.cached_attention(x, layer, index)
         x, _ = writer.heard_attention(x, layer, index)
         x = writer.feed_forward(x, layer)
     last = graph.op("Slice", [x, graph.integers(-1), graph.integers(2**31), graph.integers(1)])
@@ -106,7 +109,7 @@ def write_alignment(packed: PackedSpeech, network: SpeechNetwork, spec: SpeechSp
     graph, x = writer.graph, writer.embedded(packed)
     scores: dict[tuple[int, int], str] = {}
     for index, layer in enumerate(packed.decoder):
-        x = writer.own_attention(x, layer, index, 0)
+        x = writer.own_attention(x, layer)
         x, weights = writer.heard_attention(x, layer, index)
         for of_layer, head in spec.alignment:
             if of_layer == index:
@@ -159,33 +162,29 @@ class SpeechWriter:
         x = graph.op("Add", [x, linear(graph, mixed, layer.own.output)])
         return self.feed_forward(x, layer)
 
-    def own_attention(self, x: str, layer: PackedSpeechLayer, index: int, places: int) -> str:
-        """Each token over the cache of its text and over the new tokens; places: of the cache, 0 = there is none.
+    def cached_attention(self, x: str, layer: PackedSpeechLayer, index: int) -> str:
+        """Each token over its text's cache, which the operator writes new keys and values into where it lies."""
+        graph, heads = self.graph, self.network.spec.heads
+        caches = [self_name(side, index, "in") for side in ("k", "v")]
+        inputs = [*self.parts(x, layer), *caches, LAST_PLACES, TOTAL]
+        outputs = [f"own_{index}", *(self_name(side, index, "out") for side in ("k", "v"))]
+        counts = {"num_heads": heads, "kv_num_heads": heads}
+        mixed, *_ = graph.node("GroupQueryAttention", inputs, outputs, CONTRIB, scale=1.0, **counts)
+        return graph.op("Add", [x, linear(graph, mixed, layer.own.output)])
 
-        Scores and sums are made apart over cached and new tokens: joined caches would be copied at every step.
-        """
+    def own_attention(self, x: str, layer: PackedSpeechLayer) -> str:
+        """Each token over those of its text, all of them new."""
         graph, (query, key, value) = self.graph, self.parts(x, layer)
-        query = self.heads(query, perm=[0, 2, 1, 3])
-        key = self.heads(key, perm=[0, 2, 3, 1], name=self_name("k", index, "out") if places else "")
-        value = self.heads(value, perm=[0, 2, 1, 3], name=self_name("v", index, "out") if places else "")
-        scores = graph.op("MatMul", [query, key])
-        if places:
-            before = graph.op("MatMul", [query, self_name("k", index, "in")])
-            scores = graph.op("Concat", [before, scores], axis=-1)
-        weights = graph.op("Softmax", [graph.op("Add", [scores, MASK])], axis=-1)
-        if not places:
-            return self.joined(x, graph.op("MatMul", [weights, value]), layer.own.output)
-        axis = graph.integers(-1)
-        old = graph.op("Slice", [weights, graph.integers(0), graph.integers(places), axis])
-        new = graph.op("Slice", [weights, graph.integers(places), graph.integers(2**31), axis])
-        mixed = graph.op("MatMul", [old, self_name("v", index, "in")])
-        return self.joined(x, graph.op("Add", [mixed, graph.op("MatMul", [new, value])]), layer.own.output)
+        query, key, value = (self.heads(part, perm) for part, perm in ((query, ROW), (key, KEY), (value, ROW)))
+        scores = graph.op("Add", [graph.op("MatMul", [query, key]), MASK])
+        mixed = graph.op("MatMul", [graph.op("Softmax", [scores], axis=-1), value])
+        return self.joined(x, mixed, layer.own.output)
 
     def heard_attention(self, x: str, layer: PackedSpeechLayer, index: int) -> tuple[str, str]:
         """Each token over all of what was heard; the new x, and the scores [B, H, N, T]."""
         graph, heard = self.graph, layer.heard
         assert heard is not None
-        query = self.heads(linear(graph, self.norm(x, heard.norm), heard.inputs[0]), perm=[0, 2, 1, 3])
+        query = self.heads(linear(graph, self.norm(x, heard.norm), heard.inputs[0]), ROW)
         scores = graph.op("MatMul", [query, cross_name("k", index)])
         weights = graph.op("Softmax", [scores], axis=-1)
         return self.joined(x, graph.op("MatMul", [weights, cross_name("v", index)]), heard.output), scores
@@ -215,7 +214,6 @@ class SpeechWriter:
 
 
 HALF = "float16"
-ROW, KEY = [0, 2, 1, 3], [0, 2, 3, 1]  # [1, N, H, D] -> [1, H, N, D] and [1, H, D, N]
 TO_END = 2**31
 
 

@@ -65,11 +65,13 @@ class LinearPacker:
         weight, bias = (self.vector(f"{module}.{part}", size) for part in ("weight", "bias"))
         return PackedNorm(file.add(f"{name}_weight", weight), file.add(f"{name}_bias", bias))
 
-    def linear(self, file: WeightFile, small: WeightFile, name: str, source: LinearSource) -> PackedLinear:
-        """Write the matrix of a linear layer into `file`, its bias into `small`."""
+    def linear(
+        self, file: WeightFile, small: WeightFile, name: str, source: LinearSource, method: Method | None = None
+    ) -> PackedLinear:
+        """Write the matrix of a linear layer into `file`, its bias into `small`. method: None = the arguments'."""
         bias = small.add(f"{name}_bias", self._bias(source)) if source.has_bias else None
         is_wide = all(f"{each}.weight" in self._wide for each in source.names)
-        method = (wide_method if is_wide else method_of)(self._arguments)
+        method = method or (wide_method if is_wide else method_of)(self._arguments)
         return self.store(file, name, source, method, bias)
 
     def store(
@@ -80,7 +82,7 @@ class LinearPacker:
         form = forms.pop() if len(forms) == 1 else None
         kept = self._runs(source, self._kept if form else self._kept_in_order)
         matrix = FloatMatrix(name, sum(source.outputs), source.inputs, self.slices(source), kept, form)
-        return PackedLinear(method.quant, method.store(file, matrix, self._arguments), bias)
+        return PackedLinear(method, method.store(file, matrix, self._arguments), bias)
 
     def _bias(self, source: LinearSource) -> Float32:
         shapes = _stored_outputs(source)

@@ -2,8 +2,7 @@
 
 from dataclasses import dataclass
 
-from engine.compile.arguments import Quant
-from engine.compile.quantisation.methods.method import StoredMatrix
+from engine.compile.quantisation.methods.method import Method, StoredMatrix
 from engine.compile.quantisation.weight_file import StoredTensor
 
 
@@ -11,7 +10,7 @@ from engine.compile.quantisation.weight_file import StoredTensor
 class PackedLinear:
     """One linear layer, perhaps several stacked along their outputs. bias: float32 [outputs]."""
 
-    quant: Quant
+    method: Method
     matrix: StoredMatrix
     bias: StoredTensor | None = None
 

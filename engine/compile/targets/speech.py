@@ -26,7 +26,8 @@ from engine.compile.graphs.speech import (
 from engine.compile.plan import check_numbers
 from engine.compile.progress import ProgressSink
 from engine.compile.quantisation.linear_packer import LinearSource
-from engine.compile.quantisation.methods.table import FOR_SPEECH
+from engine.compile.quantisation.methods.method import Method
+from engine.compile.quantisation.methods.table import FOR_SPEECH, hearing_method
 from engine.compile.quantisation.packed import PackedLinear, PackedNorm
 from engine.compile.quantisation.packer import WeightPacker
 from engine.compile.quantisation.weight_file import HalfWeightFile, StoredTensor, WeightFile
@@ -39,7 +40,7 @@ from engine.sources.publish import staged_folder
 
 WEIGHTS = "weights.bin"
 NPU_CONTEXT = 200  # tokens of a text, in the graphs of Qualcomm AI Hub
-HEARD = ("encoder_attn.k_proj.weight", "encoder_attn.v_proj.weight")
+HEARD = ("encoder_attn.k_proj", "encoder_attn.v_proj")
 NOT_GENIE = "Genie writes no speech down"
 OWN = (
     *("source", "output", "quant", "name", "force", "task", "quality", "embedding_bits", "block", "target"),
@@ -88,10 +89,11 @@ def _written(arguments: CompileArguments, source: SpeechSource, folder: Path, pr
     sources.mkdir(exist_ok=True)
     progress.stage(f"weights ({arguments.quant})", checkpoint.total_bytes(), "B")
     weights = HalfWeightFile if arguments.is_npu else WeightFile
-    wide = frozenset(name for name in checkpoint.unused() if not _may_have_four_bits(name))
     with overflow_refused(arguments.quant), weights(sources, WEIGHTS) as file:
-        packer = WeightPacker(checkpoint, network.decoder, arguments, progress.advance, wide)
-        packed = SpeechPacker(network, packer, checkpoint, file).pack()
+        packer = WeightPacker(
+            checkpoint, network.decoder, arguments, progress.advance, frozenset({f"{EMBEDDING}.weight"})
+        )
+        packed = SpeechPacker(network, packer, checkpoint, file, hearing_method(arguments)).pack()
     if left := [name for name in checkpoint.unused() if name not in NEEDLESS]:
         raise UnsupportedModel(f"the checkpoint has tensor {left[0]}, which whisper does not use")
     if arguments.is_npu:
@@ -110,11 +112,6 @@ def _written(arguments: CompileArguments, source: SpeechSource, folder: Path, pr
 def _counts(name: str) -> bool:
     """Whether a tensor's numbers are parameters of a Whisper's own."""
     return name not in NEEDLESS and not name.endswith(KEY_BIAS)
-
-
-def _may_have_four_bits(name: str) -> bool:
-    """Whether a tensor is of what each step reads: not of the encoder, of what it gives the decoder, or of the head."""
-    return name.startswith("model.decoder.layers.") and not name.endswith(HEARD)
 
 
 def _for_npu(
@@ -157,13 +154,16 @@ def _for_npu(
 
 
 class SpeechPacker:
-    """Writes all weights into one file."""
+    """Writes all weights into one file. hearing: how matrices are stored that read what was heard."""
 
-    def __init__(self, network: SpeechNetwork, packer: WeightPacker, checkpoint: Checkpoint, file: WeightFile) -> None:
+    def __init__(
+        self, network: SpeechNetwork, packer: WeightPacker, checkpoint: Checkpoint, file: WeightFile, hearing: Method
+    ) -> None:
         self._network = network
         self._packer = packer
         self._checkpoint = checkpoint
         self._file = file
+        self._hearing = hearing
         self._hidden = network.decoder.spec.hidden
 
     def pack(self) -> PackedSpeech:
@@ -219,7 +219,9 @@ class SpeechPacker:
         return PackedAttention(self._norm(f"{name}_norm", f"{at}_layer_norm"), tuple(inputs), output)
 
     def _linear(self, name: str, source: LinearSource) -> PackedLinear:
-        return self._packer.linear(self._file, self._file, name, source)
+        hears = all(module.startswith("model.encoder.") or module.endswith(HEARD) for module in source.names)
+        method = self._hearing if hears else None
+        return self._packer.linear(self._file, self._file, name, source, method)
 
     def _norm(self, name: str, module: str) -> PackedNorm:
         return self._packer.layer_norm(self._file, name, module, self._hidden)

@@ -3,13 +3,17 @@
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 
+from engine.bundle.manifest import TensorSpec, load_manifest
+from engine.bundle.speech import check_speech
 from engine.compile.arguments import CompileArguments, Quant
 from engine.compile.pipeline import compile_bundle
 from engine.compile.progress import SilentProgress
 from engine.config import EngineConfig
+from engine.errors import BundleError
 from engine.request import Pooling, Request, SamplingParams, SpeechRules
 from engine.worker.assembly import assemble
 from engine.worker.step import EngineLoop
@@ -72,6 +76,17 @@ def test_one_sound_is_heard_once(folder: Path) -> None:
     found = run(loop)
     assert tokens_of(found["text-1"]) == tokens_of(found["again"]) == by_transformers(1, TOKENS)
     assert tokens_of(found["text-2"]) == by_transformers(2, TOKENS)
+
+
+def test_a_decoder_with_a_mask_is_of_an_older_version(folder: Path) -> None:
+    manifest = load_manifest(folder)
+    mask = TensorSpec("attention_mask", "float32", ("batch", 1, "tokens", "columns"))
+    graphs = tuple(
+        msgspec.structs.replace(graph, inputs=(*graph.inputs, mask)) if graph.name == "decoder" else graph
+        for graph in manifest.graphs
+    )
+    with pytest.raises(BundleError, match="made by an older version: compile the bundle again"):
+        check_speech(msgspec.structs.replace(manifest, graphs=graphs))
 
 
 def test_goes_on_behind_an_earlier_worker(folder: Path) -> None:

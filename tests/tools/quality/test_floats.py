@@ -8,10 +8,11 @@ from engine.compile.arguments import CompileArguments, Quant
 from engine.compile.compilation import Compilation
 from engine.compile.pipeline import CPU_FLOAT
 from engine.compile.progress import SilentProgress
-from engine.compile.sources.source import FolderSource
+from engine.compile.sources.source import FolderSource, open_source
 from engine.compile.sources.task import names_in
 from engine.models.family import read_network
-from tools.quality.floats import coded
+from tests.engine.compile.sources.gguf.gguf_files import write_gguf
+from tools.quality.floats import coded, tensor_names
 
 NAME = "model.layers.0.mlp.down_proj.weight"
 
@@ -27,3 +28,14 @@ def test_a_matrix_that_gets_8_bits_is_nearer(tiny_checkpoint: Path, tmp_path: Pa
             work.wide = wide
             errors.append(np.abs(coded(work, NAME) - weight).max())
     assert 0 < 10 * errors[1] < errors[0]
+
+
+def test_a_gguf_file_has_the_names_of_its_checkpoint(tiny_checkpoint: Path, tmp_path: Path) -> None:
+    file = write_gguf(tiny_checkpoint, tmp_path / "m.gguf")
+    found = []
+    for source in (FolderSource(tiny_checkpoint), open_source(file)):
+        with source.tensors() as checkpoint:
+            found.append(tensor_names(checkpoint, names_in(checkpoint, read_network(source.config))))
+            listed = len(checkpoint.unused())
+    assert found[0] == found[1]
+    assert len(found[0]) == listed

@@ -79,7 +79,7 @@ def multiply_integers(graph: GraphBuilder, x: str, matrix: StoredMatrix) -> str:
     return graph.op("MatMul", [x, real])
 
 
-def _store_w8a16(file: WeightFile, matrix: FloatMatrix, arguments: CompileArguments) -> StoredMatrix:
+def store_int8_outputs(file: WeightFile, matrix: FloatMatrix, arguments: CompileArguments) -> StoredMatrix:
     """Integers [inputs, outputs] and scales [outputs]. Rows in this very form are kept."""
     integers, scales = joined([_row_columns(_rows(piece, matrix.inputs)) for piece in matrix.in_order])
     dims = (matrix.inputs, matrix.outputs)
@@ -96,7 +96,7 @@ def _rows(piece: Float32 | Blocks, inputs: int) -> BlockCodes:
 W8A16 = Method(
     Quant.W8A16,
     Activations.INTEGER,
-    _store_w8a16,
+    store_int8_outputs,
     multiply_integers,
     bytes_per_weight=1,
     choice=CodeChoice(has_rows=True),

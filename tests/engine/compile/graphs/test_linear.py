@@ -29,7 +29,7 @@ def test_two_products_are_the_halves_of_one(quant: Quant, has_bias: bool, tmp_pa
     with WeightFile(tmp_path, "w.data") as file:
         matrix = METHODS[quant].store(file, given(rng, quant), CompileArguments(tmp_path, tmp_path, quant=quant))
         bias = file.add("bias", rng.standard_normal(OUTPUTS).astype(np.float32)) if has_bias else None
-    packed = PackedLinear(quant, matrix, bias)
+    packed = PackedLinear(METHODS[quant], matrix, bias)
     graph = GraphBuilder("float32", None)
     graph.add_input("x", "float32", 1, ROWS, INPUTS)
     whole = linear(graph, "x", packed)

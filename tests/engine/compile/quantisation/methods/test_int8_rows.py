@@ -1,0 +1,48 @@
+"""int8 rows: what the operators give, beside the definition in integers."""
+
+from pathlib import Path
+
+import numpy as np
+import onnxruntime as ort
+
+from engine.compile.arguments import CompileArguments
+from engine.compile.graphs.graph_builder import ROWS, GraphBuilder
+from engine.compile.quantisation.methods.integer_rows import INT8_ROWS
+from engine.compile.quantisation.methods.method import FloatMatrix
+from engine.compile.quantisation.weight_file import WeightFile
+from tests.engine.compile.quantisation.methods.operators import weights
+
+OUTPUTS, INPUTS = 24, 96
+
+
+def test_products_are_those_of_rounded_rows(tmp_path: Path) -> None:
+    """Two matrices read rows that are rounded once; a row of zeros and one with an outlier are among them."""
+    x = np.random.default_rng(4).standard_normal((1, 6, INPUTS)).astype(np.float32)
+    x[0, 1], x[0, 2, 5] = 0, -40
+    matrices = [weights(OUTPUTS, INPUTS), -2 * weights(OUTPUTS, INPUTS)]
+    graph = GraphBuilder("float32", None)
+    graph.add_input("x", "float32", 1, ROWS, INPUTS)
+    with WeightFile(tmp_path, "w.data") as file:
+        for index, matrix in enumerate(matrices):
+            floats = FloatMatrix(f"m{index}", OUTPUTS, INPUTS, iter([matrix]))
+            stored = INT8_ROWS.store(file, floats, CompileArguments(tmp_path, tmp_path))
+            graph.add_output(INT8_ROWS.multiply(graph, "x", stored), "float32", 1, ROWS, OUTPUTS)
+    model = graph.model("g")
+    assert [node.op_type for node in model.graph.node].count("QuantizeLinear") == 1
+    path = tmp_path / "g.onnx"
+    path.write_bytes(model.SerializeToString())
+    found = ort.InferenceSession(str(path), providers=["CPUExecutionProvider"]).run(None, {"x": x})
+    rows, row_scales = rounded(x[0])
+    assert not found[0][0, 1].any()
+    for product, matrix in zip(found, matrices, strict=True):
+        codes, scales = rounded(matrix)
+        wanted = (rows @ codes.T) * row_scales * scales.T
+        np.testing.assert_allclose(product[0], wanted, rtol=1e-5, atol=1e-5)
+        error = np.linalg.norm(product[0] - x[0] @ matrix.T) / np.linalg.norm(x[0] @ matrix.T)
+        assert error < 0.03
+
+
+def rounded(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The nearest integers up to 127, and the scale of each row [rows, 1]."""
+    scales = np.maximum(np.abs(rows).max(axis=1, keepdims=True), 1e-30) / 127
+    return np.rint(rows / scales), scales
