@@ -153,7 +153,7 @@ def _widen(work: Compilation, forms: Forms, texts: list[list[int]], kept: frozen
     work.wide = found.wide
     work.progress.note(
         f"{100 * found.share:.0f} % of the layers' weights get 8 bits, so that KL {found.kl:.4f} is expected beside "
-        f"{found.target:.4f} of llama.cpp's {aim.name}" + (f" times {aim.share}" if aim.share < 1 else "")
+        f"{found.target:.4f} of llama.cpp's {aim.name} times {aim.share}"
     )
     return round(found.share, 4)
 

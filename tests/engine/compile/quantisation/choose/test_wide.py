@@ -21,6 +21,7 @@ from engine.compile.quantisation.choose.wide import (
     INTEGER_SHARE,
     MARGIN,
     Q4_0_SHARE,
+    Q4_K_M_SHARE,
     Aim,
     Losses,
     Mixture,
@@ -130,5 +131,5 @@ def test_a_bundle_has_both_widths_and_says_so(
     assert sizes[QualityLevel.GOOD] > sizes[QualityLevel.FAST]
     aims = ["".join(text for text in notes[level].texts if "get 8 bits" in text) for level in QualityLevel]
     assert aims[0] == ""
-    assert aims[1].endswith("Q4_K_M" if quant is Quant.INT4 else f"Q4_0 times {Q4_0_SHARE}")
-    assert aims[2].endswith("Q4_K_M" if quant is Quant.INT4 else f"Q4_K_M times {INTEGER_SHARE}")
+    assert aims[1].endswith(f"Q4_K_M times {Q4_K_M_SHARE}" if quant is Quant.INT4 else f"Q4_0 times {Q4_0_SHARE}")
+    assert aims[2].endswith(f"Q4_K_M times {Q4_K_M_SHARE if quant is Quant.INT4 else INTEGER_SHARE}")
