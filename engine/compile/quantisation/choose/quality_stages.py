@@ -137,10 +137,7 @@ def _widen(work: Compilation, forms: Forms, texts: list[list[int]], kept: frozen
     if work.arguments.task is ModelTask.EMBED or (has_rows and not is_best):
         return 0.0
     work.progress.stage("8 bits", 1, "searches")
-    activations = method_of(work.arguments).activations
-    aim = Aim.of(
-        work.network, activations is Activations.FLOAT32 or is_best, has_integers=activations is Activations.INTEGER
-    )
+    aim = Aim.of(work.network, is_best or method_of(work.arguments).activations is Activations.FLOAT32)
     some = texts[: -(-WIDE_TOKENS // len(texts[0]))]
     # What llama.cpp would make of the file: a turned stream loses something else.
     target = aim.target(work.original, work.original_network, some)

@@ -71,8 +71,7 @@ def _as(weight: Float32, kind: GGMLQuantizationType) -> Float32:
 # Of what rounding to nearest loses, what is left where codes are chosen, and of a target, what is aimed at.
 CHOSEN, MARGIN = 0.6, 0.7
 Q4_0_SHARE = 0.3
-# Of what Q4_K_M loses on calibration text, as other text may lose more; of integer graphs, which round activations too.
-Q4_K_M_SHARE, INTEGER_SHARE = 0.9, 0.75
+Q4_K_M_SHARE = 0.75  # what rounded activations lose comes on top, and other text may lose more
 BANDS = 8  # of neighbouring layers, in which matrices of one kind are treated alike
 Texts = Sequence[Sequence[int]]
 Roundings = Mapping[str, Rounding]
@@ -97,10 +96,10 @@ class Aim:
     name: str
 
     @classmethod
-    def of(cls, network: Network, like_q4_k_m: bool, has_integers: bool = False) -> "Aim":
+    def of(cls, network: Network, like_q4_k_m: bool) -> "Aim":
         """A share of what Q4_K_M of the same floats loses, else of what Q4_0 does."""
         if like_q4_k_m:
-            return cls(q4_k_m_of(network), INTEGER_SHARE if has_integers else Q4_K_M_SHARE, "Q4_K_M")
+            return cls(q4_k_m_of(network), Q4_K_M_SHARE, "Q4_K_M")
         return cls(q4_0_of(network), Q4_0_SHARE, "Q4_0")
 
     def target(self, checkpoint: Checkpoint, network: Network, texts: Texts) -> float:

@@ -18,7 +18,6 @@ from engine.compile.quantisation.choose.form import CodeForm, nearest
 from engine.compile.quantisation.choose.matrices import groups_of
 from engine.compile.quantisation.choose.wide import (
     CHOSEN,
-    INTEGER_SHARE,
     MARGIN,
     Q4_0_SHARE,
     Q4_K_M_SHARE,
@@ -132,4 +131,4 @@ def test_a_bundle_has_both_widths_and_says_so(
     aims = ["".join(text for text in notes[level].texts if "get 8 bits" in text) for level in QualityLevel]
     assert aims[0] == ""
     assert aims[1].endswith(f"Q4_K_M times {Q4_K_M_SHARE}" if quant is Quant.INT4 else f"Q4_0 times {Q4_0_SHARE}")
-    assert aims[2].endswith(f"Q4_K_M times {Q4_K_M_SHARE if quant is Quant.INT4 else INTEGER_SHARE}")
+    assert aims[2].endswith(f"Q4_K_M times {Q4_K_M_SHARE}")
