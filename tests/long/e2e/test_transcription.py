@@ -94,9 +94,9 @@ def test_at_once_as_alone(client: openai.OpenAI, server: LiveServer) -> None:
     def text(seed: int) -> str:
         return client.audio.transcriptions.create(file=sound(seed=seed), model=MODEL, language="en").text
 
-    alone = [text(seed) for seed in range(4)]
+    alone = [text(seed) for seed in range(8)]
     with ThreadPoolExecutor(4) as pool:
-        assert list(pool.map(text, range(4))) == alone
+        assert list(pool.map(text, range(8))) == alone
     assert len(set(alone)) > 1
 
 
