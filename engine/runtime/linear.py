@@ -43,10 +43,11 @@ _PADDING = -2  # whose the rank of zeros behind all others is: no row takes it
 
 
 class RoutingCount:
-    """Which experts the rows of a step chose. X = layers with experts, k = experts of a row.
+    """Which experts the rows of a step chose, counted: k a row.
 
-    chosen: experts over all rows and layers so far, those of padding rows among them. read: different experts of
-    each layer and step, added up: what of the weights the steps read."""
+    chosen: over all rows and layers so far, those of padding rows among them. read: different ones of each layer and
+    step, added up: what of the weights the steps read.
+    """
 
     def __init__(self, model: ModelSpec, most: int) -> None:
         self.chosen = self.read = 0

@@ -26,8 +26,7 @@ from engine.compile.graphs.speech import (
 from engine.compile.plan import check_numbers
 from engine.compile.progress import ProgressSink
 from engine.compile.quantisation.linear_packer import LinearSource
-from engine.compile.quantisation.methods.method import Method
-from engine.compile.quantisation.methods.table import FOR_SPEECH, hearing_method
+from engine.compile.quantisation.methods.table import FOR_SPEECH, hearing_method, wide_method
 from engine.compile.quantisation.packed import PackedLinear, PackedNorm
 from engine.compile.quantisation.packer import WeightPacker
 from engine.compile.quantisation.weight_file import HalfWeightFile, StoredTensor, WeightFile
@@ -90,10 +89,8 @@ def _written(arguments: CompileArguments, source: SpeechSource, folder: Path, pr
     progress.stage(f"weights ({arguments.quant})", checkpoint.total_bytes(), "B")
     weights = HalfWeightFile if arguments.is_npu else WeightFile
     with overflow_refused(arguments.quant), weights(sources, WEIGHTS) as file:
-        packer = WeightPacker(
-            checkpoint, network.decoder, arguments, progress.advance, frozenset({f"{EMBEDDING}.weight"})
-        )
-        packed = SpeechPacker(network, packer, checkpoint, file, hearing_method(arguments)).pack()
+        packer = WeightPacker(checkpoint, network.decoder, arguments, progress.advance)
+        packed = SpeechPacker(network, packer, checkpoint, file, arguments).pack()
     if left := [name for name in checkpoint.unused() if name not in NEEDLESS]:
         raise UnsupportedModel(f"the checkpoint has tensor {left[0]}, which whisper does not use")
     if arguments.is_npu:
@@ -154,16 +151,21 @@ def _for_npu(
 
 
 class SpeechPacker:
-    """Writes all weights into one file. hearing: how matrices are stored that read what was heard."""
+    """Writes all weights into one file."""
 
     def __init__(
-        self, network: SpeechNetwork, packer: WeightPacker, checkpoint: Checkpoint, file: WeightFile, hearing: Method
+        self,
+        network: SpeechNetwork,
+        packer: WeightPacker,
+        checkpoint: Checkpoint,
+        file: WeightFile,
+        arguments: CompileArguments,
     ) -> None:
         self._network = network
         self._packer = packer
         self._checkpoint = checkpoint
         self._file = file
-        self._hearing = hearing
+        self._hearing, self._wide = hearing_method(arguments), wide_method(arguments)
         self._hidden = network.decoder.spec.hidden
 
     def pack(self) -> PackedSpeech:
@@ -186,7 +188,7 @@ class SpeechPacker:
             positions=self._positions("decoder", network.decoder.compiled_context),
             decoder=tuple(self._layer("decoder", index) for index in range(spec.layers)),
             norm=self._norm("norm", "model.decoder.layer_norm"),
-            head=self._packer.linear(self._file, self._file, "head", head),
+            head=self._packer.linear(self._file, self._file, "head", head, self._wide),
         )
 
     def _layer(self, half: str, index: int) -> PackedSpeechLayer:

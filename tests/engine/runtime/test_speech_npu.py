@@ -13,7 +13,6 @@ from engine.bundle.variant import ShapeTable
 from engine.compile.arguments import CompileArguments, Quant, Target
 from engine.compile.graphs import speech as graphs_of_speech
 from engine.compile.progress import SilentProgress
-from engine.compile.quantisation.methods.table import hearing_method
 from engine.compile.quantisation.packer import WeightPacker
 from engine.compile.quantisation.weight_file import WeightFile
 from engine.compile.sources.speech.source import open_speech
@@ -46,7 +45,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ):
         patch.setattr(graphs_of_speech, "HALF", "float32")  # so that tokens are transformers' to the last one
         packer = WeightPacker(source.checkpoint, source.network.decoder, arguments, lambda size: None)
-        packed = speech.SpeechPacker(source.network, packer, source.checkpoint, file, hearing_method(arguments)).pack()
+        packed = speech.SpeechPacker(source.network, packer, source.checkpoint, file, arguments).pack()
         graphs = (
             graphs_of_speech.write_npu_encoder(packed, source.network, made / "bundle"),
             graphs_of_speech.write_npu_decoder(packed, source.network, CONTEXT - 1, made / "bundle"),
