@@ -75,7 +75,9 @@ def check_speech(manifest: Manifest) -> None:
     for graph in manifest.graphs:
         if manifest.npu is None:
             if graph.kind is GraphKind.SPEECH_DECODER and any(tensor.name == MASK for tensor in graph.inputs):
-                raise BundleError(f"graph {graph.name} was made by an older version: compile the bundle again")
+                raise BundleError(
+                    f"graph {graph.name} was made by an older version: make the bundle anew with `hexserve compile`"
+                )
             check_forms(graph, *graph_forms(manifest.model, spec, manifest.max_context, graph.kind))
         else:
             check_forms(graph, *npu_forms(manifest, graph.kind))

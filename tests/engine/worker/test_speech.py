@@ -85,7 +85,7 @@ def test_a_decoder_with_a_mask_is_of_an_older_version(folder: Path) -> None:
         msgspec.structs.replace(graph, inputs=(*graph.inputs, mask)) if graph.name == "decoder" else graph
         for graph in manifest.graphs
     )
-    with pytest.raises(BundleError, match="made by an older version: compile the bundle again"):
+    with pytest.raises(BundleError, match="older version: make the bundle anew with `hexserve compile`"):
         check_speech(msgspec.structs.replace(manifest, graphs=graphs))
 
 
