@@ -1,6 +1,5 @@
 """Timing every shape once at start-up, and whether the machine was quiet meanwhile."""
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -58,12 +57,14 @@ AS_BEFORE = "programs disturbed an earlier start"
 def shapes_to_time(shapes: ShapeTable) -> list[StepShape]:
     """Every fixed shape, or a grid that free shapes are interpolated from; cheapest first.
 
-    Where sequences have caches of their own a column costs the same beside any number of rows: one row tells.
+    Where sequences have caches of their own a column costs the same beside any number of rows: one row tells. Up to
+    twice the most rows of the grid, time grows as before.
     """
     if not shapes.free:
         return sorted((*shapes.fixed, *shapes.prefill))
     near, *far = sorted({min(past, shapes.max_past) for past in FREE_PASTS})
-    rows = sorted({min(count, shapes.max_rows) for count in (*FREE_ROWS, shapes.max_rows)})
+    widest = shapes.max_rows if shapes.max_rows > 2 * FREE_ROWS[-1] else 0
+    rows = sorted({min(count, shapes.max_rows) for count in (*FREE_ROWS, widest) if count})
     found = [StepShape(count, near) for count in rows]
     return found + [StepShape(count, past) for past in far for count in (rows[:1] if shapes.segmented else rows)]
 
@@ -121,27 +122,27 @@ def _time_shape(
     measured: MeasuredTimes,
     attempts: int,
 ) -> None:
-    best_ms, reason = math.inf, ""
+    runs_ms: list[float] = []
+    reason = ""
     for _ in range(attempts):
-        readings = _runs(runtime, batch, read)
-        runs_ms = [1000.0 * (after.clock_s - before.clock_s) for before, after in pairwise(readings)]
-        best_ms = min(best_ms, *runs_ms)
+        readings = _runs(runtime, batch, read, 1 if runs_ms else LEAST_RUNS)
+        runs_ms += [1000.0 * (after.clock_s - before.clock_s) for before, after in pairwise(readings)]
         reason = disturbance(runs_ms, others_share(readings[0], readings[-1], cores))
         if not reason:
             break
-    measured.times[batch.shape] = max(best_ms, LEAST_MS)
+    measured.times[batch.shape] = max(min(runs_ms), LEAST_MS)
     if reason:
         measured.disturbed[batch.shape] = reason
 
 
-def _runs(runtime: Runtime, batch: PackedBatch, read: Callable[[], MachineReading]) -> list[MachineReading]:
-    """Readings before and after each run. Two runs, or as many as fill `LEAST_SEEN_S`, but at most `MOST_RUNS`: in less
-    time nobody can tell what other programs do."""
+def _runs(runtime: Runtime, batch: PackedBatch, read: Callable[[], MachineReading], least: int) -> list[MachineReading]:
+    """Readings before and after each run. At least so many, or as many as fill `LEAST_SEEN_S`, but at most `MOST_RUNS`:
+    in less time nobody can tell what other programs do."""
     readings = [read()]
     for count in range(1, MOST_RUNS + 1):
         runtime.run(batch)
         readings.append(read())
-        if count >= LEAST_RUNS and readings[-1].clock_s - readings[0].clock_s >= LEAST_SEEN_S:
+        if count >= least and readings[-1].clock_s - readings[0].clock_s >= LEAST_SEEN_S:
             break
     return readings
 

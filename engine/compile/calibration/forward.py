@@ -167,9 +167,12 @@ def head_logits(checkpoint: Checkpoint, network: Network, x: Float32) -> Float32
     """Logits [T, vocab] of hidden states [T, hidden] behind the final norm."""
     spec, names = network.spec, network.details.names
     head = f"{names.embedding if spec.tied_head else names.head}.weight"
-    starts = range(0, spec.vocab, _HEAD_ROWS)
-    pieces = [x @ checkpoint.rows(head, start, min(start + _HEAD_ROWS, spec.vocab)).T for start in starts]
-    logits = np.concatenate(pieces, axis=1) * np.float32(network.details.multipliers.logits)
+    logits = np.empty((len(x), spec.vocab), np.float32)
+    for start in range(0, spec.vocab, _HEAD_ROWS):
+        stop = min(start + _HEAD_ROWS, spec.vocab)
+        np.matmul(x, checkpoint.rows(head, start, stop).T, out=logits[:, start:stop])
+    if network.details.multipliers.logits != 1:
+        logits *= np.float32(network.details.multipliers.logits)
     return capped(logits, network.details.logit_softcap)
 
 

@@ -223,12 +223,17 @@ def mean_interval(values: NDArray[np.float64]) -> Interval:
 
 def _cosines(reference: Float32, measured: Float32) -> NDArray[np.float64]:
     """Of each position; 1 where both are nothing."""
-    first, second = reference.astype(np.float64), measured.astype(np.float64)
-    lengths = np.linalg.norm(first, axis=1) * np.linalg.norm(second, axis=1)
-    products: NDArray[np.float64] = np.sum(first * second, axis=1)
+    products = _row_products(reference, measured)
+    lengths = np.sqrt(_row_products(reference, reference) * _row_products(measured, measured))
     cosines = np.ones_like(products)
     np.divide(products, lengths, out=cosines, where=lengths > 0)
     return cosines
+
+
+def _row_products(first: Float32, second: Float32) -> NDArray[np.float64]:
+    """The product of each row of one with that of the other."""
+    found: NDArray[np.float64] = np.einsum("ij,ij->i", first, second, dtype=np.float64)
+    return found
 
 
 def bundle_logits(
@@ -246,9 +251,14 @@ def bundle_logits(
     runtime = open_generator(folder, manifest, reading_shapes(manifest, rows), provider or plain_cpu())
     read = _read_fused if runtime.shapes.slots else text_logits if manifest.reads_whole_context else _read_in_two
     try:
-        return np.concatenate([read(runtime, tokens) for tokens in texts])
+        return joined([read(runtime, tokens) for tokens in texts])
     finally:
         runtime.close()
+
+
+def joined(pieces: Sequence[Float32]) -> Float32:
+    """Rows of all pieces. A single one is not copied: logits of a large vocabulary take half a second to copy."""
+    return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
 
 
 def _read_in_two(runtime: Runtime, tokens: Sequence[int]) -> Float32:

@@ -11,7 +11,15 @@ from engine.bundle.manifest import Manifest
 from engine.bundle.specs import ModelTask, QualitySpec, SampleSpec
 from engine.compile.arguments import CompileArguments, QualityLevel
 from engine.compile.calibration.forward import reference_hidden, reference_logits
-from engine.compile.check.parity import Parity, bundle_logits, compare_logits, mean_divergence, parity_texts, plain_cpu
+from engine.compile.check.parity import (
+    Parity,
+    bundle_logits,
+    compare_logits,
+    joined,
+    mean_divergence,
+    parity_texts,
+    plain_cpu,
+)
 from engine.compile.compilation import Compilation, Stage, describe
 from engine.compile.plan import longest_sequence
 from engine.compile.quantisation.choose.wide import q4_0_of
@@ -125,7 +133,7 @@ def float_logits(work: Compilation, texts: list[list[int]]) -> Float32:
         with np.errstate(all="ignore"):  # what overflows is refused when the logits are compared
             pieces.append(of_rows(work.original, work.original_network, np.array(tokens)))
         work.progress.advance(len(tokens))
-    return np.concatenate(pieces)
+    return joined(pieces)
 
 
 def parity_figures(work: Compilation, parity: Parity) -> dict[str, float]:
@@ -153,7 +161,7 @@ def baseline_figures(work: Compilation, texts: list[list[int]], expected: Float3
     network = work.original_network
     rounded = RoundedCheckpoint(work.original, q4_0_of(network))
     with np.errstate(all="ignore"):  # what overflows is refused when the logits are compared
-        found = np.concatenate([reference_logits(rounded, network, np.array(tokens)) for tokens in texts])
+        found = joined([reference_logits(rounded, network, np.array(tokens)) for tokens in texts])
     return {Q4_0: round(mean_divergence(expected, found), 9)}
 
 

@@ -3,14 +3,15 @@
 import math
 import os
 from collections.abc import Collection, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from io import BufferedReader
 from pathlib import Path
 
 import numpy as np
-from gguf.constants import MODEL_ARCH_NAMES
-from gguf.quants import dequantize
+from gguf import quants
+from gguf.constants import MODEL_ARCH_NAMES, GGMLQuantizationType
 from gguf.tensor_mapping import get_tensor_name_map
 from numpy.typing import NDArray
 
@@ -46,6 +47,7 @@ from engine.processes import install_command
 Bytes = NDArray[np.uint8]
 HEAD, OUTPUT = "lm_head.weight", "output.weight"
 MOST_STACKED = 16
+SLAB_BLOCKS = 8192
 
 
 @contextmanager
@@ -199,11 +201,31 @@ class GgufTensors(Checkpoint):
     def _floats(self, name: str, content: Bytes) -> Float32:
         kind = self._find(name).kind
         try:
-            with np.errstate(all="ignore"):  # what is not finite is refused below
-                values = dequantize(content, kind)
+            values = _dequantized(content, kind)
         except NotImplementedError:
             raise UnsupportedModel(f"{self._title}: tensor type {kind.name} is not supported") from None
         return finite(name, values)
+
+
+def _dequantized(content: Bytes, kind: GGMLQuantizationType) -> Float32:
+    """Numbers of stored rows [rows, row bytes].
+
+    Slabs of blocks on two cores, each in its cache: the library's own way over rows takes nearly three times as long.
+    """
+    coding = getattr(quants, kind.name, None)  # a class for each kind of blocks; plain floats have none
+    if coding is None:
+        return quants.dequantize(content, kind)
+    coding.init_grid()
+    blocks = content.reshape(-1, coding.type_size)
+    found = np.empty((len(blocks), coding.block_size), np.float32)
+
+    def fill(start: int) -> None:
+        with np.errstate(all="ignore"):  # what is not finite is refused by the caller
+            found[start : start + SLAB_BLOCKS] = coding.dequantize_blocks(blocks[start : start + SLAB_BLOCKS])
+
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(fill, range(0, len(blocks), SLAB_BLOCKS)))
+    return found.reshape(len(content), -1)
 
 
 def _unstacked(tensors: Mapping[str, StoredRows]) -> dict[str, StoredRows]:
