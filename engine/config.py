@@ -38,11 +38,7 @@ class EngineConfig:
     forecast: let a model that has a forecast prefix guess its own next tokens in rows that would be padding.
     """
 
-    bundle: Annotated[
-        str,
-        MinLen(1),
-        "A bundle, a Hugging Face folder, a GGUF file or a name such as demo.",
-    ]
+    bundle: Annotated[str, MinLen(1), "A bundle, a Hugging Face folder, a GGUF file or a name such as demo."]
     threads: Annotated[int, Interval(ge=0, le=1024), "Threads of the CPU provider; 0 = its own choice."] = 0
     power: Annotated[Power, "saver, for a battery: half of the cores, no spinning threads, of two devices the NPU."] = (
         "normal"
@@ -55,17 +51,14 @@ class EngineConfig:
         int, Interval(ge=0, le=1 << 24), "Tokens of all sequences in the KV cache; 0 = the bundle's."
     ] = 0
     reserve_tokens: int = 128
-    max_gap_ms: Annotated[
-        float,
-        Ge(1),
-        "Longest gap between two tokens of a stream that other prompts may cause.",
-    ] = 200.0
+    max_gap_ms: Annotated[float, Ge(1), "Longest gap between two tokens of a stream that other prompts may cause."] = (
+        200.0
+    )
     embed_rows: int = 16
     prefix_cache: Annotated[bool, "Reuse equal prompt beginnings."] = True
     kv_offload_mb: Annotated[int, Ge(0), "MiB that prompts which may come again take; 0 = none."] = 1024
     kv_file: Annotated[
-        str,
-        "File that keeps cached prompts over a restart, up to 1024 MiB or a larger kv_offload_mb.",
+        str, "File that keeps cached prompts over a restart, up to 1024 MiB or a larger kv_offload_mb."
     ] = ""
     window: Annotated[int, Ge(0), "Attention sees this many last tokens and the first four; 0 = all."] = 0
     sinks: int = 0
@@ -95,9 +88,7 @@ class EngineConfig:
     log_level: Annotated[LogLevel, "Least severe message written."] = "info"
     cost_cache: str = ""
     lora: Annotated[
-        str,
-        "Adapters in PEFT's form, NAME=FOLDER,...: a request names one as its model.",
-        Trait.REPEATABLE,
+        str, "Adapters in PEFT's form, NAME=FOLDER,...: a request names one as its model.", Trait.REPEATABLE
     ] = ""
     qnn_options: Annotated[
         str,

@@ -13,10 +13,8 @@ from engine.request import Request, TokenEvent
 
 
 class Submit(msgspec.Struct, frozen=True, tag=True):
-    """Generate `request`; `emitted` are tokens an earlier worker delivered: they are prefilled, not repeated.
-
-    caches: file of the keys and values that another worker has computed of them, "" = none.
-    """
+    """Generate `request`; `emitted` are tokens an earlier worker delivered: they are prefilled, not repeated. caches:
+    file of the keys and values that another worker has computed of them, "" = none."""
 
     request: Request
     emitted: tuple[int, ...] = ()
@@ -114,10 +112,8 @@ class Counters(msgspec.Struct):
 
 
 class Stats(Counters, tag=True):
-    """The counters, and gauges of now. Rides on every `Tokens`.
-
-    stages: seconds of this worker's steps by stage; "graph: NAME" is a part of the stage "graph".
-    """
+    """The counters, and gauges of now. Rides on every `Tokens`. stages: seconds of this worker's steps by stage;
+    "graph: NAME" is a part of the stage "graph"."""
 
     running: int = 0
     waiting: int = 0
@@ -156,10 +152,8 @@ class HandedOver(msgspec.Struct, frozen=True, tag=True):
 
 
 class Heartbeat(msgspec.Struct, frozen=True, tag=True):
-    """The answer to a Ping. `steps` have begun, the last of them should take `expected_ms` (0 = not known).
-
-    A worker that is busy and begins no new step may hang; one that does not answer hangs altogether.
-    """
+    """The answer to a Ping. `steps` have begun, the last of them should take `expected_ms` (0 = not known). A worker
+    that is busy and begins no new step may hang; one that does not answer hangs altogether."""
 
     is_busy: bool
     steps: int
@@ -174,11 +168,9 @@ class Fatal(msgspec.Struct, frozen=True, tag=True):
 
 
 class StepSegment(msgspec.Struct, frozen=True):
-    """The rows of one sequence in a step; `sequence` is the number of its arrival in this worker, and no id.
-
-    kind: "prefill", "decode" or "denoise". guesses: how many of the rows are guessed tokens, accepted: how many of
-    these were right. tokens: new ones that came of it.
-    """
+    """The rows of one sequence in a step; `sequence` is the number of its arrival in this worker, and no id. kind:
+    "prefill", "decode" or "denoise". guesses: how many of the rows are guessed tokens, accepted: how many of these were
+    right. tokens: new ones that came of it."""
 
     sequence: int
     kind: str
@@ -190,10 +182,8 @@ class StepSegment(msgspec.Struct, frozen=True):
 
 class StepRecord(msgspec.Struct, frozen=True, tag=True):
     """What one step was, for a worker that is watched. The segments stand in the order of their rows, behind padding.
-
-    began_ms: by the monotonic clock that all processes share. run_ms: inside the graphs. step_ms: with all else.
-    rows: of the graph, padding included. context: of its key axis. The last four are gauges after the step.
-    """
+    began_ms: by the monotonic clock that all processes share. run_ms: inside the graphs. step_ms: with all else. rows:
+    of the graph, padding included. context: of its key axis. The last four are gauges after the step."""
 
     number: int
     began_ms: float

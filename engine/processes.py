@@ -98,29 +98,23 @@ def exit_text(code: int | None) -> str:
 
 
 def graph_memory(ours: Mapping[str, str], platform: str = sys.platform) -> dict[str, str]:
-    """Variables of a process that runs graphs: glibc asks for huge pages for what is allocated in large pieces.
-
-    A step reads all the weights, and with pages of 4 KiB a tenth of its time goes into finding where they lie. Nothing
-    where the user has tuned glibc. https://sourceware.org/glibc/manual/latest/html_node/Memory-Allocation-Tunables.html
-    """
+    """Variables of a process that runs graphs: glibc asks for huge pages for what is allocated in large pieces. A step
+    reads all the weights, and with pages of 4 KiB a tenth of its time goes into finding where they lie. Nothing where
+    the user has tuned glibc. https://sourceware.org/glibc/manual/latest/html_node/Memory-Allocation-Tunables.html"""
     return {} if platform != "linux" or TUNABLES in ours else {TUNABLES: "glibc.malloc.hugetlb=1"}
 
 
 def import_path(root: Path, inherited: Iterable[str], site_folders: Iterable[Path]) -> list[str]:
-    """PYTHONPATH of a child: the folder of our packages, then what the user set, wherever the child may run.
-
-    A site folder is found anyway, and before the standard library its packages would replace modules of that. An empty
-    entry means the working folder: it is left out.
-    """
+    """PYTHONPATH of a child: the folder of our packages, then what the user set, wherever the child may run. A site
+    folder is found anyway, and before the standard library its packages would replace modules of that. An empty entry
+    means the working folder: it is left out."""
     user = [str(Path(entry).absolute()) for entry in inherited if entry]
     return user if root in site_folders else [str(root), *user]
 
 
 def own_group(platform: str = sys.platform) -> dict[str, Any]:
-    """Arguments for starting a process that terminal signals do not reach: we end it, in order.
-
-    A process that we only wait for stays in our group, so that Ctrl-C ends it with us.
-    """
+    """Arguments for starting a process that terminal signals do not reach: we end it, in order. A process that we only
+    wait for stays in our group, so that Ctrl-C ends it with us."""
     if platform == "win32":
         return {"creationflags": getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0x200)}
     return {"start_new_session": True}

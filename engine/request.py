@@ -15,9 +15,7 @@ class FinishReason(StrEnum):
 @dataclass(frozen=True, slots=True)
 class ThinkingBudget:
     """Most tokens between the tokens that open and those that close a reasoning block; `closing` is never empty.
-
-    opening is empty when the prompt has opened the block; otherwise it must come within `opens_within` tokens.
-    """
+    opening is empty when the prompt has opened the block; otherwise it must come within `opens_within` tokens."""
 
     tokens: int
     opening: tuple[int, ...]
@@ -36,10 +34,8 @@ class Unmasking(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Denoising:
-    """How a block-diffusion model makes the tokens of a block out of masks.
-
-    steps: most steps of a block, 1 to block_length. confidence_threshold: 0 to 1. entropy_bound: nats.
-    """
+    """How a block-diffusion model makes the tokens of a block out of masks. steps: most steps of a block, 1 to
+    block_length. confidence_threshold: 0 to 1. entropy_bound: nats."""
 
     block_length: int
     mask_token: int
@@ -52,10 +48,8 @@ class Denoising:
 @dataclass(frozen=True, slots=True)
 class SpeechRules:
     """Which tokens may follow in a transcript. suppressed: never; first: not as the first one. end: ends a text.
-
     first_time: the token of the time 0, whose successors are later times, in steps of one position. times: whether
-    segments begin and end with one; else none is written. latest_start: of the first segment, in steps.
-    """
+    segments begin and end with one; else none is written. latest_start: of the first segment, in steps."""
 
     suppressed: tuple[int, ...]
     first: tuple[int, ...]
@@ -149,11 +143,9 @@ def ids_of(prompt: tuple[int, ...] | ImagePrompt) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Pooling:
-    """That a request wants numbers of its rows, and no token; its max_tokens is 0.
-
-    token_ids: which of the row's outputs, () = all of them. alignment: of speech, instead of the last row's logits,
-    how far each token of the prompt looks at each position of the encoder.
-    """
+    """That a request wants numbers of its rows, and no token; its max_tokens is 0. token_ids: which of the row's
+    outputs, () = all of them. alignment: of speech, instead of the last row's logits, how far each token of the prompt
+    looks at each position of the encoder."""
 
     token_ids: tuple[int, ...] = ()
     alignment: bool = False
@@ -293,10 +285,8 @@ def rate(tokens: int, milliseconds: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class TextLogprob:
-    """A `TokenLogprob` as text: the token's own bytes (a lone byte of a code point has no clean text).
-
-    is_hidden: the text of the answer leaves it out, as a special token.
-    """
+    """A `TokenLogprob` as text: the token's own bytes (a lone byte of a code point has no clean text). is_hidden: the
+    text of the answer leaves it out, as a special token."""
 
     token: str
     token_bytes: bytes

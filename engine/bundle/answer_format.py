@@ -51,9 +51,8 @@ class TaggedArguments(msgspec.Struct, frozen=True, omit_defaults=True, tag="tagg
 
 class LiteralArguments(msgspec.Struct, frozen=True, omit_defaults=True, tag="literal"):
     """Keys and literals, as in a call of Python. quote: around a string, with Python's escapes if it is one of hers.
-
-    assign: between key and value. between: between two arguments. is_raw: a string that is an argument has no escapes.
-    """
+    assign: between key and value. between: between two arguments. is_raw: a string that is an argument has no
+    escapes."""
 
     assign: Literal
     between: Literal
@@ -65,11 +64,9 @@ Arguments = JsonArguments | TaggedArguments | LiteralArguments
 
 
 class CallFormat(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One way to write calls: `opening`, calls with `between` between them, `closing`.
-
-    A call: `begin`, its name, `named`, its arguments, `end`. between: None where a turn has one call at most.
-    is_sorted: arguments stand in the order of their keys, whatever their order was.
-    """
+    """One way to write calls: `opening`, calls with `between` between them, `closing`. A call: `begin`, its name,
+    `named`, its arguments, `end`. between: None where a turn has one call at most. is_sorted: arguments stand in the
+    order of their keys, whatever their order was."""
 
     begin: Literal
     named: Literal

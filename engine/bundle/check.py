@@ -39,10 +39,8 @@ from engine.errors import BundleError
 
 
 def check_contract(manifest: Manifest) -> None:
-    """For graphs that together hold all layers of a step. BundleError names the graph and the tensor.
-
-    After it, memory for caches and inputs may be taken by the manifest's numbers: they are the graphs' own.
-    """
+    """For graphs that together hold all layers of a step. BundleError names the graph and the tensor. After it, memory
+    for caches and inputs may be taken by the manifest's numbers: they are the graphs' own."""
     if manifest.encoder is not None:
         check_encoder(manifest)
         return
@@ -129,10 +127,8 @@ def _check_kinds(manifest: Manifest) -> None:
 
 
 def check_listed(manifest: Manifest) -> None:
-    """BundleError when a graph, binary, file of floats or forecast prefix is not among `files`.
-
-    Those exist, and their sizes and hashes are known.
-    """
+    """BundleError when a graph, binary, file of floats or forecast prefix is not among `files`. Those exist, and their
+    sizes and hashes are known."""
     binaries = manifest.npu.binaries if manifest.npu else ()
     floats = tuple(name for name in (manifest.kv_scales, manifest.conv_weights, manifest.head_basis) if name)
     prefix = (manifest.forecast.file,) if manifest.forecast else ()

@@ -8,15 +8,7 @@ from numpy.typing import NDArray
 
 from engine.bundle.manifest import Manifest, TensorSpec
 from engine.bundle.tensors import COS, SIN, Form, check_form, check_forms
-from engine.bundle.vision import (
-    FEATURES,
-    IMAGE_ROWS,
-    PIXEL_VALUES,
-    SEEN,
-    SEEN_IN_WINDOW,
-    VisionSpec,
-    deep_features,
-)
+from engine.bundle.vision import FEATURES, IMAGE_ROWS, PIXEL_VALUES, SEEN, SEEN_IN_WINDOW, VisionSpec, deep_features
 from engine.errors import BundleError
 
 

@@ -68,9 +68,7 @@ class GraphKind(StrEnum):
 
 class TensorSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     """One graph input or output. A string dimension is free: 'rows', 'past', 'context', 'columns' or 'logit_rows'.
-
-    Quantised tensors: real = scale * (q - zero_point), ONNX sign.
-    """
+    Quantised tensors: real = scale * (q - zero_point), ONNX sign."""
 
     name: Name
     dtype: Name
@@ -305,10 +303,8 @@ ITEM_BYTES = {"float32": 4, "float16": 2, "uint16": 2, "int16": 2, "uint8": 1, "
 
 
 def load_manifest(folder: Path) -> Manifest:
-    """Read a bundle's manifest; BundleError names what is wrong with it.
-
-    Its numbers are within their bounds, its files lie inside the folder, those it lists have the size it says.
-    """
+    """Read a bundle's manifest; BundleError names what is wrong with it. Its numbers are within their bounds, its files
+    lie inside the folder, those it lists have the size it says."""
     path = folder / MANIFEST_FILE
     try:
         manifest = msgspec.json.decode(read_bytes(path, MANIFEST_BYTES), type=Manifest)

@@ -8,17 +8,7 @@ import numpy as np
 from msgspec import Meta
 from numpy.typing import NDArray
 
-from engine.bundle.specs import (
-    Count,
-    ExpertSpec,
-    Heads,
-    HeadSize,
-    Layers,
-    Name,
-    RecurrentSpec,
-    UnknownSize,
-    Vocabulary,
-)
+from engine.bundle.specs import Count, ExpertSpec, Heads, HeadSize, Layers, Name, RecurrentSpec, UnknownSize, Vocabulary
 
 Frequency = Annotated[float, Meta(ge=0, le=1e6)]
 
@@ -57,10 +47,8 @@ class RotationKind(StrEnum):
 
 
 class LayerAttention(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Of one layer. window: columns that a row sees, its own among them; 0 = all.
-
-    kv_heads, head_dim: 0 = as the model says. cache_of: the earlier layer whose keys and values it reads, -1 = its own.
-    """
+    """Of one layer. window: columns that a row sees, its own among them; 0 = all. kv_heads, head_dim: 0 = as the model
+    says. cache_of: the earlier layer whose keys and values it reads, -1 = its own."""
 
     window: Annotated[int, Meta(ge=0, le=1 << 24)] = 0
     rotation: RotationKind = RotationKind.MODEL
@@ -94,10 +82,8 @@ class HeadForm(msgspec.Struct, frozen=True):
 
 
 class CacheGroup(msgspec.Struct, frozen=True):
-    """Layers whose keys and values have one shape. layers: their numbers among those with attention.
-
-    window: columns that their rows see, 0 = all.
-    """
+    """Layers whose keys and values have one shape. layers: their numbers among those with attention. window: columns
+    that their rows see, 0 = all."""
 
     layers: tuple[int, ...]
     window: int

@@ -158,10 +158,8 @@ def _gate_forms(model: ModelSpec, name: str, rows: str) -> Forms:
 
 
 def attention_forms(model: ModelSpec, kv_dtype: str, form: LayerAttention = PLAIN_ATTENTION) -> tuple[Forms, Forms]:
-    """Inputs and outputs of the attention graph of such layers; seqlens_k counts past columns + rows - 1.
-
-    It writes the fresh columns behind the past ones. int8 caches come with their scales.
-    """
+    """Inputs and outputs of the attention graph of such layers; seqlens_k counts past columns + rows - 1. It writes the
+    fresh columns behind the past ones. int8 caches come with their scales."""
     heads = model.heads_of(form)
     cache: Form = (kv_dtype, (1, heads.kv_heads, FREE_COLUMNS, heads.head_dim))
     lengths: Forms = {"seqlens_k": (INTEGER, (1,)), "total_sequence_length": (INTEGER, ())}

@@ -25,8 +25,6 @@ MAX_CACHE_BYTES_PER_TOKEN = 16 << 20  # 1 MiB serves the largest models there ar
 
 
 # Imported by the command line: nothing here may load another package.
-
-
 class ModelTask(StrEnum):
     """Which requests a bundle answers."""
 
@@ -54,10 +52,8 @@ class SampleSpec(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class UsualSampling(msgspec.Struct, frozen=True, omit_defaults=True):
-    """How the model's files advise to choose tokens, None = they do not say: what requests leave open.
-
-    In the names and the bounds of requests.
-    """
+    """How the model's files advise to choose tokens, None = they do not say: what requests leave open. In the names and
+    the bounds of requests."""
 
     temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
     top_k: Annotated[int, Meta(ge=-1, le=1 << 24)] | None = None
@@ -138,11 +134,9 @@ Branch = Annotated[int, Meta(ge=1, le=16)]
 
 
 class ForecastSpec(msgspec.Struct, frozen=True):
-    """A row with the id first_id + i guesses the token i + 2 places behind the row that it follows.
-
-    file: keys and values of `columns` KV slots, which such rows see before everything else. branches: how many guesses
-    follow the newest token, how many each of those, and so on.
-    """
+    """A row with the id first_id + i guesses the token i + 2 places behind the row that it follows. file: keys and
+    values of `columns` KV slots, which such rows see before everything else. branches: how many guesses follow the
+    newest token, how many each of those, and so on."""
 
     file: Name
     columns: Annotated[int, Meta(ge=1, le=1024)]
@@ -181,10 +175,8 @@ STARTING = "qkv"  # the linear layer that a part starts its layer with; the othe
 
 class LoraModule(msgspec.Struct, frozen=True, omit_defaults=True):
     """A matrix [outputs, inputs] of the checkpoint. path: its name there, `{layer}` stands for the layer's index.
-
     linear: the linear layer of the graphs that it is, or is stacked into. The first `scaled_outputs` of its outputs
-    were multiplied by `scale` when the bundle was compiled.
-    """
+    were multiplied by `scale` when the bundle was compiled."""
 
     path: Name
     linear: Name
@@ -276,11 +268,9 @@ class RoundingError(msgspec.Struct, frozen=True):
 
 
 class QualitySpec(msgspec.Struct, frozen=True, omit_defaults=True):
-    """level: of `--quality`. methods: in the order in which they were used. tokens: of calibration text.
-
-    wide: the share of the layers' weights that have 8 bits because 4 would lose too much.
-    peak_bytes: most memory of the compiler by then, 0 where unknown. errors: by kind of matrix, such as "down".
-    """
+    """level: of `--quality`. methods: in the order in which they were used. tokens: of calibration text. wide: the
+    share of the layers' weights that have 8 bits because 4 would lose too much. peak_bytes: most memory of the compiler
+    by then, 0 where unknown. errors: by kind of matrix, such as "down"."""
 
     level: Name
     methods: Annotated[tuple[Text, ...], Meta(max_length=64)]
@@ -318,11 +308,9 @@ class RecurrentKind(StrEnum):
 
 
 class RecurrentSpec(msgspec.Struct, frozen=True):
-    """Geometry of the recurrent layers. layers: which of the model they are, ascending. kernel: of the convolution.
-
-    A short convolution is over the values alone, as many as the hidden size. is_beside: attention of the same layers
-    reads the same rows, and what both give is added.
-    """
+    """Geometry of the recurrent layers. layers: which of the model they are, ascending. kernel: of the convolution. A
+    short convolution is over the values alone, as many as the hidden size. is_beside: attention of the same layers
+    reads the same rows, and what both give is added."""
 
     layers: Annotated[tuple[Count, ...], Meta(min_length=1, max_length=1024)]
     key_heads: Heads

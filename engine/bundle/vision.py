@@ -55,10 +55,8 @@ class Resampling(StrEnum):
 
 class NativeSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     """An image in its own proportions: cells of `merge` x `merge` patches of `patch` pixels square, a token each.
-
     least_pixels, most_pixels: after it is resized. buckets: slots for cells that a run of the graph may have, fewest
-    first. window: cells of a side of what some layers see, whose slots follow each other; 0 = all see everything.
-    """
+    first. window: cells of a side of what some layers see, whose slots follow each other; 0 = all see everything."""
 
     patch: Annotated[int, Meta(ge=1, le=256)]
     merge: Annotated[int, Meta(ge=1, le=16)]
@@ -80,10 +78,8 @@ class NativeSpec(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class FixedSpec(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a graph of one size takes: colours from 0 to 1, minus `mean`, by `std`, of each channel.
-
-    height, width: pixels. Of a native image: frames, of a patch, all alike; theta, of the rotation by row and column.
-    """
+    """What a graph of one size takes: colours from 0 to 1, minus `mean`, by `std`, of each channel. height, width:
+    pixels. Of a native image: frames, of a patch, all alike; theta, of the rotation by row and column."""
 
     height: Annotated[int, Meta(ge=1, le=4096)]
     width: Annotated[int, Meta(ge=1, le=4096)]

@@ -253,11 +253,9 @@ FOLDER = "hashes"
 
 
 def check_once(folder: Path, manifest: Manifest, memory: Path | None) -> None:
-    """Compare every file's sha256 with the manifest's, unless these very files were compared before.
-
-    memory: the folder where that is remembered, None = nowhere. BundleError names a file that differs: it would load,
-    run and answer wrongly. Reads the whole bundle, so it is no work for an event loop.
-    """
+    """Compare every file's sha256 with the manifest's, unless these very files were compared before. memory: the folder
+    where that is remembered, None = nowhere. BundleError names a file that differs: it would load, run and answer
+    wrongly. Reads the whole bundle, so it is no work for an event loop."""
     with reading(f"the files of {folder}"):
         marker = _marker(folder, manifest, memory) if memory is not None else None
         if marker is not None and marker.is_file():

@@ -94,10 +94,8 @@ def _libraries() -> Check:
 
 
 def try_providers(command: Sequence[str], steps: Sequence[str], chip: HtpTarget | None = None) -> Iterator[Check]:
-    """Compile a small graph, run it and compare with the definition, in another process; one check for each step.
-
-    chip: None for one that is not known, taken for an X Elite.
-    """
+    """Compile a small graph, run it and compare with the definition, in another process; one check for each step. chip:
+    None for one that is not known, taken for an X Elite."""
     chip = chip or X_ELITE
     with tempfile.TemporaryDirectory(prefix="hexserve-doctor-") as name:
         folder = Path(name)

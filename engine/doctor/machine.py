@@ -159,10 +159,8 @@ class CheckStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One line of the report. advice: what to do about a failure, '' when nothing is known.
-
-    said: the last of what the libraries wrote before they failed; for the file only.
-    """
+    """One line of the report. advice: what to do about a failure, '' when nothing is known. said: the last of what the
+    libraries wrote before they failed; for the file only."""
 
     name: str
     status: CheckStatus
@@ -316,9 +314,7 @@ def _closed(node: DeviceNode) -> Check:
 
 def skel_checks(facts: MachineFacts) -> Iterator[Check]:
     """The library that the NPU itself loads, the skel: there, signed where Windows asks for it, and the right one.
-
-    Nothing is said of one that is well, of an unknown chip and without QNN libraries.
-    """
+    Nothing is said of one that is well, of an unknown chip and without QNN libraries."""
     chip = chip_of(facts.chip)
     if chip is None or not facts.library_folder:
         return

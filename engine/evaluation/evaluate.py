@@ -6,16 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.compile.check.parity import (
-    Float32,
-    Float64,
-    Interval,
-    divergences,
-    draw,
-    interval,
-    log_softmax,
-    slabs,
-)
+from engine.compile.check.parity import Float32, Float64, Interval, divergences, draw, interval, log_softmax, slabs
 from engine.errors import BundleError, EngineFailure
 from engine.evaluation.models import EvaluatedModel
 
@@ -27,9 +18,8 @@ TAIL = 0.99
 @dataclass(frozen=True, slots=True)
 class TokenScores:
     """Of N tokens, or of none yet. losses: -log p of the token. The rest only where there is a reference.
-
-    reference_losses: its own. divergences: KL(reference || model). agreements: whether both have one likeliest token.
-    """
+    reference_losses: its own. divergences: KL(reference || model). agreements: whether both have one likeliest
+    token."""
 
     losses: Float64
     reference_losses: Float64 | None = None
@@ -39,11 +29,9 @@ class TokenScores:
 
 @dataclass(frozen=True, slots=True)
 class Quality:
-    """Figures of one model over `tokens` scored tokens.
-
-    perplexity_loss: its perplexity over the reference's, less 1. top1: share of positions with the reference's
-    likeliest token. kl, kl_p99: mean and 99th percentile of KL(reference || model). None without a reference.
-    """
+    """Figures of one model over `tokens` scored tokens. perplexity_loss: its perplexity over the reference's, less 1.
+    top1: share of positions with the reference's likeliest token. kl, kl_p99: mean and 99th percentile of KL(reference
+    || model). None without a reference."""
 
     tokens: int
     perplexity: Interval
@@ -156,9 +144,7 @@ def context_of(models: Sequence[EvaluatedModel], wanted: int) -> int:
 
 def windows_of(models: Sequence[EvaluatedModel], text: str, most: int, context: int, stride: int) -> list[TextWindow]:
     """The windows of a text, for all models the same. BundleError when it is too short, or means other tokens to one.
-
-    most: tokens of it, 0 = all. stride: 0 = windows side by side.
-    """
+    most: tokens of it, 0 = all. stride: 0 = windows side by side."""
     first, tokens = models[0], models[0].vocabulary.tokens(text, most)
     for model in models[1:]:
         if model.vocabulary.size != first.vocabulary.size:
@@ -180,10 +166,8 @@ def evaluate(
     windows: Sequence[TextWindow],
     advance: Callable[[int], None],
 ) -> tuple[list[list[TokenScores]], list[TokenScores]]:
-    """Scores of each model by window, and those of the reference, [] without one.
-
-    advance: told the tokens that a model has read. EngineFailure when logits are not finite.
-    """
+    """Scores of each model by window, and those of the reference, [] without one. advance: told the tokens that a model
+    has read. EngineFailure when logits are not finite."""
     found: list[list[TokenScores]] = [[] for _ in models]
     of_reference: list[TokenScores] = []
     for window in windows:

@@ -125,11 +125,8 @@ class ReadLogits(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class EvaluatedModel:
-    """An opened model.
-
-    form: how its weights are stored. device: what computes, for people. size: bytes on disk. longest: most tokens of
-    one text. made_for: the context that its rotary tables are of.
-    """
+    """An opened model. form: how its weights are stored. device: what computes, for people. size: bytes on disk.
+    longest: most tokens of one text. made_for: the context that its rotary tables are of."""
 
     name: str
     form: str
@@ -143,9 +140,7 @@ class EvaluatedModel:
 
 def open_bundle(name: str, folder: Path, memory: Path | None, stack: ExitStack) -> EvaluatedModel:
     """A bundle with all its graphs, which stay open until the stack is closed. BundleError when it has no next tokens.
-
-    name: what the caller calls it. memory: where it is remembered that its files were checked.
-    """
+    name: what the caller calls it. memory: where it is remembered that its files were checked."""
     facts = bundle_facts(name, folder)
     manifest = facts.manifest
     shapes = reading_shapes(manifest)
@@ -165,11 +160,9 @@ def open_bundle(name: str, folder: Path, memory: Path | None, stack: ExitStack) 
 
 
 def open_reference(name: str, source: Path, context: int, memory: Path | None, stack: ExitStack) -> EvaluatedModel:
-    """What models are compared with: a bundle, or a Hugging Face folder or GGUF file in float32.
-
-    context: most tokens that the compared bundle was made for, on which some rotary embeddings depend. BundleError or
-    CompileError when it cannot be used.
-    """
+    """What models are compared with: a bundle, or a Hugging Face folder or GGUF file in float32. context: most tokens
+    that the compared bundle was made for, on which some rotary embeddings depend. BundleError or CompileError when it
+    cannot be used."""
     with reading(f"--against {name}"):
         is_bundle, is_there = is_regular(source / MANIFEST_FILE), source.exists()
     if is_bundle:
@@ -235,9 +228,7 @@ class LogitsTap:
 
 def open_served(name: str, folder: Path, cost_cache: str, stack: ExitStack) -> EvaluatedModel:
     """A bundle behind the engine that serves it by default settings, until the stack is closed. BundleError.
-
-    cost_cache: folder of step times, by which the scheduler chooses steps; "" = measured now.
-    """
+    cost_cache: folder of step times, by which the scheduler chooses steps; "" = measured now."""
     facts = bundle_facts(name, folder)
     tap = LogitsTap()
     # Threads that spin would be those of all graphs of the process; what is computed is the same.

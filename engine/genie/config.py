@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from engine.errors import BundleError
-from engine.files import JSON_BYTES, brief, is_regular, read_object
+from engine.files import JSON_BYTES, brief, confined, is_regular, read_object, shown
 from engine.models.config_fields import ConfigFields
 
 
@@ -32,9 +32,7 @@ class Fields(ConfigFields):
 
     def texts(self, key: str) -> tuple[str, ...]:
         """A list of strings; () when absent."""
-        value = self.values.get(key)
-        if value is None:
-            return ()
+        value = [] if self.values.get(key) is None else self.values[key]
         if not isinstance(value, list) or any(not isinstance(item, str) for item in value):
             raise BundleError(f"{self.place(key)} must be a list of strings")
         return tuple(value)
@@ -48,6 +46,15 @@ def load_fields(path: Path, limit: int = JSON_BYTES) -> Fields:
 def load_optional(path: Path) -> Fields:
     """The same, empty when there is no such file."""
     return load_fields(path) if path.exists() else Fields({}, path.name)
+
+
+def file_in(folder: Path, name: str, key: str) -> Path | None:
+    """The regular file that a key names, None where there is none. BundleError where it would lie elsewhere."""
+    try:
+        path = confined(folder, name)
+        return path if is_regular(path) else None
+    except OSError as error:
+        raise BundleError(f"{key}: {shown(error)}") from error
 
 
 CONFIG_FILE = "genie_config.json"
@@ -96,7 +103,8 @@ def read_config(folder: Path) -> GenieConfig:
     document = load_fields(folder / CONFIG_FILE)
     kind_of = next((key for key in TEXT_KEYS if document.has(key)), None)
     if kind_of is None:
-        raise BundleError(f"{CONFIG_FILE} has no 'dialog': only text dialogs can be served, not {_kinds(document)}")
+        kinds = ", ".join(sorted(document.values)) or "an empty object"
+        raise BundleError(f"{CONFIG_FILE} has no 'dialog': only text dialogs can be served, not {kinds}")
     dialog = document.group(kind_of)
     kind = dialog.text("type", "basic")
     if kind not in SERVED_DIALOGS:
@@ -107,7 +115,6 @@ def read_config(folder: Path) -> GenieConfig:
     _check_engine(engine)
     model = engine.group("model")
     position, local = _positions(model)
-    back_end = engine.group("backend").group("QnnHtp")
     bos = context.integer("bos-token", NO_BOS, MAX_VOCAB, NO_BOS)
     names = model.group("binary").texts("ctx-bins")
     if not names:
@@ -124,7 +131,7 @@ def read_config(folder: Path) -> GenieConfig:
         local_position=local,
         window=_window(engine),
         layer_embedding=dialog.group("perlayer-embedding"),
-        rope_theta=_theta(back_end),
+        rope_theta=_theta(engine.group("backend").group("QnnHtp")),
         embedding=dialog.group("embedding"),
         forecast=dialog.group(SELF_SPECULATION) if kind == SELF_SPECULATION else None,
     )
@@ -184,7 +191,3 @@ def _theta(back_end: Fields) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 1.0 <= value <= 1e12:
         raise BundleError(f"{CONFIG_FILE}: QnnHtp.rope-theta must be a number from 1 to 1e12, it is {brief(value)}")
     return float(value)
-
-
-def _kinds(document: Fields) -> str:
-    return ", ".join(sorted(document.values)) or "an empty object"

@@ -68,10 +68,8 @@ def _stamps(folder: Path) -> list[tuple[str, int, int]]:
 
 
 def place_binaries(binaries: Mapping[str, Path], folder: Path, link: Callable[[Path, Path], None] = os.link) -> None:
-    """Put every binary into the folder under its name: a hard link where the file system allows, else a copy.
-
-    A symbolic link will not do: the bundle's files must lie inside it. BundleError when there is no room to copy.
-    """
+    """Put every binary into the folder under its name: a hard link where the file system allows, else a copy. A
+    symbolic link will not do: the bundle's files must lie inside it. BundleError when there is no room to copy."""
     for name, source in binaries.items():
         target = folder / name
         try:

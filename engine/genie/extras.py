@@ -14,8 +14,8 @@ from engine.bundle.model_spec import ModelSpec, RopeSpec
 from engine.bundle.specs import ForecastSpec, TableSpec
 from engine.bundle.weight_files import EMBEDDING_FILE, read_forecast_prefix
 from engine.errors import BundleError, CompileError
-from engine.files import brief, confined, is_regular, shown
-from engine.genie.config import CONFIG_FILE, MAX_TOKENS, SELF_SPECULATION, Fields, GenieConfig, load_optional
+from engine.files import brief
+from engine.genie.config import CONFIG_FILE, MAX_TOKENS, SELF_SPECULATION, Fields, GenieConfig, file_in, load_optional
 from engine.genie.roles import Role
 from engine.genie.variants import Variant
 from engine.models.config_fields import ConfigFields
@@ -29,10 +29,8 @@ KEYS = ("lm_head_weight", "parts")
 @dataclass(frozen=True, slots=True)
 class GenieExtras:
     """lm_head_weight: the file of the weights that an LM head takes as an input, None where it has its own.
-
     are_parts_apart: every part is run by itself, so that embeddings may come in between and caches are written while
-    later parts run. Otherwise a step is one run of the whole chain.
-    """
+    later parts run. Otherwise a step is one run of the whole chain."""
 
     lm_head_weight: Path | None = None
     are_parts_apart: bool = False
@@ -47,18 +45,11 @@ def read_extras(folder: Path) -> GenieExtras:
     parts = fields.text("parts", CHAINED)
     if parts not in (CHAINED, APART):
         raise BundleError(f"{EXTRAS_FILE}: parts must be '{CHAINED}' or '{APART}', not {brief(parts)}")
-    name = fields.text("lm_head_weight", "")
-    return GenieExtras(_file(folder, name) if name else None, parts == APART)
-
-
-def _file(folder: Path, name: str) -> Path:
-    try:
-        path = confined(folder, name)
-        if not is_regular(path):
-            raise BundleError(f"{EXTRAS_FILE}: lm_head_weight: {folder} has no file {brief(name)}")
-    except OSError as error:
-        raise BundleError(f"{EXTRAS_FILE}: lm_head_weight: {shown(error)}") from error
-    return path
+    name, key = fields.text("lm_head_weight", ""), f"{EXTRAS_FILE}: lm_head_weight"
+    weight = file_in(folder, name, key) if name else None
+    if name and weight is None:
+        raise BundleError(f"{key}: {folder} has no file {brief(name)}")
+    return GenieExtras(weight, parts == APART)
 
 
 PREFIX_FILE = "kv-cache.primary.qnn-htp"
@@ -67,28 +58,17 @@ MOST_COLUMNS = 1024
 MOST_LEVELS, MOST_BRANCHES = 8, 16
 
 
-@dataclass(frozen=True, slots=True)
-class ForecastSource:
-    """What goes into the manifest, and the file in the folder."""
-
-    spec: ForecastSpec
-    path: Path
-
-
-def read_forecast(folder: Path, config: GenieConfig, model: ModelSpec, kv_dtype: str) -> ForecastSource | None:
-    """None where the dialog does not speculate by itself, or the folder lacks the prefix: it then is an ordinary one.
-
-    BundleError names the key or the file that is wrong.
-    """
+def read_forecast(
+    folder: Path, config: GenieConfig, model: ModelSpec, kv_dtype: str
+) -> tuple[ForecastSpec, Path] | None:
+    """What goes into the manifest, and its file; None where the dialog does not speculate by itself, or the prefix is
+    missing: it then is an ordinary one. BundleError names the key or the file that is wrong."""
     settings = config.forecast
     if settings is None or not settings.has("forecast-prefix-name"):
         return None
     name = f"{settings.text('forecast-prefix-name', '')}/{PREFIX_FILE}"
-    try:
-        path = confined(folder, name)
-    except OSError as error:
-        raise BundleError(f"{CONFIG_FILE}: dialog.{SELF_SPECULATION}.forecast-prefix-name: {shown(error)}") from error
-    if not is_regular(path):
+    path = file_in(folder, name, f"{CONFIG_FILE}: dialog.{SELF_SPECULATION}.forecast-prefix-name")
+    if path is None:
         return None
     branches = settings.integers("branches") or (3,)  # as libGenie takes them where there are none
     if len(branches) > MOST_LEVELS or not all(1 <= width <= MOST_BRANCHES for width in branches):
@@ -98,7 +78,7 @@ def read_forecast(folder: Path, config: GenieConfig, model: ModelSpec, kv_dtype:
         )
     columns = settings.integer("forecast-prefix", 1, MOST_COLUMNS, 16)
     read_forecast_prefix(folder, ForecastSpec(name, columns, 0, branches), model, kv_dtype)
-    return ForecastSource(ForecastSpec(OWN_FILE, columns, config.vocabulary or model.vocab, branches), path)
+    return ForecastSpec(OWN_FILE, columns, config.vocabulary or model.vocab, branches), path
 
 
 # Kinds whose text-only form is plain rotation: image positions are what they add.
@@ -120,16 +100,15 @@ RENAMED = TOLD | {"attention-factor": "attention_factor"}  # which Genie is not 
 
 
 def genie_rope(config: GenieConfig, model: Fields, rotary_dim: int, context_tokens: int) -> RopeSpec:
-    """The table for graphs whose cos and sin have rotary_dim / 2 columns.
-
-    model: config.json, possibly empty. context_tokens: widest compiled context, which decides a longrope table.
-    Raises BundleError when no place tells the rotation, or for a kind that is not supported.
-    """
+    """The table for graphs whose cos and sin have rotary_dim / 2 columns. model: config.json, possibly empty.
+    context_tokens: widest compiled context, which decides a longrope table. Raises BundleError when no place tells the
+    rotation, or for a kind that is not supported."""
     longest = model.integer("max_position_embeddings", 1, MAX_POSITIONS, config.context_tokens or context_tokens)
     position = config.position
     if position.text("type", "rope") != "rope":
         raise BundleError(f"{CONFIG_FILE}: positional encoding {position.text('type', '')!r} is not supported")
-    theta = position.values.get("rope-theta") or config.rope_theta or _model_theta(model)
+    own_theta = model.values.get("rope_theta") or _model_parameters(model).get("rope_theta")
+    theta = position.values.get("rope-theta") or config.rope_theta or own_theta
     if not theta:
         raise BundleError(
             f"{CONFIG_FILE} tells no rotation: neither positional-encoding nor QnnHtp has a rope-theta, "
@@ -143,10 +122,15 @@ def genie_rope(config: GenieConfig, model: Fields, rotary_dim: int, context_toke
         "rope_scaling": scaling,
         "original_max_position_embeddings": model.values.get("original_max_position_embeddings"),
     }
-    if scaling.get("rope_type") == "longrope" and not model.has("max_position_embeddings"):
-        _check_stretch(scaling)
+    # Longrope's factor on cos and sin follows from how far the model was stretched, which must be told somewhere.
+    is_stretched = scaling.get("rope_type") == "longrope" and not {"factor", "attention_factor"} & scaling.keys()
+    if is_stretched and not model.has("max_position_embeddings"):
+        raise BundleError(
+            f"{CONFIG_FILE}: rope-scaling of type longrope has no factor, and {MODEL_FILE} has no "
+            "max_position_embeddings to tell it from"
+        )
     told = position.group("rope-scaling")
-    kind, sections = told.text("rope-type", ""), told.integers("mrope-section") if is_told else ()
+    kind, sections = told.text("rope-type", ""), told.integers("mrope-section")
     if sections and (kind not in BY_AXIS or len(sections) != 3):
         raise BundleError(f"{CONFIG_FILE}: mrope-section must be three numbers, of {' or '.join(BY_AXIS)}")
     wanted = RopeReading(rotary_dim, longest, context_tokens, sections=sections, is_woven=kind == BY_AXIS[1])
@@ -154,9 +138,9 @@ def genie_rope(config: GenieConfig, model: Fields, rotary_dim: int, context_toke
         rope = read_rope(ConfigFields(values, file), wanted)
     except CompileError as error:
         raise BundleError(str(error)) from error
-    if position.group("rope-scaling").text("rope-type", "") != PROPORTIONAL:
+    if kind != PROPORTIONAL:
         return rope
-    share = position.group("rope-scaling").values.get("partial-rotary-factor")
+    share = told.values.get("partial-rotary-factor")
     if not isinstance(share, int | float) or not 0 < share <= 1:
         raise BundleError(f"{CONFIG_FILE}: rope-scaling of type {PROPORTIONAL} needs a partial-rotary-factor up to 1")
     turning = int(rotary_dim * share) // 2
@@ -192,19 +176,6 @@ def _model_parameters(model: Fields) -> Mapping[str, object]:
     return parameters if isinstance(parameters, Mapping) else {}
 
 
-def _model_theta(model: Fields) -> object:
-    return model.values.get("rope_theta") or _model_parameters(model).get("rope_theta")
-
-
-def _check_stretch(scaling: Mapping[str, object]) -> None:
-    """Longrope's factor on cos and sin follows from how far the model was stretched, which must be told somewhere."""
-    if not {"factor", "attention_factor"} & scaling.keys():
-        raise BundleError(
-            f"{CONFIG_FILE}: rope-scaling of type longrope has no factor, and {MODEL_FILE} has no "
-            "max_position_embeddings to tell it from"
-        )
-
-
 USUAL_LAYER_FILE = "embed_token_int16_lut.bin"
 DATATYPES = {"float32": "float32", "ufixed8": "uint8", "ufixed16": "uint16"}
 MOST_WIDTH = 1 << 24
@@ -215,29 +186,20 @@ def read_table(folder: Path, section: Fields, where: str, usual: str = EMBEDDING
     kind = section.text("type", "lut")
     if kind != "lut":
         raise BundleError(f"{CONFIG_FILE}: {where}.type must be 'lut', not {brief(kind)}: a callback cannot be called")
-    name = section.text("lut-path", usual)
-    try:
-        path = confined(folder, Path(name.replace("\\", "/")).name)
-        if not is_regular(path):
-            raise BundleError(f"{folder} has no {path.name}, the table of what its graphs take in place of token ids")
-    except OSError as error:
-        raise BundleError(f"{CONFIG_FILE}: {where}.lut-path: {shown(error)}") from error
+    name = Path(section.text("lut-path", usual).replace("\\", "/")).name
+    if file_in(folder, name, f"{CONFIG_FILE}: {where}.lut-path") is None:
+        raise BundleError(f"{folder} has no {name}, the table of what its graphs take in place of token ids")
     width = section.integer("size", 1, MOST_WIDTH, 0)
     if not width:
-        raise BundleError(f"{CONFIG_FILE}: {where}.size must say how many numbers a token has in {path.name}")
+        raise BundleError(f"{CONFIG_FILE}: {where}.size must say how many numbers a token has in {name}")
     told = section.text("datatype", "float32")
     if told not in DATATYPES:
         raise BundleError(f"{CONFIG_FILE}: {where}.datatype must be {' or '.join(DATATYPES)}, not {brief(told)}")
     if told == "float32":
-        return TableSpec(path.name, told, width)
-    scale, offset = _encoding(section.group("quant-param"), where)
-    return TableSpec(path.name, DATATYPES[told], width, scale, -offset)
-
-
-def _encoding(told: Fields, where: str) -> tuple[float, int]:
-    scale, offset = told.values.get("scale"), told.values.get("offset")
+        return TableSpec(name, told, width)
+    scale, offset = (section.group("quant-param").values.get(key) for key in ("scale", "offset"))
     if isinstance(scale, int | float) and 0 < scale <= 1e30 and isinstance(offset, int) and abs(offset) <= 65536:
-        return float(scale), int(offset)
+        return TableSpec(name, DATATYPES[told], width, float(scale), -int(offset))
     raise BundleError(
         f"{CONFIG_FILE}: {where}.quant-param must have a scale above 0 and an integer offset, they are "
         f"{brief(scale)} and {brief(offset)}"
@@ -245,10 +207,8 @@ def _encoding(told: Fields, where: str) -> tuple[float, int]:
 
 
 def read_window(config: GenieConfig, model: Fields, variant: Variant) -> tuple[int, RopeSpec | None]:
-    """How far back rows of window caches see, and the rotation of their layers; (0, None) where there are none.
-
-    The window is what cache-groups or config.json tells. BundleError where neither does, or no rotation is told.
-    """
+    """How far back rows of window caches see, and the rotation of their layers; (0, None) where there are none. The
+    window is what cache-groups or config.json tells. BundleError where neither does, or no rotation is told."""
     cos = next((slot for part in variant.body if (slot := part.input_of(Role.WINDOW_COS)) is not None), None)
     if cos is None:
         return 0, None

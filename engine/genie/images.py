@@ -5,7 +5,8 @@ Keys: what qai-hub-models 0.65 writes. What cannot be served of it leaves the te
 
 import logging
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -63,10 +64,8 @@ class GenieImages:
 def read_images(
     folder: Path, model: Fields, text: GenieText, manifest: Manifest, describe: Callable[[Path], BinaryInfo]
 ) -> GenieImages | None:
-    """None where the folder has no encoder of images, or one that is not served; the log says why.
-
-    model: config.json. manifest: of the text.
-    """
+    """None where the folder has no encoder of images, or one that is not served; the log says why. model: config.json.
+    manifest: of the text."""
     metadata = read_metadata(folder).group("genie")
     if metadata.values.get("supports_vision") is not True and not any(folder.glob("vision_encoder*.bin")):
         return None
@@ -86,16 +85,15 @@ def read_images(
 def _read(
     folder: Path, metadata: Fields, model: Fields, text: GenieText, describe: Callable[[Path], BinaryInfo]
 ) -> GenieImages:
-    sizes = _sizes(metadata)
-    path = _binary(folder)
+    sizes, path = _sizes(metadata), _binary(folder)
     info = describe(path)
     graphs = [graph for graph in info.graphs if any(tensor.name == PIXEL_VALUES for tensor in graph.inputs)]
     if len(graphs) != 1:
         raise BundleError(f"{path.name} has {len(graphs)} graphs with an input {PIXEL_VALUES}, one is expected")
     (found,) = graphs
-    inputs, outputs = tuple(map(_spec, found.inputs)), tuple(map(_spec, found.outputs))
-    graph = GraphSpec("vision", VISION_FILE, GraphKind.IMAGE_ENCODER, 1, 1, inputs, outputs)
-    names = tuple(tensor.name for tensor in inputs), tuple(tensor.name for tensor in outputs)
+    sides = tuple(map(_spec, found.inputs)), tuple(map(_spec, found.outputs))
+    graph = GraphSpec("vision", VISION_FILE, GraphKind.IMAGE_ENCODER, 1, 1, *sides)
+    names = (tuple(tensor.name for tensor in side) for side in sides)
     node = ContextNode(found.name, path.name, *names, sdk_version=info.build_id)
     return GenieImages(_vision(metadata, sizes, model, text, found), graph, node, path, info)
 
@@ -106,12 +104,10 @@ def _binary(folder: Path) -> Path:
     names = told or tuple(sorted(path.name for path in folder.glob("vision_encoder*.bin")))
     if len(names) != 1:
         raise BundleError(f"its encoder has {len(names)} binaries, one is expected")
-    try:
+    with suppress(OSError):
         path = confined(folder, Path(names[0].replace("\\", "/")).name)
         if is_regular(path):
             return path
-    except OSError:
-        pass
     raise BundleError(f"there is no {names[0]}")
 
 
@@ -138,7 +134,10 @@ def _vision(metadata: Fields, fixed: FixedSpec, model: Fields, text: GenieText, 
     if len(rows) != 2:
         raise BundleError(f"{FEATURES} of {graph.name} is {rows}, rows of the text are expected")
     pad, token = _pad(text, model)
-    opening, closing = _around(metadata.group("chat_template"), text)
+    chat = metadata.group("chat_template")
+    opening, closing = chat.text("vision_start", ""), chat.text("vision_end", "")
+    if opening and opening in (text.template or ""):  # the template writes what stands round the rows of an image
+        opening = closing = ""
     spec = VisionSpec(
         VISION_FILE, Cutting.WHOLE, height, rows[0], token, pad, pad, opening=opening, closing=closing, fixed=fixed
     )
@@ -175,17 +174,9 @@ def _colours(told: Fields, name: str) -> tuple[float, float, float]:
 def _pad(text: GenieText, model: Fields) -> tuple[str, int]:
     """The token that stands for a row of an image."""
     assert isinstance(text.tokenizer, Path), "a folder has a file of its tokenizer"
-    ids: Mapping[str, int] = token_ids(load_fields(text.tokenizer, TOKENIZER_BYTES))
+    ids = token_ids(load_fields(text.tokenizer, TOKENIZER_BYTES))
     told = model.integer("image_token_id", 0, 1 << 24, -1)
-    known: Sequence[str] = [name for name, number in ids.items() if number == told] or [
-        name for name in PADS if name in ids
-    ]
+    known = [name for name, number in ids.items() if number == told] + [name for name in PADS if name in ids]
     if not known:
         raise BundleError(f"the tokenizer has none of {', '.join(PADS)}, which stand for images")
     return known[0], ids[known[0]]
-
-
-def _around(chat: Fields, text: GenieText) -> tuple[str, str]:
-    """What stands round the rows of an image, unless the template writes it."""
-    opening, closing = chat.text("vision_start", ""), chat.text("vision_end", "")
-    return ("", "") if opening and opening in (text.template or "") else (opening, closing)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import msgspec
 
 from engine.bundle.manifest import GRAPH_NAME, GraphKind, TensorSpec
+from engine.bundle.tensors import LOGITS
 from engine.errors import BundleError
 from engine.genie.roles import CACHES, CARRIED, STATES, WINDOWS, Meaning, Role, classify, meaning
 from engine.runtime.qnn.binary import BinaryGraph, BinaryTensor
@@ -73,6 +74,11 @@ class Part:
         return self.context == self.rows and not any(slot.meaning.layer >= 0 for slot in self.inputs)
 
     @property
+    def result(self) -> Slot | None:
+        """The one output that is not a cache: a hidden state or logits."""
+        return next((slot for slot in self.outputs if slot.meaning.layer < 0), None)
+
+    @property
     def named_part(self) -> tuple[int, int] | None:
         """Which part of how many the graph's name says it is, if the name follows the pattern."""
         match = re.match(GRAPH_NAME, self.graph)
@@ -91,6 +97,9 @@ class Part:
         return _find(self.outputs, Meaning(role))
 
 
+Tensors = Sequence[tuple[BinaryTensor, Meaning]]
+
+
 def read_part(graph: BinaryGraph, binary: str, vocabulary: int) -> Part:
     """Check one graph. vocabulary 0 = unknown. BundleError names the graph, the tensor and what is wrong with it."""
     try:
@@ -100,41 +109,31 @@ def read_part(graph: BinaryGraph, binary: str, vocabulary: int) -> Part:
 
 
 def _read(graph: BinaryGraph, binary: str, vocabulary: int) -> Part:
-    outputs = [(_logits_name(tensor, vocabulary), tensor) for tensor in graph.outputs]
-    kind = classify([tensor.name for tensor in graph.inputs], [name for name, _ in outputs])
+    # Some exports name the logits after their last operator; their width tells.
+    is_wide = [vocabulary > 0 and tensor.shape[-1:] == (vocabulary,) for tensor in graph.outputs]
+    names = [LOGITS if wide else tensor.name for tensor, wide in zip(graph.outputs, is_wide, strict=True)]
+    kind = classify([tensor.name for tensor in graph.inputs], names)
     if kind is GraphKind.IMAGE_ENCODER:
         raise BundleError(f"it encodes images (tensor {graph.inputs[0].name}), which is not supported")
     inputs = [(tensor, meaning(tensor.name)) for tensor in graph.inputs]
-    results = [(tensor, meaning(name)) for name, tensor in outputs]
+    results = [(tensor, meaning(name)) for tensor, name in zip(graph.outputs, names, strict=True)]
     for tensor, role in [*inputs, *results]:
         _check_tensor(tensor, role)
     rows, context = _shape(inputs)
     _check_inputs(inputs, kind, rows)
-    _check_outputs(results)
-    past = None if context is None else context if _is_scatter(inputs) else context - rows
-    window = _window_columns(inputs, rows)
-    part = Part(
-        graph=graph.name,
-        binary=binary,
-        kind=kind,
-        rows=rows,
-        context=context,
-        inputs=tuple(
-            _slot(tensor, role, rows, context, window if role.role in WINDOWS else past) for tensor, role in inputs
-        ),
-        outputs=tuple(_slot(tensor, role, rows, context, rows) for tensor, role in results),
-    )
+    if len(given := [tensor.name for tensor, role in results if role.layer < 0]) > 1:
+        raise BundleError(f"it gives {' and '.join(given)}; one output beside the caches is expected")
+    is_scatter = any(role.role is Role.CACHE_INDEX for _, role in inputs)
+    past = None if context is None else context if is_scatter else context - rows
+    columns = dict.fromkeys(WINDOWS, _window_columns(inputs, rows))
+    taken = tuple(_slot(tensor, role, rows, context, columns.get(role.role, past)) for tensor, role in inputs)
+    results_slots = tuple(_slot(tensor, role, rows, context, rows) for tensor, role in results)
+    part = Part(graph.name, binary, kind, rows, context, taken, results_slots)
     _check_caches(part)
     return part
 
 
-def _logits_name(tensor: BinaryTensor, vocabulary: int) -> str:
-    """Some exports name the logits after their last operator; their width tells."""
-    is_wide = vocabulary > 0 and tensor.shape[-1:] == (vocabulary,)
-    return Role.LOGITS.value if is_wide else tensor.name
-
-
-def _window_columns(inputs: Sequence[tuple[BinaryTensor, Meaning]], rows: int) -> int | None:
+def _window_columns(inputs: Tensors, rows: int) -> int | None:
     """Columns of a window: what its mask has besides the rows of a run."""
     roles = {role.role for _, role in inputs}
     mask = next((tensor for tensor, role in inputs if role.role is Role.WINDOW_MASK), None)
@@ -151,10 +150,6 @@ def _window_columns(inputs: Sequence[tuple[BinaryTensor, Meaning]], rows: int) -
 
 def _find(slots: Sequence[Slot], wanted: Meaning) -> Slot | None:
     return next((slot for slot in slots if slot.meaning == wanted), None)
-
-
-def _is_scatter(inputs: Sequence[tuple[BinaryTensor, Meaning]]) -> bool:
-    return any(role.role is Role.CACHE_INDEX for _, role in inputs)
 
 
 def _check_tensor(tensor: BinaryTensor, role: Meaning) -> None:
@@ -186,7 +181,7 @@ def _check_tensor(tensor: BinaryTensor, role: Meaning) -> None:
             raise BundleError(f"tensor {tensor.name} reaches down to -{depth:.3g} only, too little to mask with")
 
 
-def _shape(inputs: Sequence[tuple[BinaryTensor, Meaning]]) -> tuple[int, int | None]:
+def _shape(inputs: Tensors) -> tuple[int, int | None]:
     """(N, C or None): from the mask, else from the ids or the hidden state."""
     found = {role.role: tensor for tensor, role in inputs}
     mask = found.get(Role.MASK)
@@ -202,13 +197,13 @@ def _shape(inputs: Sequence[tuple[BinaryTensor, Meaning]]) -> tuple[int, int | N
     return hidden.shape[-2], None
 
 
-def _hidden(inputs: Sequence[tuple[BinaryTensor, Meaning]]) -> BinaryTensor | None:
+def _hidden(inputs: Tensors) -> BinaryTensor | None:
     """The hidden state among the inputs of no known name: of three dimensions, else of the most."""
     found = [tensor for tensor, role in inputs if role.role is Role.HIDDEN and len(tensor.shape) >= 2]
     return max(found, key=lambda tensor: (len(tensor.shape) == 3, len(tensor.shape)), default=None)
 
 
-def _check_inputs(inputs: Sequence[tuple[BinaryTensor, Meaning]], kind: GraphKind, rows: int) -> None:
+def _check_inputs(inputs: Tensors, kind: GraphKind, rows: int) -> None:
     names = {role.role: tensor for tensor, role in inputs}
     starts = Role.IDS in names or Role.EMBEDS in names
     hidden = None if starts else _hidden(inputs)
@@ -240,12 +235,6 @@ def _check_rows(names: Mapping[Role, BinaryTensor]) -> None:
         raise BundleError(f"tensor {sin.name} has shape {list(sin.shape)}, {cos.name} has {list(cos.shape)}")
 
 
-def _check_outputs(results: Sequence[tuple[BinaryTensor, Meaning]]) -> None:
-    found = [tensor.name for tensor, role in results if role.layer < 0]
-    if len(found) > 1:
-        raise BundleError(f"it gives {' and '.join(found)}; one output beside the caches is expected")
-
-
 def _slot(tensor: BinaryTensor, role: Meaning, rows: int, context: int | None, columns: int | None) -> Slot:
     """columns: what the last axis of keys must be; past ones for an input, rows for an output."""
     shape = _contract_shape(tensor, role, rows, context, columns)
@@ -264,9 +253,7 @@ def _contract_shape(
             wanted = (1, rows)
         case Role.MASK:
             wanted = (1, 1, rows, context or 0)
-        case Role.WINDOW_MASK:
-            wanted = (1, 1, rows, last)
-        case Role.COS | Role.SIN | Role.WINDOW_COS | Role.WINDOW_SIN:
+        case Role.WINDOW_MASK | Role.COS | Role.SIN | Role.WINDOW_COS | Role.WINDOW_SIN:
             wanted = (1, 1, rows, last)
         case Role.EMBEDS | Role.HIDDEN | Role.LOGITS:
             wanted = (1, rows, last)

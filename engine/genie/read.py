@@ -6,15 +6,14 @@ Formats: `config` (genie_config.json), `parts` (tensors), `text` (tokenizer, tem
 import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-import msgspec
+from msgspec.structs import replace
 
 from engine.bundle.manifest import FORMAT_VERSION, GraphKind, GraphSpec, Manifest, NpuSpec, TensorSpec
 from engine.bundle.model_spec import ModelSpec
-from engine.bundle.specs import TableSpec
 from engine.errors import BundleError
 from engine.files import confined, is_regular, shown
 from engine.genie.config import CONFIG_FILE, Fields, GenieConfig, load_optional, read_config
@@ -29,7 +28,7 @@ from engine.genie.extras import (
     read_window,
 )
 from engine.genie.images import read_images
-from engine.genie.parts import Part, Slot, read_part
+from engine.genie.parts import Part, read_part
 from engine.genie.roles import Role
 from engine.genie.text import GenieText, read_genie_text, read_metadata, sample_of
 from engine.genie.variants import Variant, cache_inputs, find_variants
@@ -54,10 +53,8 @@ class Wrapper:
 
 @dataclass(frozen=True, slots=True)
 class GenieBundle:
-    """Everything read. binaries: where they, and other files that graphs need, lie in the source, by name.
-
-    The manifest has no files yet.
-    """
+    """Everything read. binaries: where they, and other files that graphs need, lie in the source, by name. The manifest
+    has no files yet."""
 
     manifest: Manifest
     wrappers: tuple[Wrapper, ...]
@@ -67,9 +64,7 @@ class GenieBundle:
 
 def read_genie(folder: Path, describe: Callable[[Path], BinaryInfo], runtime: str = "") -> GenieBundle:
     """Read a Genie folder. describe: a binary's tensors; runtime: the installed QNN's version, '' = do not compare.
-
-    BundleError names the file, the graph or the tensor that cannot be served, and why.
-    """
+    BundleError names the file, the graph or the tensor that cannot be served, and why."""
     config = read_config(folder)
     binaries = _binaries(folder, config)
     infos = {name: describe(path) for name, path in binaries.items()}
@@ -90,8 +85,12 @@ def read_genie(folder: Path, describe: Callable[[Path], BinaryInfo], runtime: st
     kv_dtype = keys[0].spec.dtype if keys else IDS_TYPE
     forecast = read_forecast(folder, config, shape, kv_dtype) if caches and not first.is_serial else None
     window, local_rope = read_window(config, model, first)
-    shape = msgspec.structs.replace(shape, local_rope=local_rope)
-    embedding, layers = _tables(folder, config, parts)
+    shape = replace(shape, local_rope=local_rope)
+    embedding = layers = None
+    if any(part.input_of(Role.EMBEDS) for part in parts):
+        embedding = read_table(folder, config.embedding, "dialog.embedding")
+    if any(part.input_of(Role.LAYER_EMBEDS) for part in parts):
+        layers = read_table(folder, config.layer_embedding, "dialog.perlayer-embedding", USUAL_LAYER_FILE)
     manifest = Manifest(
         format_version=FORMAT_VERSION,
         name=folder.resolve().name,
@@ -109,7 +108,7 @@ def read_genie(folder: Path, describe: Callable[[Path], BinaryInfo], runtime: st
         source="genie",
         npu=_npu(chip, infos, wrappers),
         head_weight=extras.lm_head_weight.name if extras.lm_head_weight else "",
-        forecast=forecast.spec if forecast is not None else None,
+        forecast=forecast and forecast[0],
         embedding=embedding,
         layer_embedding=layers,
         window=window,
@@ -124,32 +123,17 @@ def read_genie(folder: Path, describe: Callable[[Path], BinaryInfo], runtime: st
     if extras.lm_head_weight:
         files[manifest.head_weight] = extras.lm_head_weight
     if forecast is not None:
-        files[forecast.spec.file] = forecast.path
+        files[forecast[0].file] = forecast[1]
     return GenieBundle(manifest, tuple(wrappers), binaries | files, text)
 
 
-def _tables(folder: Path, config: GenieConfig, parts: Sequence[Part]) -> tuple[TableSpec | None, TableSpec | None]:
-    """Of embeddings and of what each layer takes beside, where graphs take such."""
-    embedding = layers = None
-    if _takes(parts, Role.EMBEDS):
-        embedding = read_table(folder, config.embedding, "dialog.embedding")
-    if _takes(parts, Role.LAYER_EMBEDS):
-        layers = read_table(folder, config.layer_embedding, "dialog.perlayer-embedding", USUAL_LAYER_FILE)
-    return embedding, layers
-
-
-def _npu(chip: tuple[int, int], infos: Mapping[str, BinaryInfo], wrappers: Sequence[Wrapper]) -> NpuSpec:
+def _npu(chip: tuple[int, int], infos: Mapping[str, BinaryInfo], wrappers: Iterable[Wrapper]) -> NpuSpec:
     return NpuSpec(
-        soc_model=chip[0],
-        htp_arch=chip[1],
+        *chip,
         binaries={name: tuple(graph.name for graph in info.graphs) for name, info in infos.items()},
         chains={wrapper.graph.name: tuple((node.binary, node.graph) for node in wrapper.nodes) for wrapper in wrappers},
         sdk=next(iter(infos.values())).build_id,
     )
-
-
-def _takes(parts: Iterable[Part], role: Role) -> bool:
-    return any(part.input_of(role) is not None for part in parts)
 
 
 def _check_weights(parts: Iterable[Part], extras: GenieExtras) -> None:
@@ -196,9 +180,7 @@ def _check_names(infos: Mapping[str, BinaryInfo]) -> None:
 
 def _wrappers(variant: Variant, infos: Mapping[str, BinaryInfo], are_apart: bool) -> list[Wrapper]:
     """One wrapper for the body, so that a step is one run; one for a lone head, run for rows that need logits only.
-
-    are_apart: one for each part, but for prefill without logits, whose first parts would pass for whole ones.
-    """
+    are_apart: one for each part, but for prefill without logits, whose first parts would pass for whole ones."""
     names = _joints([*variant.body], "" if variant.head or variant.is_kv_only else LOGITS)
     is_apart = are_apart and not variant.is_kv_only
     count = (len(variant.body) if is_apart else 1) + (variant.head is not None)
@@ -226,7 +208,7 @@ def _body_wrapper(
     name = f"ar{rows}_cl{context or rows}_{place[0]}_of_{place[1]}"
     later = [slot for part in parts[1:] for slot in part.inputs if slot.meaning.role is not Role.HIDDEN]
     taken = [*parts[0].inputs, *later]
-    result = (_renamed(_result(parts[-1]).spec, names[-1]),) if names[-1] else ()
+    results = [_result(part, inner) for part, inner in zip(parts, names[1:], strict=True) if inner]
     graph = GraphSpec(
         name=name,
         file=f"{name}.onnx",
@@ -234,17 +216,19 @@ def _body_wrapper(
         part=place[0],
         parts=place[1],
         inputs=_unique(
-            _renamed(slot.spec, names[0]) if slot.meaning.role is Role.HIDDEN else slot.spec for slot in taken
+            replace(slot.spec, name=names[0]) if slot.meaning.role is Role.HIDDEN else slot.spec for slot in taken
         ),
-        outputs=(*result, *(slot.spec for part in parts for slot in part.outputs if slot.meaning.layer >= 0)),
+        outputs=(
+            *results[len(parts) - 1 :],
+            *(slot.spec for part in parts for slot in part.outputs if slot.meaning.layer >= 0),
+        ),
         rows=rows,
         context=context,
         first_layer=min(layers, default=None),
         last_layer=max(layers, default=None),
     )
     nodes = tuple(_node(part, *around, infos) for part, around in zip(parts, pairwise(names), strict=True))
-    between = zip(parts[:-1], names[1:-1], strict=True)
-    return Wrapper(graph, nodes, tuple(_renamed(_result(part).spec, inner) for part, inner in between))
+    return Wrapper(graph, nodes, tuple(results[: len(parts) - 1]))
 
 
 def _kind(variant: Variant) -> GraphKind:
@@ -255,8 +239,7 @@ def _kind(variant: Variant) -> GraphKind:
 
 def _head_wrapper(head: Part, infos: Mapping[str, BinaryInfo], count: int) -> Wrapper:
     taken, given = head.input_of(Role.HIDDEN), head.output_of(Role.LOGITS)
-    assert taken is not None
-    assert given is not None
+    assert taken is not None and given is not None
     # A head has no context; the pattern of names wants one, and one graph of a row count serves all of them.
     name = f"ar{head.rows}_cl{head.rows}_{count}_of_{count}"
     graph = GraphSpec(
@@ -273,21 +256,19 @@ def _head_wrapper(head: Part, infos: Mapping[str, BinaryInfo], count: int) -> Wr
 
 
 def _joints(body: list[Part], last: str) -> list[str]:
-    """Value names before, between and after the parts: the binaries' own wherever both sides agree on one.
-
-    "" after a part that gives keys and values only.
-    The provider binds other names by position, which works, but only their own can be checked. last "" = its own.
-    """
+    """Value names before, between and after the parts: the binaries' own wherever both sides agree on one. "" after a
+    part that gives keys and values only. The provider binds other names by position, which works, but only their own
+    can be checked. last "" = its own."""
     names = [Role.IDS.value]
     for before, after in pairwise(body):
-        given = _result(before).name
-        taken = after.input_of(Role.HIDDEN)
-        assert taken is not None
-        agreed = given == taken.name and given not in names
-        names.append(given if agreed else f"{HIDDEN}_{len(names)}")
-    if body[-1].kind is GraphKind.DECODER_PREFILL:
+        given, taken = before.result, after.input_of(Role.HIDDEN)
+        assert given is not None and taken is not None
+        agreed = given.name == taken.name and given.name not in names
+        names.append(given.name if agreed else f"{HIDDEN}_{len(names)}")
+    result = body[-1].result
+    if result is None or body[-1].kind is GraphKind.DECODER_PREFILL:
         return [*names, ""]
-    own = _result(body[-1]).name
+    own = result.name
     return [*names, last or (f"{HIDDEN}_{len(names)}" if own in names else own)]
 
 
@@ -297,9 +278,9 @@ def _node(part: Part, before: str, after: str, infos: Mapping[str, BinaryInfo]) 
     return ContextNode(part.graph, part.binary, inputs, outputs, sdk_version=infos[part.binary].build_id)
 
 
-def _result(part: Part) -> Slot:
-    """The one output that is not a cache: a hidden state or logits."""
-    return next(slot for slot in part.outputs if slot.meaning.layer < 0)
+def _result(part: Part, name: str) -> TensorSpec:
+    assert part.result is not None
+    return replace(part.result.spec, name=name)
 
 
 def _unique(specs: Iterable[TensorSpec]) -> tuple[TensorSpec, ...]:
@@ -312,19 +293,13 @@ def _unique(specs: Iterable[TensorSpec]) -> tuple[TensorSpec, ...]:
     return tuple(found.values())
 
 
-def _renamed(spec: TensorSpec, name: str) -> TensorSpec:
-    return TensorSpec(name, spec.dtype, spec.shape, spec.scale, spec.zero_point)
-
-
 def _model(config: GenieConfig, model: Fields, variants: tuple[Variant, ...]) -> ModelSpec:
     first = variants[0]
     cos = next(part.input_of(Role.COS) for part in first.body if part.input_of(Role.COS))
-    chain = [*first.body, *([first.head] if first.head else [])]
-    logits = chain[-1].output_of(Role.LOGITS)
-    assert cos is not None
-    assert logits is not None
+    logits = first.chain[-1].output_of(Role.LOGITS)
+    assert cos is not None and logits is not None
     wide = (Role.EMBEDS, Role.HIDDEN)
-    hidden = [slot.spec for part in chain for slot in part.inputs if slot.meaning.role in wide]
+    hidden = [slot.spec for part in first.chain for slot in part.inputs if slot.meaning.role in wide]
     widest = max(variant.context for variant in variants)
     rotary = int(cos.spec.shape[-1]) * 2
     layers, kv_heads, head_dim = _cache_sizes(first, model, rotary)
@@ -353,9 +328,8 @@ def _cache_sizes(variant: Variant, model: Fields, rotary: int) -> tuple[int, int
     if not keys:
         heads = model.integer("num_key_value_heads", 1, 4096, 1)
         return model.integer("num_hidden_layers", 1, 1024, 1), heads, model.integer("head_dim", 2, 4096, rotary)
-    layers = len([layer for part in variant.body for layer in part.layers])
-    heads_each, head_dim = _dims(keys[0], 0, 2)
-    return layers, heads_each * len(keys) // layers, head_dim
+    layers = sum(len(part.layers) for part in variant.body)
+    return layers, int(keys[0].shape[0]) * len(keys) // layers, int(keys[0].shape[2])
 
 
 def _serial_sizes(variant: Variant, model: Fields) -> tuple[int, int, int]:
@@ -365,13 +339,9 @@ def _serial_sizes(variant: Variant, model: Fields) -> tuple[int, int, int]:
     keys = [slot for role in (Role.KEY, Role.WINDOW_KEY) for slot in caches if slot.meaning.role is role]
     if not keys:
         raise BundleError("no layer of the bundle has keys and values: models of states alone are not supported")
-    heads, head_dim = _dims(keys[0].spec, 0, 2)
-    first = [slot for slot in keys if replace(slot.meaning, head=0) == replace(keys[0].meaning, head=0)]
-    return max(layers, model.integer("num_hidden_layers", 1, 1024, layers)), heads * len(first), head_dim
-
-
-def _dims(spec: TensorSpec, *axes: int) -> tuple[int, ...]:
-    return tuple(int(spec.shape[axis]) for axis in axes)
+    shape, where = keys[0].spec.shape, (keys[0].meaning.role, keys[0].meaning.layer)
+    heads = int(shape[0]) * sum((slot.meaning.role, slot.meaning.layer) == where for slot in keys)
+    return max(layers, model.integer("num_hidden_layers", 1, 1024, layers)), heads, int(shape[2])
 
 
 def _max_context(config: GenieConfig, variants: tuple[Variant, ...]) -> int:

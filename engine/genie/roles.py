@@ -96,11 +96,8 @@ def meaning(name: str) -> Meaning:
 
 
 def classify(inputs: Sequence[str], outputs: Sequence[str]) -> GraphKind:
-    """The kind of a graph from the names of its tensors.
-
-    The last part's output counts as logits only under that name; `engine/genie/parts.py` knows exports that name it
-    otherwise.
-    """
+    """The kind of a graph from the names of its tensors. The last part's output counts as logits only under that name;
+    `engine/genie/parts.py` knows exports that name it otherwise."""
     taken = [role for name in inputs if (role := _role(name)) is not Role.WEIGHT]
     starts = Role.IDS in taken or Role.EMBEDS in taken
     given = [_role(name) for name in outputs]

@@ -18,12 +18,11 @@ from engine.bundle.speech import FEATURES, check_speech, cross_name, self_name
 from engine.bundle.tensors import LOGITS
 from engine.errors import BundleError, CompileError
 from engine.files import TOKENIZER_BYTES, is_regular, read_bytes, read_text, reading
-from engine.genie.config import Fields
 from engine.genie.read import TARGETS, USUAL_CHIP, GenieBundle, Wrapper
 from engine.genie.text import TOKENIZER_FILE, GenieText, read_metadata
 from engine.models.encoder_families import NO_ROTATION
 from engine.models.speech import CONVOLUTION_STRIDE
-from engine.runtime.qnn.binary import BinaryGraph, BinaryInfo, ContextNode
+from engine.runtime.qnn.binary import BinaryInfo, ContextNode
 from engine.runtime.qnn.reader import check_age
 from engine.speech.special_tokens import Window, WordList, never_first, never_spoken, speech_spec, tokenizer_of
 from engine.text.tokenizer import parsed
@@ -41,9 +40,7 @@ def is_hub_speech(folder: Path) -> bool:
 
 def read_hub_speech(folder: Path, describe: Callable[[Path], BinaryInfo], runtime: str = "") -> GenieBundle:
     """Read such a folder. describe: a binary's tensors; runtime: the installed QNN's version, '' = do not compare.
-
-    BundleError names the file or the tensor that cannot be served, and why.
-    """
+    BundleError names the file or the tensor that cannot be served, and why."""
     binaries = {f"{part}.bin": _binary(folder, part) for part in PARTS}
     infos = {name: describe(path) for name, path in binaries.items()}
     for name, info in infos.items():
@@ -56,20 +53,23 @@ def read_hub_speech(folder: Path, describe: Callable[[Path], BinaryInfo], runtim
     tokenizer = _tokenizer(folder, model.vocab, window.positions)
     spec, metadata = _special(tokenizer, model.vocab, window), read_metadata(folder)
     chipset = metadata.group("chipset_attributes")
-    chip = _chip(chipset)
-    chains = {wrapper.graph.name: tuple((node.binary, node.graph) for node in wrapper.nodes) for wrapper in wrappers}
+    chip = (
+        chipset.integer("soc_model", 0, 1 << 16, USUAL_CHIP[0]),
+        chipset.integer("htp_version", 1, 1000, USUAL_CHIP[1]),
+    )
+    keys = _taken(decoder, self_name("k", 0, "in"))
     text = TextSpec(TOKENIZER_FILE, None, (spec.end,))
     manifest = Manifest(
         format_version=FORMAT_VERSION,
         name=folder.resolve().name,
         target=TARGETS.get(chip, f"v{chip[1]}"),
-        quant=metadata.text("precision", "").lower() or _taken(decoder, self_name("k", 0, "in")).dtype,
+        quant=metadata.text("precision", "").lower() or keys.dtype,
         split="none",
         created=int(time.time()),
         model=model,
         graphs=tuple(wrapper.graph for wrapper in wrappers),
-        kv_dtype=_taken(decoder, self_name("k", 0, "in")).dtype,
-        max_context=int(_taken(decoder, self_name("k", 0, "in")).shape[-1]) + 1,
+        kv_dtype=keys.dtype,
+        max_context=int(keys.shape[-1]) + 1,
         text=text,
         files={},
         versions={"qnn": infos["decoder.bin"].build_id},
@@ -79,7 +79,7 @@ def read_hub_speech(folder: Path, describe: Callable[[Path], BinaryInfo], runtim
         npu=NpuSpec(
             *chip,
             binaries={name: (info.graphs[0].name,) for name, info in infos.items()},
-            chains=chains,
+            chains={part: ((f"{part}.bin", infos[f"{part}.bin"].graphs[0].name),) for part in PARTS},
             sdk=infos["decoder.bin"].build_id,
         ),
     )
@@ -94,14 +94,10 @@ def _binary(folder: Path, part: str) -> Path:
 
 def _wrapper(part: str, kind: GraphKind, info: BinaryInfo) -> Wrapper:
     (graph,) = info.graphs
-    inputs, outputs = (tuple(tensor.spec() for tensor in tensors) for tensors in (graph.inputs, graph.outputs))
-    spec = GraphSpec(part, f"{part}.onnx", kind, 1, 1, inputs, outputs)
-    return Wrapper(spec, (_node(graph, f"{part}.bin", info.build_id),))
-
-
-def _node(graph: BinaryGraph, binary: str, sdk: str) -> ContextNode:
-    inputs, outputs = (tuple(tensor.name for tensor in tensors) for tensors in (graph.inputs, graph.outputs))
-    return ContextNode(graph.name, binary, inputs, outputs, sdk_version=sdk)
+    sides = graph.inputs, graph.outputs
+    spec = GraphSpec(part, f"{part}.onnx", kind, 1, 1, *(tuple(tensor.spec() for tensor in side) for side in sides))
+    names = (tuple(tensor.name for tensor in side) for side in sides)
+    return Wrapper(spec, (ContextNode(graph.name, f"{part}.bin", *names, sdk_version=info.build_id),))
 
 
 def _tensors(graph: GraphSpec) -> dict[str, TensorSpec]:
@@ -178,11 +174,3 @@ def _special(tokenizer: Tokenizer, vocab: int, window: Window) -> SpeechSpec:
         return speech_spec(tokenizer, vocab, window, decoding)
     except CompileError as error:
         raise BundleError(str(error)) from error
-
-
-def _chip(chipset: Fields) -> tuple[int, int]:
-    """Of metadata.json; X Elite's where it does not tell."""
-    return (
-        chipset.integer("soc_model", 0, 1 << 16, USUAL_CHIP[0]),
-        chipset.integer("htp_version", 1, 1000, USUAL_CHIP[1]),
-    )

@@ -49,10 +49,7 @@ KNOWN_TURNS = {
         ("<|im_start|>assistant\n", "<|im_end|>\n"),
     ),
     "<|user|>\n": Affixes(
-        "",
-        ("<|system|>\n", "<|end|>\n"),
-        ("<|user|>\n", "<|end|>\n"),
-        ("<|assistant|>\n", "<|end|>\n"),
+        "", ("<|system|>\n", "<|end|>\n"), ("<|user|>\n", "<|end|>\n"), ("<|assistant|>\n", "<|end|>\n")
     ),
     "[INST]": Affixes("<s>", ("[INST] ", " [/INST]"), ("[INST] ", " [/INST]"), ("", "</s>")),
 }
@@ -89,25 +86,21 @@ def read_metadata(folder: Path) -> Fields:
 
 def jinja_of(affixes: Affixes) -> str:
     """A template that writes the texts around each message; other roles than the three are taken as the user's."""
-    head = f"{{{{ {_quoted(affixes.start)} }}}}" if affixes.start else ""
+    quoted = json.dumps  # Jinja's string literals have the escapes of JSON's
+    head = f"{{{{ {quoted(affixes.start)} }}}}" if affixes.start else ""
     if affixes.default_system:
         text = "".join((affixes.system[0], affixes.default_system, affixes.system[1]))
-        head += f"{{% if messages[0]['role'] != 'system' %}}{{{{ {_quoted(text)} }}}}{{% endif %}}"
+        head += f"{{% if messages[0]['role'] != 'system' %}}{{{{ {quoted(text)} }}}}{{% endif %}}"
     turns = "".join(
-        f"{{% {word} %}}{{{{ {_quoted(before)} + message['content'] + {_quoted(after)} }}}}"
+        f"{{% {word} %}}{{{{ {quoted(before)} + message['content'] + {quoted(after)} }}}}"
         for word, (before, after) in (
             ("if message['role'] == 'system'", affixes.system),
             ("elif message['role'] == 'assistant'", affixes.assistant),
             ("else", affixes.user),
         )
     )
-    tail = f"{{% if add_generation_prompt %}}{{{{ {_quoted(affixes.assistant[0])} }}}}{{% endif %}}"
+    tail = f"{{% if add_generation_prompt %}}{{{{ {quoted(affixes.assistant[0])} }}}}{{% endif %}}"
     return f"{head}{{% for message in messages %}}{turns}{{% endif %}}{{% endfor %}}{tail}"
-
-
-def _quoted(text: str) -> str:
-    """A Jinja string literal: it has the escapes of JSON's."""
-    return json.dumps(text)
 
 
 def _from_metadata(metadata: Fields) -> Affixes | None:
@@ -199,17 +192,14 @@ def read_genie_text(folder: Path, config: GenieConfig) -> GenieText:
 def token_ids(tokenizer: Fields) -> dict[str, int]:
     """Token text to id of a tokenizer.json: the model's vocabulary and what was added to it."""
     vocabulary = tokenizer.group("model").values.get("vocab")
-    found: dict[str, int] = {}
+    pairs: list[tuple[object, object]] = []
     if isinstance(vocabulary, Mapping):
-        found |= {text: number for text, number in vocabulary.items() if isinstance(number, int)}
+        pairs += vocabulary.items()
     elif isinstance(vocabulary, list):
-        entries = [entry[0] if isinstance(entry, list) and entry else None for entry in vocabulary]
-        found |= {text: number for number, text in enumerate(entries) if isinstance(text, str)}
-    for entry in _entries(tokenizer.values.get("added_tokens")):
-        text, number = entry.get("content"), entry.get("id")
-        if isinstance(text, str) and isinstance(number, int):
-            found[text] = number
-    return found
+        pairs += ((entry[0] if isinstance(entry, list) and entry else None, i) for i, entry in enumerate(vocabulary))
+    added = _entries(tokenizer.values.get("added_tokens"))
+    pairs += ((entry.get("content"), entry.get("id")) for entry in added)
+    return {text: number for text, number in pairs if isinstance(text, str) and isinstance(number, int)}
 
 
 def _entries(value: object) -> Iterable[Mapping[str, object]]:
@@ -233,12 +223,8 @@ def _adds_bos(settings: Fields, tokenizer: Fields, bos: str | None) -> bool:
         return declared
     after = tokenizer.group("post_processor")
     steps = [after.values, *_entries(after.values.get("processors"))]
-    for step in steps:
-        single = next(iter(_entries(step.get("single"))), {})
-        special = single.get("SpecialToken")
-        if isinstance(special, Mapping) and special.get("id") == bos:
-            return True
-    return False
+    firsts = [next(iter(_entries(step.get("single"))), {}).get("SpecialToken") for step in steps]
+    return any(isinstance(special, Mapping) and special.get("id") == bos for special in firsts)
 
 
 SAMPLE_TOKENS = 24  # enough to tell sense from noise, few enough for a start

@@ -23,6 +23,10 @@ class Variant:
     head: Part | None
 
     @property
+    def chain(self) -> tuple[Part, ...]:
+        return (*self.body, self.head) if self.head else self.body
+
+    @property
     def is_kv_only(self) -> bool:
         """Whether keys and values are all it gives: no logits, and nothing that a head could take."""
         return self.body[-1].kind is GraphKind.DECODER_PREFILL
@@ -44,14 +48,12 @@ class Variant:
 
 
 def find_variants(parts: Sequence[Part]) -> tuple[Variant, ...]:
-    """Every complete variant, ascending. BundleError when parts are missing, double or do not fit each other.
-
-    Those that give logits come first. KV-only graphs are left out where another graph has their layers and shape.
-    """
+    """Every complete variant, ascending. BundleError when parts are missing, double or do not fit each other. Those
+    that give logits come first. KV-only graphs are left out where another graph has their layers and shape."""
     shapes = {(part.rows, part.context) for part in parts if part.context is not None and part.kind in WITH_LAYERS}
     if not shapes:
         raise BundleError("the bundle has no graph with layers and an attention mask")
-    variants = [_variant(parts, rows, context or 0) for rows, context in sorted(shapes, key=_ascending)]
+    variants = [_variant(parts, rows, context) for rows, context in sorted(shapes)]
     variants.sort(key=lambda variant: variant.is_kv_only)
     if variants[0].is_kv_only:
         graph = variants[0].body[-1].graph
@@ -71,11 +73,6 @@ def _check_leftovers(parts: Iterable[Part], rows: Collection[int]) -> None:
             )
 
 
-def _ascending(shape: tuple[int, int | None]) -> tuple[int, int]:
-    """Sorts shapes by rows, then context."""
-    return shape[0], shape[1] or 0
-
-
 def _variant(parts: Sequence[Part], rows: int, context: int) -> Variant:
     same = [part for part in parts if part.rows == rows]
     fitting = [part for part in same if part.context == context]
@@ -85,16 +82,13 @@ def _variant(parts: Sequence[Part], rows: int, context: int) -> Variant:
     layers.sort(key=lambda part: part.layers or part.named_part or ())
     first, last = layers[0], layers[-1]
     name = f"variant ar{rows}_cl{context}"
-    body = layers
+    body, head = tuple(layers), None
     if first.input_of(Role.IDS) is None and first.input_of(Role.EMBEDS) is None:
-        body = [
-            _one(same, GraphKind.LUT, context, f"{name}: no part turns token ids into the first hidden state"),
-            *body,
-        ]
-    head = None
+        missing = f"{name}: no part turns token ids into the first hidden state"
+        body = (_one(same, GraphKind.LUT, context, missing), *body)
     if last.output_of(Role.LOGITS) is None and last.kind is not GraphKind.DECODER_PREFILL:
         head = _one(same, GraphKind.LMHEAD, context, f"{name}: no part gives logits")
-    variant = Variant(rows, context, tuple(body), head)
+    variant = Variant(rows, context, body, head)
     _check_chain(variant, name)
     return variant
 
@@ -124,9 +118,10 @@ def _check_chain(variant: Variant, name: str) -> None:
         if part.is_scatter != with_layers[0].is_scatter:
             takes, lacks = (part, with_layers[0]) if part.is_scatter else (with_layers[0], part)
             raise BundleError(f"{name}: tensor cache_index is an input of {takes.graph}, but not of {lacks.graph}")
-    chain = [*variant.body, *([variant.head] if variant.head else [])]
-    for before, after in pairwise(chain):
-        given, taken = _only(before.outputs, before.graph), after.input_of(Role.HIDDEN)
+    for before, after in pairwise(variant.chain):
+        given, taken = before.result, after.input_of(Role.HIDDEN)
+        if given is None:
+            raise BundleError(f"graph {before.graph} must have one output beside the caches, it has none")
         if taken is None:
             raise BundleError(f"{name}: graph {after.graph} takes tokens in the middle of the chain")
         if (given.spec.encoding, given.spec.shape) != (taken.spec.encoding, taken.spec.shape):
@@ -138,9 +133,8 @@ def _check_chain(variant: Variant, name: str) -> None:
 
 def _check_numbers(variant: Variant, name: str) -> None:
     """Graphs without caches do not say which layers they have: only their names tell whether one is missing."""
-    chain = [*variant.body, *([variant.head] if variant.head else [])]
-    found = [part.named_part for part in chain]
-    if found != [(number, len(chain)) for number in range(1, len(chain) + 1)]:
+    chain = variant.chain
+    if [part.named_part for part in chain] != [(number, len(chain)) for number in range(1, len(chain) + 1)]:
         raise BundleError(
             f"{name}: its graphs have no caches, so their names must say which part of how many each is: "
             f"{', '.join(part.graph for part in chain)}"
@@ -163,14 +157,6 @@ def _check_heads(variant: Variant, name: str) -> None:
     for (role, layer), heads in found.items():
         if heads != first or heads not in ({-1}, set(range(len(heads)))):
             raise BundleError(f"{name}: the {role.value} caches of layer {layer} are not one for each head, from 0 on")
-
-
-def _only(outputs: Sequence[Slot], graph: str) -> Slot:
-    found = [slot for slot in outputs if slot.meaning.layer < 0]
-    if len(found) != 1:
-        names = ", ".join(slot.name for slot in found) or "none"
-        raise BundleError(f"graph {graph} must have one output beside the caches, it has {names}")
-    return found[0]
 
 
 def _check_alike(variants: Sequence[Variant]) -> None:

@@ -14,7 +14,6 @@ import msgspec
 
 from engine.bundle.manifest import GraphKind, GraphSpec, Manifest, TensorSpec
 from engine.bundle.model_spec import RopeSpec
-from engine.bundle.specs import TableSpec
 from engine.bundle.vision import Cutting
 from engine.errors import BundleError
 from engine.genie.config import CONFIG_FILE, NO_BOS, load_fields
@@ -30,6 +29,7 @@ EMBEDDINGS = {
     "imageEncoder": "GENIE_NODE_IMAGE_ENCODER_EMBEDDING_OUTPUT",
     "lutEncoder": "GENIE_NODE_TEXT_ENCODER_EMBEDDING_OUTPUT",
 }
+ENDS = ("producer_node", "producer_node_io", "consumer_node", "consumer_node_io")
 TAKEN, ANY = "GENIE_NODE_TEXT_GENERATOR_EMBEDDING_INPUT", "GENIE_NODE_WILDCARD"
 QWEN_PAD = PADS[0]
 QWEN_AROUND = ("<|vision_start|>", "<|vision_end|>")  # which its chat template writes
@@ -37,9 +37,7 @@ QWEN_AROUND = ("<|vision_start|>", "<|vision_end|>")  # which its chat template 
 
 def image_files(manifest: Manifest, config: Mapping[str, object], dialog: object, extensions: str) -> dict[str, object]:
     """The files of a folder that reads images, by name; none for a text model. dialog: of genie_config.json.
-
-    BundleError for images that Genie has no form of.
-    """
+    BundleError for images that Genie has no form of."""
     vision, npu, graph = manifest.vision, manifest.npu, manifest.image_graph
     if vision is None or vision.fixed is None or graph is None:
         return {}
@@ -73,12 +71,12 @@ def image_metadata(manifest: Manifest, config: Mapping[str, object]) -> dict[str
         return {}
     fixed, native = vision.fixed, vision.native
     opening, closing = QWEN_AROUND if vision.pad == QWEN_PAD else (vision.opening, vision.closing)
-    connections = [connection(node, output, TAKEN) for node, output in EMBEDDINGS.items()]
-    connections += [connection("imageEncoder", ANY, ANY)] if vision.deepstack else []
+    ends = [(node, output, "textGenerator", TAKEN) for node, output in EMBEDDINGS.items()]
+    ends += [("imageEncoder", ANY, "textGenerator", ANY)] if vision.deepstack else []
     return {
         "supports_vision": True,
         "chat_template": {"vision_start": opening, "vision_end": closing},
-        "pipeline": {"nodes": NODES, "connections": connections},
+        "pipeline": {"nodes": NODES, "connections": [dict(zip(ENDS, each, strict=True)) for each in ends]},
         "vision_preprocessing": {
             "image_width": fixed.width,
             "image_height": fixed.height,
@@ -89,12 +87,6 @@ def image_metadata(manifest: Manifest, config: Mapping[str, object]) -> dict[str
             "normalize_std": list(fixed.std),
         },
     }
-
-
-def connection(node: str, output: str, taken: str) -> dict[str, str]:
-    """Of the text generator with what it takes."""
-    ends = {"producer_node": node, "producer_node_io": output}
-    return ends | {"consumer_node": "textGenerator", "consumer_node_io": taken}
 
 
 def patch_of(config: Mapping[str, object]) -> int:
@@ -109,12 +101,7 @@ def by_axis(rope: RopeSpec, merge: int) -> dict[str, object]:
     """The rotation of rows of images as `rope-scaling`."""
     is_woven = list(rope.axes) != sorted(rope.axes)
     sections = [rope.axes.count(axis) for axis in range(3)]
-    return {
-        "rope-type": BY_AXIS[is_woven],
-        "time-step": 50,
-        "spatial-merge-size": merge,
-        "mrope-section": sections,
-    }
+    return {"rope-type": BY_AXIS[is_woven], "time-step": 50, "spatial-merge-size": merge, "mrope-section": sections}
 
 
 BACK_END_FILE = "htp_backend_ext_config.json"
@@ -125,10 +112,8 @@ MAX_NEW_TOKENS = 2048
 @dataclass(frozen=True, slots=True)
 class GenieNames:
     """Names that Genie can order. renamed: old to new name of every graph inside the binaries, {} = they may stay.
-
-    copies: file to make -> (binary it is a copy of, its graphs' old to new names). Genie wants every part once for
-    each context; a part that sees none, such as the LM head, is one graph for all of them.
-    """
+    copies: file to make -> (binary it is a copy of, its graphs' old to new names). Genie wants every part once for each
+    context; a part that sees none, such as the LM head, is one graph for all of them."""
 
     renamed: dict[str, str] = field(default_factory=dict)
     copies: dict[str, tuple[str, dict[str, str]]] = field(default_factory=dict)
@@ -178,10 +163,8 @@ def write_genie_files(folder: Path, manifest: Manifest, config: Mapping[str, obj
 
 
 def genie_names(manifest: Manifest) -> GenieNames:
-    """How to name the graphs; bundles of one part keep their names, for Genie reads none there.
-
-    BundleError when a binary would have to be copied for a context that not all of its graphs have.
-    """
+    """How to name the graphs; bundles of one part keep their names, for Genie reads none there. BundleError when a
+    binary would have to be copied for a context that not all of its graphs have."""
     assert manifest.npu is not None
     names = GenieNames()
     splits = sorted(_splits(manifest), key=lambda split: -(split[0].context or 0))
@@ -226,6 +209,10 @@ def genie_config(
     binaries = [*(file for _, links in _splits(manifest) for file, _ in links), *copies]
     merge = manifest.vision.native.merge if manifest.vision and manifest.vision.native else 0
     rotation, position = _rotation(model.rope, config, merge)
+    embedding: dict[str, object] = {}
+    if (table := manifest.embedding) is not None:  # as qai-hub-models 0.65 has it
+        told = {"version": 1, "type": "lut", "lut-path": table.file, "size": table.width, "datatype": table.dtype}
+        embedding["embedding"] = told
     back_end = {
         "version": 1,
         "use-mmap": True,
@@ -251,7 +238,7 @@ def genie_config(
             },
             "sampler": {"version": 1, "seed": 42, "temp": 0.8, "top-k": 40, "top-p": 0.95},
             "tokenizer": {"version": 1, "path": text.tokenizer},
-            **_embedding(manifest.embedding),
+            **embedding,
             "engine": {
                 "version": 1,
                 "n-threads": 3,
@@ -267,25 +254,15 @@ def genie_config(
     }
 
 
-def _embedding(table: TableSpec | None) -> dict[str, object]:
-    """The section that names the table of graphs that take embeddings, as qai-hub-models 0.65 has it."""
-    if table is None:
-        return {}
-    told = {"version": 1, "type": "lut", "lut-path": table.file, "size": table.width, "datatype": table.dtype}
-    return {"embedding": told}
-
-
 def _rotation(rope: RopeSpec, config: Mapping[str, object], merge: int) -> tuple[dict[str, object], dict[str, object]]:
-    """(keys of the back end, keys of the model): plain rotation stands in the former, another in the latter.
-
-    merge: patches of a side of what becomes a row, of images whose rows turn by their places, else 0.
-    """
+    """(keys of the back end, keys of the model): plain rotation stands in the former, another in the latter. merge:
+    patches of a side of what becomes a row, of images whose rows turn by their places, else 0."""
     theta: float = int(rope.theta) if rope.theta.is_integer() else rope.theta
+    whole = {"type": "rope", "rope-dim": rope.rotary_dim // 2, "rope-theta": theta}
     if merge and rope.kind != "default":
         raise BundleError(f"Genie knows no rotation by rows and columns whose frequencies are scaled by {rope.kind}")
     if merge:
-        told = {"type": "rope", "rope-dim": rope.rotary_dim // 2, "rope-theta": theta}
-        return {}, {"positional-encoding": told | {"rope-scaling": by_axis(rope, merge)}}
+        return {}, {"positional-encoding": whole | {"rope-scaling": by_axis(rope, merge)}}
     if rope.kind == "default":
         return {"pos-id-dim": rope.rotary_dim // 2, "rope-theta": theta}, {}
     if rope.kind not in SCALED_KINDS:
@@ -295,13 +272,7 @@ def _rotation(rope: RopeSpec, config: Mapping[str, object], merge: int) -> tuple
         raise BundleError(f"the rotation is scaled ({rope.kind}), which Genie can be told only from config.json")
     values = {**config, **scaling}
     renamed = {ours: values[theirs] for ours, theirs in TOLD.items() if values.get(theirs) is not None}
-    position = {
-        "type": "rope",
-        "rope-dim": rope.rotary_dim // 2,
-        "rope-theta": theta,
-        "rope-scaling": {"rope-type": rope.kind, **renamed},
-    }
-    return {}, {"positional-encoding": position}
+    return {}, {"positional-encoding": whole | {"rope-scaling": {"rope-type": rope.kind, **renamed}}}
 
 
 def back_end_config(soc_model: int, htp_arch: int) -> dict[str, object]:
@@ -334,10 +305,8 @@ def metadata(manifest: Manifest, config: Mapping[str, object]) -> dict[str, obje
 
 
 def _tensors(specs: tuple[TensorSpec, ...]) -> dict[str, object]:
-    return {spec.name: {"shape": list(spec.shape), "dtype": spec.dtype, **_parameters(spec)} for spec in specs}
-
-
-def _parameters(spec: TensorSpec) -> dict[str, object]:
-    if spec.scale is None:
-        return {}
-    return {"quantization_parameters": {"scale": spec.scale, "zero_point": spec.zero_point}}
+    found: dict[str, object] = {}
+    for spec in specs:
+        codes = {"quantization_parameters": {"scale": spec.scale, "zero_point": spec.zero_point}}
+        found[spec.name] = {"shape": list(spec.shape), "dtype": spec.dtype, **(codes if spec.scale is not None else {})}
+    return found

@@ -67,10 +67,8 @@ _OPEN = ("additionalProperties", "patternProperties", "unevaluatedProperties", "
 
 
 def closed(schema: dict[str, Any]) -> dict[str, Any]:
-    """The parameters of a function as a call writes them: those that its schema names, and no others.
-
-    Small models write the schema itself where they may: {"type": "object"} as arguments of a function that takes none.
-    """
+    """The parameters of a function as a call writes them: those that its schema names, and no others. Small models
+    write the schema itself where they may: {"type": "object"} as arguments of a function that takes none."""
     names = schema.get("properties")
     if not isinstance(names, Mapping) or any(key in schema for key in _OPEN):
         return schema
@@ -99,9 +97,7 @@ class CallRules:
 
     def __init__(self, literals: Literals, options: JsonOptions, id_chars: int, is_sorted: bool) -> None:
         """options: what llguidance is told about JSON, by whether a schema is lenient. id_chars: of ids, 0 = any.
-
-        is_sorted: the model writes arguments in the order of their keys.
-        """
+        is_sorted: the model writes arguments in the order of their keys."""
         self.literals, self.is_sorted = literals, is_sorted
         self.lines: list[str] = []
         self._options, self._id_chars = options, id_chars

@@ -35,19 +35,15 @@ from engine.isolation.framing import Opened, serve
 
 
 def serialised(spec: GrammarSpec, literals: Literals) -> str:
-    """The grammar of a form. literals: knows the control tokens.
-
-    Unusable when it cannot be read; whether llguidance accepts it is not known yet.
-    """
+    """The grammar of a form. literals: knows the control tokens. Unusable when it cannot be read; whether llguidance
+    accepts it is not known yet."""
     body = _form(spec.form, spec.wrap, literals)
     return _after(body, spec, literals) if spec.after else body
 
 
 def unforced(grammar: str, controls: Sequence[str]) -> str:
-    """The same grammar, spelled freely where it holds the text of a control token.
-
-    llguidance tokenises text that can only go on in one way, takes such a text for the token, and fails on it.
-    """
+    """The same grammar, spelled freely where it holds the text of a control token. llguidance tokenises text that can
+    only go on in one way, takes such a text for the token, and fails on it."""
     plain = grammar.replace("\\", "")
     if not any(text in plain or json.dumps(text)[1:-1].replace("\\", "") in plain for text in controls):
         return grammar
@@ -165,10 +161,8 @@ def main(arguments: list[str]) -> int:
 
 
 def compiled(spec: GrammarSpec, tokenizer: LLTokenizer, controls: Mapping[str, int]) -> Compiled:
-    """Make the grammar and try it: what fails later in the worker would fail here. `controls`: `control_tokens`.
-
-    Where calls cannot be had, the first tool that cannot be called alone is at fault.
-    """
+    """Make the grammar and try it: what fails later in the worker would fail here. `controls`: `control_tokens`. Where
+    calls cannot be had, the first tool that cannot be called alone is at fault."""
     found, form = _tried(spec, tokenizer, controls), spec.form
     if found.error and isinstance(form, ToolCalls):
         for tool in form.tools:

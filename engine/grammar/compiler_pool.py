@@ -11,13 +11,7 @@ from pathlib import Path
 
 from engine.bundle.manifest import Manifest
 from engine.errors import Busy, BusyReason, EngineFailure, InvalidRequest
-from engine.grammar.spec import (
-    Compiled,
-    CompilerOpening,
-    GrammarSpec,
-    decode_compiled,
-    encode,
-)
+from engine.grammar.spec import Compiled, CompilerOpening, GrammarSpec, decode_compiled, encode
 from engine.isolation.helper_pool import Answer, Failure, HelperLimits, HelperPool
 from engine.processes import module_command
 
@@ -51,10 +45,8 @@ class GrammarCompilerPool(HelperPool):
 
     async def compile(self, spec: GrammarSpec, param: str) -> str:
         """The serialised grammar. InvalidRequest naming `param` when it is invalid, too large or too slow, and `tools`
-        when one of them is at fault.
-
-        EngineFailure when no compiler can be started; Busy when too many wait or the server is shutting down.
-        """
+        when one of them is at fault. EngineFailure when no compiler can be started; Busy when too many wait or the
+        server is shutting down."""
         encoded = encode(spec)
         if len(encoded) > LARGEST_BYTES:
             message = f"Invalid '{param}': it has {len(encoded)} bytes, the limit is {LARGEST_BYTES}."

@@ -90,10 +90,8 @@ KEPT_GRAMMARS = 32
 
 @dataclass(frozen=True, slots=True)
 class ReadyMasks:
-    """Computed masks: for the next token, then for the token behind each guess; None behind a forbidden guess.
-
-    matcher: it has consumed every token before the next one.
-    """
+    """Computed masks: for the next token, then for the token behind each guess; None behind a forbidden guess. matcher:
+    it has consumed every token before the next one."""
 
     matcher: LLMatcher
     forbidden: tuple[Forbidden | None, ...]
@@ -101,20 +99,16 @@ class ReadyMasks:
 
 @dataclass(slots=True)
 class _SequenceMasks:
-    """One sequence's masks, being computed or ready.
-
-    is_late: they were missing when a step needed them, or the matcher is still being built.
-    """
+    """One sequence's masks, being computed or ready. is_late: they were missing when a step needed them, or the matcher
+    is still being built."""
 
     work: "Future[ReadyMasks]"
     is_late: bool = True
 
 
 class GrammarMasks:
-    """Owned by the engine's loop; every method is called from its thread.
-
-    make_tokenizer is called once, in a thread, when the first grammar comes. Executors are given by tests only.
-    """
+    """Owned by the engine's loop; every method is called from its thread. make_tokenizer is called once, in a thread,
+    when the first grammar comes. Executors are given by tests only."""
 
     def __init__(
         self, make_tokenizer: Callable[[], LLTokenizer], builds: Executor | None = None, steps: Executor | None = None
@@ -155,9 +149,7 @@ class GrammarMasks:
 
     def take(self, sequence_id: str) -> tuple[Forbidden | None, ...] | None:
         """A mask [V] for each of a sequence's sampled rows, true = forbidden; None when they are not computed yet.
-
-        Raises GrammarFailed when there will be none.
-        """
+        Raises GrammarFailed when there will be none."""
         entry = self._sequences[sequence_id]
         if not entry.work.done():
             entry.is_late = True

@@ -14,9 +14,7 @@ from engine.bundle.answer_format import CallFormat
 
 class JsonSchema(msgspec.Struct, frozen=True, tag=True):
     """A JSON value that a schema (JSON text) accepts. Lenient: keywords that cannot be enforced are ignored.
-
-    whitespace: a regular expression for the white space between tokens, "" = none; None = the usual bounded one.
-    """
+    whitespace: a regular expression for the white space between tokens, "" = none; None = the usual bounded one."""
 
     schema: str
     is_lenient: bool = False
@@ -74,11 +72,9 @@ Form = TextForm | ToolCalls
 
 
 class GrammarSpec(msgspec.Struct, frozen=True):
-    """A form, and the marker that ends the reasoning before it ("" = no reasoning).
-
-    opening: what begins the reasoning where the model may leave it out; "" = the prompt has begun it. restart: what
-    the model writes between reasoning and answer. wrap: what it may write around a text.
-    """
+    """A form, and the marker that ends the reasoning before it ("" = no reasoning). opening: what begins the reasoning
+    where the model may leave it out; "" = the prompt has begun it. restart: what the model writes between reasoning and
+    answer. wrap: what it may write around a text."""
 
     form: Form
     after: str = ""
@@ -94,10 +90,8 @@ class CompilerOpening(msgspec.Struct, frozen=True):
 
 
 class Compiled(msgspec.Struct, frozen=True):
-    """The compiler's answer: llguidance's serialised grammar, or why there is none. An empty one: ready.
-
-    tool: the function whose calls cannot have a form.
-    """
+    """The compiler's answer: llguidance's serialised grammar, or why there is none. An empty one: ready. tool: the
+    function whose calls cannot have a form."""
 
     grammar: str = ""
     error: str = ""

@@ -1,17 +1,16 @@
 """Reading config.json as what it is: an untrusted file. Every value is checked before anything is sized by it."""
 
 from collections.abc import Mapping
-from typing import Self, cast
+from pathlib import Path
+from typing import Self, TypeGuard, cast
 
 from engine.errors import CompileError, HexserveError
-from engine.files import brief
+from engine.files import JSON_BYTES, brief, read_json
 
 
 class ConfigFields:
-    """Typed look-ups in one JSON object; `error` names the key and the limit. A JSON null counts as absent.
-
-    inside: where in the file the object stands, as "rope_parameters."; "" = it is the whole. prefix: of all keys.
-    """
+    """Typed look-ups in one JSON object; `error` names the key and the limit. A JSON null counts as absent. inside:
+    where in the file the object stands, as "rope_parameters."; "" = it is the whole. prefix: of all keys."""
 
     error: type[HexserveError] = CompileError
 
@@ -52,7 +51,7 @@ class ConfigFields:
     def number(self, key: str, low: float, high: float, default: float | None = None) -> float:
         """A finite number from low to high, int or float."""
         value = self._present(key, default)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not _between(value, low, high):
+        if not _is_between(value, low, high):
             raise self._refused(key, f"a number from {low} to {high}", value)
         return float(value)
 
@@ -75,7 +74,7 @@ class ConfigFields:
         if not isinstance(value, list) or len(value) != count:
             raise self.error(f"{self.place(key)} must be a list of {count} numbers")
         for item in value:
-            if isinstance(item, bool) or not isinstance(item, int | float) or not _between(item, low, high):
+            if not _is_between(item, low, high):
                 raise self.error(f"{self.place(key)} holds {brief(item)}, allowed are numbers from {low} to {high}")
         return tuple(float(item) for item in value)
 
@@ -89,9 +88,7 @@ class ConfigFields:
         return type(self)(cast(Mapping[str, object], value), self._path, f"{self.key(key)}.")
 
     def _present(self, key: str, default: object | None) -> object:
-        value = self.raw(key)
-        if value is None:
-            value = default
+        value = default if self.raw(key) is None else self.raw(key)
         if value is None:
             raise self.error(f"{self.place(key)} is missing")
         return value
@@ -106,8 +103,18 @@ def architectures_of(config: Mapping[str, object]) -> tuple[str, ...]:
     return tuple(name for name in listed if isinstance(name, str)) if isinstance(listed, list) else ()
 
 
-def _between(value: int | float, low: float, high: float) -> bool:
-    return low <= value <= high  # false for NaN; an integer may be too large for a float
+def config_of(folder: Path) -> Mapping[str, object]:
+    """Of a folder; {} where it cannot be read: what is wrong is told when the checkpoint is read in earnest."""
+    try:
+        config = read_json(folder / "config.json", JSON_BYTES)
+    except (OSError, ValueError):
+        return {}
+    return config if isinstance(config, dict) else {}
+
+
+def _is_between(value: object, low: float, high: float) -> TypeGuard[int | float]:
+    # False for NaN; an integer may be too large for a float.
+    return isinstance(value, int | float) and not isinstance(value, bool) and low <= value <= high
 
 
 LARGEST_IN_FLOAT = 2 << 30  # bytes
@@ -122,11 +129,8 @@ def quant_by_size(float_bytes: int, rounded: str) -> str:
 
 
 def four_bits_because(float_bytes: int, machine: int, rate: float = 0.0) -> str:
-    """Why a model that generates has 4 bits unless asked otherwise; "" = it has 8, which lose next to nothing.
-
-    machine: its memory in bytes; rate: bytes of it that are read in a second, as each step reads all weights; 0 = not
-    known.
-    """
+    """Why a model that generates has 4 bits unless asked otherwise; "" = it has 8, which lose next to nothing. machine:
+    its memory in bytes; rate: bytes of it that are read in a second, as each step reads all weights; 0 = not known."""
     stored = float_bytes * INT8_SHARE
     if machine and stored > MEMORY_SHARE * machine:
         return f"8 bits a weight would take more than half of the memory, {machine / 1e9:.1f} GB"

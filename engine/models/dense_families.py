@@ -7,22 +7,18 @@ from engine.bundle.model_spec import LayerAttention, RotationKind
 from engine.errors import CompileError
 from engine.models.config_fields import ConfigFields
 from engine.models.layer_kinds import declared_window, every_window, layer_count, switched_window
-from engine.models.network import Family, FamilyDetails, Multipliers, QkNorm, WeightNames
+from engine.models.network import Family, FamilyDetails, Multipliers, QkNorm, WeightNames, attention_biases
+
 
 # Llama and everything saved as it: Llama 2 and 3, SmolLM, TinyLlama, Yi.
-
-
 def _biases(config: ConfigFields) -> FamilyDetails:
-    attention_bias = config.flag("attention_bias", False)
-    return FamilyDetails(qkv_bias=attention_bias, output_bias=attention_bias, ffn_bias=config.flag("mlp_bias", False))
+    return replace(attention_biases(config), ffn_bias=config.flag("mlp_bias", False))
 
 
 LLAMA = Family("llama", "LlamaForCausalLM", _biases)
 
 
 # Mistral and Ministral: Llama without biases, under a window in some releases.
-
-
 def _mistral_details(config: ConfigFields) -> FamilyDetails:
     return FamilyDetails(attention=every_window(config))
 
@@ -45,8 +41,6 @@ PHI3 = Family("phi3", "Phi3ForCausalLM", _phi3_details, has_partial_rotary=True)
 
 
 # Qwen2 and Qwen2.5: query, key and value have a bias.
-
-
 def _qwen2_details(config: ConfigFields) -> FamilyDetails:
     return FamilyDetails(qkv_bias=True, attention=switched_window(config))
 
@@ -55,16 +49,8 @@ QWEN2 = Family("qwen2", "Qwen2ForCausalLM", _qwen2_details)
 
 
 # Qwen3: a norm over every head of queries and keys, before the rotation.
-
-
 def _qwen3_details(config: ConfigFields) -> FamilyDetails:
-    attention_bias = config.flag("attention_bias", False)
-    return FamilyDetails(
-        qkv_bias=attention_bias,
-        output_bias=attention_bias,
-        qk_norm=QkNorm.HEADS,
-        attention=switched_window(config),
-    )
+    return replace(attention_biases(config), qk_norm=QkNorm.HEADS, attention=switched_window(config))
 
 
 QWEN3 = Family("qwen3", "Qwen3ForCausalLM", _qwen3_details, default_head_dim=128)
@@ -86,8 +72,6 @@ SDAR = Family("sdar", "SDARForCausalLM", _sdar_details, default_head_dim=QWEN3.d
 
 
 # SmolLM3: Llama of which every fourth layer knows no positions.
-
-
 def _smollm3_details(config: ConfigFields) -> FamilyDetails:
     layers, listed = layer_count(config), config.raw("no_rope_layers")
     if listed is None:
@@ -130,8 +114,6 @@ HUNYUAN = Family("hunyuan_v1_dense", "HunYuanDenseV1ForCausalLM", _hunyuan_detai
 
 
 # ERNIE 4.5: neighbours turn with each other; one flag for all biases.
-
-
 def _ernie_details(config: ConfigFields) -> FamilyDetails:
     has_bias = config.flag("use_bias", False)
     return FamilyDetails(qkv_bias=has_bias, output_bias=has_bias, ffn_bias=has_bias)

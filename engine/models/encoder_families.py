@@ -3,9 +3,11 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from engine.bundle.model_spec import RopeSpec
+import msgspec
+
+from engine.bundle.model_spec import ModelSpec, RopeSpec
 from engine.bundle.specs import EncoderSpec
-from engine.errors import UnsupportedModel
+from engine.errors import CompileError, UnsupportedModel
 from engine.files import brief
 from engine.models.config_fields import ConfigFields
 from engine.models.network import Activation, EncoderDetails, ScoreHeadNames, WeightNames
@@ -17,19 +19,14 @@ OPEN = EncoderSpec(token_types=1)  # until the config is read
 
 @dataclass(frozen=True, slots=True)
 class EncoderConfig:
-    """One config, read. has_biases: of every matrix. max_position: most tokens of one text. rope: None = a table."""
+    """One config, read. has_biases: of every matrix. max_position: most tokens of one text. table_rows: 0 = rotary."""
 
-    hidden: int
-    layers: int
-    heads: int
-    ffn: int
-    vocab: int
+    spec: ModelSpec
     token_types: int
     max_position: int
     epsilon: float
     activation: Activation
     has_biases: bool
-    rope: RopeSpec | None = None
     table_rows: int = 0
     position_offset: int = 0
 
@@ -37,9 +34,7 @@ class EncoderConfig:
 @dataclass(frozen=True, slots=True)
 class EncoderFamily:
     """One architecture. prefix: of its modules' names inside the checkpoint; where none begins so, they have none.
-
-    modules: those beside `names`, what the config says left open; a score head lies outside the prefix.
-    """
+    modules: those beside `names`, what the config says left open; a score head lies outside the prefix."""
 
     name: str
     architecture: str
@@ -85,17 +80,25 @@ def _read(config: ConfigFields) -> EncoderConfig:
 def _usual(config: ConfigFields, vocab: int, longest: int, activation: Activation, has_biases: bool) -> EncoderConfig:
     """In the words of transformers. vocab, longest: where the config does not say."""
     return EncoderConfig(
-        hidden=config.integer("hidden_size", 1, 1 << 16, 768),
-        layers=config.integer("num_hidden_layers", 1, 1024, 12),
-        heads=config.integer("num_attention_heads", 1, 1024, 12),
-        ffn=config.integer("intermediate_size", 1, 1 << 20, 3072),
-        vocab=config.integer("vocab_size", 1, 1 << 22, vocab),
+        _geometry(
+            hidden=config.integer("hidden_size", 1, 1 << 16, 768),
+            layers=config.integer("num_hidden_layers", 1, 1024, 12),
+            heads=config.integer("num_attention_heads", 1, 1024, 12),
+            ffn=config.integer("intermediate_size", 1, 1 << 20, 3072),
+            vocab=config.integer("vocab_size", 1, 1 << 22, vocab),
+        ),
         token_types=config.integer("type_vocab_size", 1, 1024, 2),
         max_position=config.integer("max_position_embeddings", 1, 1 << 20, longest),
         epsilon=config.number("layer_norm_eps", 1e-14, 1.0, 1e-12),
         activation=activation,
         has_biases=has_biases,
     )
+
+
+def _geometry(hidden: int, layers: int, heads: int, ffn: int, vocab: int, rope: RopeSpec = NO_ROTATION) -> ModelSpec:
+    if hidden % heads or hidden // heads < 2:
+        raise CompileError(f"config.json: {hidden} hidden numbers cannot be shared by {heads} heads")
+    return ModelSpec("", layers, hidden, heads, heads, hidden // heads, ffn, vocab, rope)
 
 
 def _read_roberta(config: ConfigFields) -> EncoderConfig:
@@ -158,19 +161,18 @@ _FIXED: dict[str, object] = {
 }
 
 
-def _nomic_bert_read(config: ConfigFields) -> EncoderConfig:
-    return _read_first_release(config) if config.raw("n_embd") is not None else _read_own(config)
-
-
-def _read_own(config: ConfigFields) -> EncoderConfig:
+def _read_nomic(config: ConfigFields) -> EncoderConfig:
+    if config.has("n_embd"):
+        return _read_first_release(config)
     activation = config.text("hidden_act", "silu")
     if activation not in ("silu", "swish"):
         raise UnsupportedModel(f"activation {brief(activation)} is not supported (supported: silu)")
     found = _usual(config, 30528, MAX_TRAINED, Activation.GATED_SILU, has_biases=False)
-    usual, longest = max(found.hidden // found.heads, 1), found.max_position
+    usual, longest = found.spec.head_dim, found.max_position
     if config.integer("head_dim", 2, 1024, usual) != usual:
         raise UnsupportedModel("config.json: head_dim must be hidden_size / num_attention_heads")
-    return replace(found, rope=read_rope(_with_theta(config, None), RopeReading(usual, longest, longest)))
+    rope = read_rope(_with_theta(config, THETA), RopeReading(usual, longest, longest))
+    return replace(found, spec=msgspec.structs.replace(found.spec, rope=rope))
 
 
 def _read_first_release(config: ConfigFields) -> EncoderConfig:
@@ -188,31 +190,32 @@ def _read_first_release(config: ConfigFields) -> EncoderConfig:
     longest = min(config.integer("n_positions", 1, 1 << 20, trained), trained)
     theta = config.number("rotary_emb_base", 1.0, 1e12, THETA)
     return EncoderConfig(
-        hidden=hidden,
-        layers=config.integer("n_layer", 1, 1024),
-        heads=heads,
-        ffn=config.integer("n_inner", 1, 1 << 20, 4 * hidden),
-        vocab=config.integer("vocab_size", 1, 1 << 22),
+        _geometry(
+            hidden,
+            layers=config.integer("n_layer", 1, 1024),
+            heads=heads,
+            ffn=config.integer("n_inner", 1, 1 << 20, 4 * hidden),
+            vocab=config.integer("vocab_size", 1, 1 << 22),
+            rope=read_rope(_with_theta(config, theta), RopeReading(max(hidden // heads, 1), longest, longest)),
+        ),
         token_types=config.integer("type_vocab_size", 1, 1024, 2),
         max_position=longest,
         epsilon=config.number("layer_norm_epsilon", 1e-14, 1.0, 1e-12),
         activation=Activation.GATED_SILU,
         has_biases=False,
-        rope=read_rope(_with_theta(config, theta), RopeReading(max(hidden // heads, 1), longest, longest)),
     )
 
 
-def _with_theta(config: ConfigFields, theta: float | None) -> ConfigFields:
-    """What the rotation is read from: the family's base where the config says none."""
-    parameters = config.raw("rope_parameters")
-    return ConfigFields({"rope_theta": theta or THETA} | ({"rope_parameters": parameters} if parameters else {}))
+def _with_theta(config: ConfigFields, theta: float) -> ConfigFields:
+    """What the rotation is read from. theta: where the parameters say none."""
+    return ConfigFields({"rope_theta": theta, "rope_parameters": config.raw("rope_parameters") or None})
 
 
 NOMIC_BERT = EncoderFamily(
     name="nomic_bert",
     architecture="NomicBertModel",
     prefix="nomic_bert.",
-    read=_nomic_bert_read,
+    read=_read_nomic,
     names=_NOMIC_BERT_NAMES,
     modules=EncoderDetails(
         OPEN,
@@ -226,3 +229,6 @@ NOMIC_BERT = EncoderFamily(
         ),
     ),
 )
+
+_ALL = (BERT, BERT_SCORES, ROBERTA, ROBERTA_SCORES, XLM_ROBERTA, XLM_ROBERTA_SCORES, NOMIC_BERT)
+ENCODER_FAMILIES = {family.architecture: family for family in _ALL}

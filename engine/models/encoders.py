@@ -8,42 +8,38 @@ from typing import Any
 import msgspec
 
 from engine.bundle.encoder import SCORE_HEAD
-from engine.bundle.model_spec import LayerAttention, ModelSpec, RotationKind
+from engine.bundle.model_spec import LayerAttention, RotationKind
 from engine.bundle.specs import EncoderSpec, PoolingKind
 from engine.errors import CompileError, UnsupportedModel
-from engine.files import JSON_BYTES, brief, read_json
-from engine.models.config_fields import ConfigFields, architectures_of
-from engine.models.encoder_families import (
-    BERT,
-    BERT_SCORES,
-    NO_ROTATION,
-    NOMIC_BERT,
-    ROBERTA,
-    ROBERTA_SCORES,
-    XLM_ROBERTA,
-    XLM_ROBERTA_SCORES,
-    EncoderConfig,
-    EncoderFamily,
-)
+from engine.files import brief
+from engine.models.config_fields import ConfigFields, architectures_of, config_of
+from engine.models.encoder_families import ENCODER_FAMILIES, EncoderConfig
 from engine.models.family import network_of
 from engine.models.layer_kinds import MAX_WINDOW, sliding_layers
-from engine.models.network import Activation, EncoderDetails, Family, FamilyDetails, Network, NormKind, WeightNames
+from engine.models.network import (
+    Activation,
+    EncoderDetails,
+    Family,
+    FamilyDetails,
+    Network,
+    NormKind,
+    WeightNames,
+    attention_biases,
+)
 from engine.models.post_norm_families import GEMMA3
 
 
 def _as_seen(window: int) -> int:
-    """Of a window that reaches half of its size to either side: rows that a row sees, its own among them."""
-    return 2 * (window // 2) + 1
+    """Of a window that reaches half of its size to either side: rows that a row sees, its own among them; 0 = all."""
+    return 2 * (window // 2) + 1 if window else 0
 
 
 def _embedding_gemma_details(config: ConfigFields) -> FamilyDetails:
     if not config.flag("use_bidirectional_attention", False):
         raise UnsupportedModel("Gemma3TextModel is supported with use_bidirectional_attention only (EmbeddingGemma)")
     details = GEMMA3.read_details(config)
-    attention = tuple(
-        LayerAttention(_as_seen(each.window), each.rotation) if each.window else each for each in details.attention
-    )
-    return replace(details, attention=attention, sees_both_ways=True)
+    attention = (LayerAttention(_as_seen(each.window), each.rotation) for each in details.attention)
+    return replace(details, attention=tuple(attention), sees_both_ways=True)
 
 
 EMBEDDING_GEMMA = replace(
@@ -68,12 +64,11 @@ _GLOBAL_THETA, _LOCAL_THETA = 160_000.0, 10_000.0
 def _modern_bert_details(config: ConfigFields) -> FamilyDetails:
     if config.flag("norm_bias", False):
         raise UnsupportedModel("norm_bias is not supported for modernbert")
-    every, has_bias = config.integer("global_attn_every_n_layers", 1, 1024, 3), config.flag("attention_bias", False)
+    every = config.integer("global_attn_every_n_layers", 1, 1024, 3)
     window = _as_seen(config.integer("local_attention", 1, MAX_WINDOW, 128))
     kinds = (LayerAttention(), LayerAttention(min(window, 1 << 24), RotationKind.LOCAL))
-    return FamilyDetails(
-        qkv_bias=has_bias,
-        output_bias=has_bias,
+    return replace(
+        attention_biases(config),
         ffn_bias=config.flag("mlp_bias", False),
         norm=NormKind.LAYER,
         activation=Activation.GATED_GELU,
@@ -89,17 +84,9 @@ MODERN_BERT = Family("modernbert", "ModernBertModel", _modern_bert_details, defa
 TWO_WAY = {family.architecture: family for family in (EMBEDDING_GEMMA, MODERN_BERT)}
 
 
-_ALL = (BERT, BERT_SCORES, ROBERTA, ROBERTA_SCORES, XLM_ROBERTA, XLM_ROBERTA_SCORES, NOMIC_BERT)
-ENCODER_FAMILIES = {family.architecture: family for family in _ALL}
-
-
 def is_encoder_folder(folder: Path) -> bool:
-    """False for what is no folder of a checkpoint; what is wrong with one is told when it is read in earnest."""
-    try:
-        config = read_json(folder / "config.json", JSON_BYTES)
-    except (OSError, ValueError):
-        return False
-    return isinstance(config, dict) and architecture_of(config) is not None
+    """False for what is no folder of a checkpoint."""
+    return architecture_of(config_of(folder)) is not None
 
 
 def architecture_of(config: Mapping[str, object]) -> str | None:
@@ -111,11 +98,9 @@ UNUSED = ("pooler.", "embeddings.position_ids", "cls.")  # of training, or deriv
 
 
 def read_encoder(values: Mapping[str, object], has_tensor: Callable[[str], bool], longest: int) -> Network:
-    """A checkpoint's config.json as a Network.
-
-    has_tensor: whether the checkpoint has a tensor of that name. longest: most tokens of a text, 0 = as it says.
-    Raises UnsupportedModel by name for what is not implemented, CompileError for a damaged config.
-    """
+    """A checkpoint's config.json as a Network. has_tensor: whether the checkpoint has a tensor of that name. longest:
+    most tokens of a text, 0 = as it says. Raises UnsupportedModel by name for what is not implemented, CompileError for
+    a damaged config."""
     architecture = architecture_of(values)
     assert architecture is not None, "asked of a checkpoint that is no encoder"
     config = ConfigFields(values)
@@ -126,8 +111,6 @@ def read_encoder(values: Mapping[str, object], has_tensor: Callable[[str], bool]
         return replace(network, encoder=EncoderDetails(EncoderSpec(token_types=1)))
     family = ENCODER_FAMILIES[architecture]
     found = family.read(config)
-    if found.hidden % found.heads or found.hidden // found.heads < 2:
-        raise CompileError(f"config.json: {found.hidden} hidden numbers cannot be shared by {found.heads} heads")
     prefix = family.prefix if has_tensor(f"{family.prefix}{family.names.embedding}.weight") else ""
     details = FamilyDetails(
         norm=NormKind.LAYER,
@@ -137,13 +120,11 @@ def read_encoder(values: Mapping[str, object], has_tensor: Callable[[str], bool]
         names=_prefixed(family.names, prefix),
         ignored=UNUSED + tuple(f"{prefix}{name}" for name in UNUSED),
     )
-    if family.modules.score_head is not None:
-        # Without labels in its config, transformers gives a head two.
-        listed = values.get("id2label")
-        labels = len(listed) if isinstance(listed, dict) and listed else 2
-        if labels != 1:
-            raise UnsupportedModel(f"a head of {labels} labels is not supported: a score is one number")
-    modules = family.modules
+    modules, listed = family.modules, values.get("id2label")
+    # Without labels in its config, transformers gives a head two.
+    labels = len(listed) if isinstance(listed, dict) and listed else 2
+    if modules.score_head is not None and labels != 1:
+        raise UnsupportedModel(f"a head of {labels} labels is not supported: a score is one number")
     encoder = replace(
         modules,
         spec=EncoderSpec(found.token_types, found.position_offset, SCORE_HEAD if modules.score_head else ""),
@@ -154,33 +135,18 @@ def read_encoder(values: Mapping[str, object], has_tensor: Callable[[str], bool]
         table_rows=found.table_rows,
     )
     context = min(found.max_position, longest or found.max_position)
-    spec = _with_parameters(_geometry(family, found), found)
+    spec = msgspec.structs.replace(found.spec, family=family.name, parameters=_parameters(found))
     return Network(spec, details, found.epsilon, found.max_position, context, encoder)
 
 
-def _geometry(family: EncoderFamily, found: EncoderConfig) -> ModelSpec:
-    return ModelSpec(
-        family=family.name,
-        layers=found.layers,
-        hidden=found.hidden,
-        heads=found.heads,
-        kv_heads=found.heads,
-        head_dim=found.hidden // found.heads,
-        ffn=found.ffn,
-        vocab=found.vocab,
-        rope=found.rope or NO_ROTATION,
-    )
-
-
-def _with_parameters(spec: ModelSpec, found: EncoderConfig) -> ModelSpec:
-    """Fill in the number of parameters, from the geometry; a score head not counted."""
-    hidden, ffn = found.hidden, found.ffn
-    gates = found.activation.matrices
+def _parameters(found: EncoderConfig) -> int:
+    """Of all tensors but a score head's."""
+    spec, gates = found.spec, found.activation.matrices
+    hidden, ffn = spec.hidden, spec.ffn
     attention = 4 * hidden * hidden + found.has_biases * 4 * hidden
     forward = (gates + 1) * hidden * ffn + found.has_biases * (gates * ffn + hidden)
-    tables = (found.vocab + found.token_types + found.table_rows) * hidden
-    total = found.layers * (attention + forward + 4 * hidden) + tables + 2 * hidden
-    return msgspec.structs.replace(spec, parameters=total)
+    tables = (spec.vocab + found.token_types + found.table_rows) * hidden
+    return spec.layers * (attention + forward + 4 * hidden) + tables + 2 * hidden
 
 
 def _prefixed(names: WeightNames, prefix: str) -> WeightNames:

@@ -31,22 +31,22 @@ from engine.models.layer_kinds import (
     switched_window,
     windows,
 )
-from engine.models.network import Family, FamilyDetails, Multipliers, QkNorm, WeightNames
+from engine.models.network import Family, FamilyDetails, Multipliers, QkNorm, WeightNames, attention_biases
 from engine.models.recurrent_families import LFM2, QWEN3_5, QWEN3_5_NESTED
 
+
 # Qwen3-MoE: Qwen3 with experts.
-
-
 def _all_layers(config: ConfigFields) -> tuple[int, ...]:
     return tuple(range(layer_count(config)))
 
 
+def _sparse_experts(config: ConfigFields, keys: ExpertKeys, names: ExpertNames) -> ExpertDetails:
+    spec = read_experts(config, keys, sparse_layers(config, layer_count(config)))
+    return ExpertDetails(spec, Routing(is_normalised=config.flag("norm_topk_prob", False)), names)
+
+
 def _qwen3_moe_details(config: ConfigFields) -> FamilyDetails:
-    experts = ExpertDetails(
-        read_experts(config, ExpertKeys(), sparse_layers(config, layer_count(config))),
-        Routing(is_normalised=config.flag("norm_topk_prob", False)),
-    )
-    return replace(QWEN3.read_details(config), experts=experts)
+    return replace(QWEN3.read_details(config), experts=_sparse_experts(config, ExpertKeys(), ExpertNames()))
 
 
 QWEN3_MOE = Family("qwen3_moe", "Qwen3MoeForCausalLM", _qwen3_moe_details)
@@ -65,11 +65,7 @@ _SHARED = ExpertKeys(shared="shared_expert_intermediate_size")
 
 
 def _qwen2_moe_details(config: ConfigFields) -> FamilyDetails:
-    experts = ExpertDetails(
-        read_experts(config, _SHARED, sparse_layers(config, layer_count(config))),
-        Routing(is_normalised=config.flag("norm_topk_prob", False)),
-        _GATED_NAMES,
-    )
+    experts = _sparse_experts(config, _SHARED, _GATED_NAMES)
     return FamilyDetails(qkv_bias=config.flag("qkv_bias", True), attention=switched_window(config), experts=experts)
 
 
@@ -108,8 +104,6 @@ MIXTRAL = Family("mixtral", "MixtralForCausalLM", _mixtral_details, default_thet
 
 
 # OLMoE: Llama with norms over all heads of queries and of keys, and experts.
-
-
 def _olmoe_details(config: ConfigFields) -> FamilyDetails:
     if config.raw("clip_qkv") is not None:
         raise UnsupportedModel("clip_qkv is not supported")
@@ -187,8 +181,7 @@ def read_glm_experts(config: ConfigFields, first_dense: int = 1, shared: int = 1
         raise CompileError(f"config.json: mlp_layer_types must name {layers} layers, each dense or sparse")
     sparse = tuple(layer for layer, kind in enumerate(kinds) if kind == "sparse")
     shared = config.integer("n_shared_experts", 0, 64, shared) * config.integer("moe_intermediate_size", 1, 1 << 20)
-    keys = ExpertKeys(count="n_routed_experts")
-    spec = read_experts(config, keys, sparse, shared)
+    spec = read_experts(config, ExpertKeys(count="n_routed_experts"), sparse, shared)
     names = _GLM_NAMES if shared else replace(_GLM_NAMES, shared_gate_up=(), shared_down="")
     return ExpertDetails(spec, grouped_routing(config, spec.count), names)
 
@@ -242,8 +235,7 @@ def _ernie_moe_details(config: ConfigFields) -> FamilyDetails:
     raw_last, step = config.raw("moe_layer_end_index"), config.integer("moe_layer_interval", 1, 1024, 1)
     last = layers - 1 if raw_last in (None, -1) else config.integer("moe_layer_end_index", 0, 1024)
     listed = tuple(layer for layer in range(first, min(last, layers - 1) + 1) if (layer + 1) % step == 0)
-    ffn = config.integer("moe_intermediate_size", 1, 1 << 20)
-    shared = config.integer("moe_num_shared_experts", 0, 64, 2) * ffn
+    shared = config.integer("moe_num_shared_experts", 0, 64, 2) * config.integer("moe_intermediate_size", 1, 1 << 20)
     names = _ERNIE_NAMES if shared else replace(_ERNIE_NAMES, shared_gate_up=(), shared_down="")
     spec = read_experts(config, ExpertKeys(count="moe_num_experts", chosen="moe_k"), listed, shared)
     experts = ExpertDetails(spec, Routing(), names)
@@ -296,15 +288,14 @@ WITH_EXPERTS = (
 )
 
 
-_QUERY_RANKS = {"deepseek_v2": 1536, "glm4_moe_lite": 768}  # where the config does not say
 GREEDY, OF_GROUPS = "greedy", "group_limited_greedy"
 
 
 def _with_latents(config: ConfigFields, experts: ExpertDetails, query_rank: int) -> FamilyDetails:
-    latent, has_bias = read_latent(config, query_rank), config.flag("attention_bias", False)
-    return FamilyDetails(
-        qkv_bias=has_bias,
-        output_bias=has_bias,
+    """query_rank: where the config does not say."""
+    latent = read_latent(config, query_rank)
+    return replace(
+        attention_biases(config),
         multipliers=Multipliers(attention=_scale(config, latent)),
         names=WeightNames(qkv=latent.names),
         latent=latent,
@@ -333,11 +324,11 @@ def _deepseek_v2_details(config: ConfigFields) -> FamilyDetails:
     if method == GREEDY:
         routing = replace(routing, groups=1, kept_groups=1)
     experts = replace(found, routing=routing, names=replace(found.names, choice_bias=""))
-    return _with_latents(config, experts, _QUERY_RANKS["deepseek_v2"])
+    return _with_latents(config, experts, 1536)
 
 
 def _glm4_moe_lite_details(config: ConfigFields) -> FamilyDetails:
-    return _with_latents(config, read_glm_experts(config), _QUERY_RANKS["glm4_moe_lite"])
+    return _with_latents(config, read_glm_experts(config), 768)
 
 
 DEEPSEEK_V2 = Family("deepseek_v2", "DeepseekV2ForCausalLM", _deepseek_v2_details)
@@ -372,16 +363,16 @@ _GPT_OSS_NAMES = ExpertNames(router=f"{MLP}.router", forms=_GPT_OSS_FORMS)
 
 
 def _gpt_oss_details(config: ConfigFields) -> FamilyDetails:
-    has_bias = config.flag("attention_bias", True)
-    keys = ExpertKeys(count="num_local_experts", ffn="intermediate_size")
     clipped = ClippedSwiglu(
         config.number("swiglu_alpha", 1e-3, 1e3, 1.702), config.number("swiglu_limit", 1e-3, 1e6, 7.0)
     )
-    spec = read_experts(config, keys, tuple(range(layer_count(config))))
-    experts = ExpertDetails(spec, names=_GPT_OSS_NAMES, has_router_bias=True, clipped=clipped)
-    attention = windows(config, sliding_layers(config, lambda layer: layer % 2 == 0))
-    names = WeightNames(sinks="model.layers.{layer}.self_attn.sinks")
-    return FamilyDetails(has_bias, has_bias, attention=attention, names=names, experts=experts)
+    spec = read_experts(config, _OF_BLOCK, _all_layers(config))
+    return replace(
+        attention_biases(config, default=True),
+        attention=windows(config, sliding_layers(config, lambda layer: layer % 2 == 0)),
+        names=WeightNames(sinks="model.layers.{layer}.self_attn.sinks"),
+        experts=ExpertDetails(spec, names=_GPT_OSS_NAMES, has_router_bias=True, clipped=clipped),
+    )
 
 
 GPT_OSS = Family("gpt_oss", "GptOssForCausalLM", _gpt_oss_details, default_theta=150_000.0, default_epsilon=1e-5)

@@ -27,9 +27,7 @@ class GroupScore(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Routing:
     """Of one token: the experts with the highest scores, plus their bias where there is one, of the kept groups.
-
-    is_normalised: the scores of those chosen are divided by their sum. scale: what they are multiplied with then.
-    """
+    is_normalised: the scores of those chosen are divided by their sum. scale: what they are multiplied with then."""
 
     score: RouterScore = RouterScore.SOFTMAX
     is_normalised: bool = True
@@ -46,11 +44,9 @@ class Routing:
 
 @dataclass(frozen=True, slots=True)
 class ExpertForm:
-    """Tensors of the matrices by their whole names, of one expert each where `{expert}` stands in them.
-
-    gate_up: side by side along the outputs. is_turned: [inputs, outputs]. is_interleaved: gate and up take turns.
-    biases: of each tensor of gate_up and of down, stacked alike, () = there are none.
-    """
+    """Tensors of the matrices by their whole names, of one expert each where `{expert}` stands in them. gate_up: side
+    by side along the outputs. is_turned: [inputs, outputs]. is_interleaved: gate and up take turns. biases: of each
+    tensor of gate_up and of down, stacked alike, () = there are none."""
 
     gate_up: tuple[str, ...]
     down: str
@@ -83,11 +79,8 @@ def usual_forms(experts: str) -> tuple[ExpertForm, ...]:
 
 @dataclass(frozen=True, slots=True)
 class ExpertNames:
-    """Modules but for choice_bias, which is a tensor. forms: the checkpoint has one of them.
-
-    shared: gate, up and down of what every token goes through; shared_gate: its factor is the sigmoid of this. "" and
-    () = there is none.
-    """
+    """Modules but for choice_bias, which is a tensor. forms: the checkpoint has one of them. shared: gate, up and down
+    of what every token goes through; shared_gate: its factor is the sigmoid of this. "" and () = there is none."""
 
     router: str = f"{MLP}.gate"
     forms: tuple[ExpertForm, ...] = usual_forms(f"{MLP}.experts")
@@ -107,11 +100,9 @@ class ClippedSwiglu:
 
 @dataclass(frozen=True, slots=True)
 class BesideNames:
-    """Where experts take the stream beside the layer's own feed-forward, and the sum of both is normed again.
-
-    Modules of norms: before the experts, behind them, behind the feed-forward. Tensors: router_scale [hidden], of the
-    stream normed for the router, times 1 / sqrt(hidden); expert_scale [count], of what each expert gives.
-    """
+    """Where experts take the stream beside the layer's own feed-forward, and the sum of both is normed again. Modules
+    of norms: before the experts, behind them, behind the feed-forward. Tensors: router_scale [hidden], of the stream
+    normed for the router, times 1 / sqrt(hidden); expert_scale [count], of what each expert gives."""
 
     norm: str
     post_norm: str

@@ -81,8 +81,8 @@ def _of_experts(spec: ModelSpec, details: FamilyDetails) -> int:
     router = experts.count * (spec.hidden + details.experts.has_router_bias + bool(names.choice_bias))
     shared = (matrices + 1) * spec.hidden * experts.shared + spec.hidden * bool(names.shared_gate)
     layer = experts.count * one + router + shared
-    beside = details.experts.beside and 4 * spec.hidden + experts.count
-    return len(experts.layers) * (layer + (beside or 0))
+    beside = 4 * spec.hidden + experts.count if details.experts.beside else 0
+    return len(experts.layers) * (layer + beside)
 
 
 def _of_recurrence(spec: ModelSpec, details: FamilyDetails) -> int:
@@ -117,11 +117,9 @@ _ACTIVATIONS = {
 
 
 def read_network(values: Mapping[str, object], max_context: int = 0) -> Network:
-    """A checkpoint's config.json as a Network.
-
-    max_context: most tokens one sequence may have in the bundle, 0 = what the checkpoint was made for.
-    Raises UnsupportedModel by name for what is not implemented, CompileError for a damaged config.
-    """
+    """A checkpoint's config.json as a Network. max_context: most tokens one sequence may have in the bundle, 0 = what
+    the checkpoint was made for. Raises UnsupportedModel by name for what is not implemented, CompileError for a damaged
+    config."""
     return network_of(values, _family_of(ConfigFields(values)), max_context)
 
 
@@ -139,30 +137,35 @@ def network_of(values: Mapping[str, object], family: Family, max_context: int = 
     if details.local_theta:
         rope = RopeReading(spec.head_dim, max_position, compiled_context, theta=details.local_theta, kind=SLIDING)
         spec = msgspec.structs.replace(spec, local_rope=read_rope(config, rope))
-    if family.read_recurrent is not None:
-        recurrent = family.read_recurrent(config, spec.layers)
-        spec = msgspec.structs.replace(spec, recurrent=recurrent, has_output_gate=details.has_output_gate)
-    spec = msgspec.structs.replace(spec, has_sinks=bool(details.names.sinks))
-    if details.experts is not None:
-        spec = msgspec.structs.replace(spec, experts=details.experts.spec)
+    recurrent = family.read_recurrent(config, spec.layers) if family.read_recurrent is not None else None
+    if recurrent is not None and (fault := recurrent.fault(spec.layers)):
+        raise UnsupportedModel(f"config.json: {fault}")
+    spec = msgspec.structs.replace(
+        spec,
+        recurrent=recurrent,
+        has_output_gate=details.has_output_gate,
+        has_sinks=bool(details.names.sinks),
+        experts=details.experts.spec if details.experts else None,
+        layer_inputs=details.layer_inputs.size if details.layer_inputs else 0,
+        streams=details.altup.count if details.altup else 1,
+    )
     epsilon = config.number("rms_norm_eps", 1e-12, 1.0, config.number("norm_eps", 1e-12, 1.0, family.default_epsilon))
-    if details.layer_inputs is not None:
-        spec = msgspec.structs.replace(spec, layer_inputs=details.layer_inputs.size)
-    if details.altup is not None:
-        spec = msgspec.structs.replace(spec, streams=details.altup.count)
     if spec.rope.gain and details.latent is not None:
         raise UnsupportedModel("llama_4_scaling_beta is not supported for latent attention")
     if deep >= spec.layers:
         raise UnsupportedModel(f"config.json: {deep} layers of DeepStack are not below {spec.layers} of the text")
-    network = Network(spec, details, epsilon, max_position, compiled_context, reads_images=sees, deepstack=deep)
-    network = replace(network, may_be_untied=spec.tied_head and values.get("tie_word_embeddings") is False)
-    return replace(network, spec=msgspec.structs.replace(spec, parameters=parameters_of(network)))
+    may_be_untied = spec.tied_head and values.get("tie_word_embeddings") is False
+    return _counted(Network(spec, details, epsilon, max_position, compiled_context, None, sees, deep, may_be_untied))
 
 
 def untied(network: Network) -> Network:
     """The same with a head of its own."""
-    found = replace(network, spec=msgspec.structs.replace(network.spec, tied_head=False), may_be_untied=False)
-    return replace(found, spec=msgspec.structs.replace(found.spec, parameters=parameters_of(found)))
+    spec = msgspec.structs.replace(network.spec, tied_head=False)
+    return _counted(replace(network, spec=spec, may_be_untied=False))
+
+
+def _counted(network: Network) -> Network:
+    return replace(network, spec=msgspec.structs.replace(network.spec, parameters=parameters_of(network)))
 
 
 def _family_of(config: ConfigFields) -> Family:
@@ -196,10 +199,8 @@ def _refuse_unsupported(config: ConfigFields, family: Family, details: FamilyDet
     is_text = config.raw("use_bidirectional_attention") in (None, False, "vision")
     if not is_text and not details.sees_both_ways:
         raise UnsupportedModel("use_bidirectional_attention is not supported")
-    if family.read_recurrent is None:
-        sliding = sliding_layers(config, lambda _: False)
-        if any(sliding) and not details.attention:
-            raise UnsupportedModel(f"layer type {SLIDING!r} is not supported for {family.name}")
+    if family.read_recurrent is None and any(sliding_layers(config, lambda _: False)) and not details.attention:
+        raise UnsupportedModel(f"layer type {SLIDING!r} is not supported for {family.name}")
 
 
 def _with_layers(spec: ModelSpec, details: FamilyDetails, context: int) -> ModelSpec:
@@ -231,10 +232,6 @@ def _renamed(value: Any, root: str) -> Any:
     if not is_dataclass(value) or isinstance(value, type):
         return value
     return replace(value, **{item.name: _renamed(getattr(value, item.name), root) for item in fields(value)})
-
-
-def _ffn(config: ConfigFields, details: FamilyDetails) -> int:
-    return config.integer("intermediate_size", 1, 1 << 20, details.experts.spec.ffn if details.experts else None)
 
 
 def _geometry(
@@ -272,7 +269,9 @@ def _geometry(
         heads=heads,
         kv_heads=kv_heads,
         head_dim=head_dim,
-        ffn=family.read_ffn(config) if family.read_ffn else _ffn(config, details),
+        ffn=family.read_ffn(config)
+        if family.read_ffn
+        else config.integer("intermediate_size", 1, 1 << 20, details.experts.spec.ffn if details.experts else None),
         vocab=config.integer("vocab_size", 1, 1 << 22),
         rope=read_rope(config, rope),
         tied_head=config.flag("tie_word_embeddings", family.is_tied),

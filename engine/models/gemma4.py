@@ -12,7 +12,7 @@ from engine.errors import UnsupportedModel
 from engine.models.config_fields import ConfigFields
 from engine.models.experts import BesideNames, ExpertDetails, ExpertKeys, ExpertNames, read_experts, usual_forms
 from engine.models.layer_kinds import AltUp, LayerInputs, cache_owners, declared_window, layer_count, sliding_layers
-from engine.models.network import TEXT_ROOT, Activation, Family, FamilyDetails, Multipliers, QkNorm
+from engine.models.network import TEXT_ROOT, Activation, Family, FamilyDetails, Multipliers, QkNorm, attention_biases
 from engine.models.post_norm_families import GEMMA_NAMES, read_cap
 from engine.models.recurrent_families import NESTED
 
@@ -28,12 +28,12 @@ def _attention(config: ConfigFields) -> tuple[LayerAttention, ...]:
     window = declared_window(config) or _WINDOW
     # The last layer sees everything, whatever the config says (transformers `Gemma4TextConfig`).
     sliding = (*sliding_layers(config, lambda layer: bool((layer + 1) % 6))[:-1], False)
-    found = []
-    for layer, (is_sliding, owner) in enumerate(zip(sliding, cache_owners(config, sliding, 0), strict=True)):
-        kv_heads, head_dim = (0, 0) if is_sliding else _global_heads(config, layer)
-        rotation = RotationKind.LOCAL if is_sliding else RotationKind.MODEL
-        found.append(LayerAttention(window if is_sliding else 0, rotation, kv_heads, head_dim, owner))
-    return tuple(found)
+    return tuple(
+        LayerAttention(window, RotationKind.LOCAL, cache_of=owner)
+        if is_sliding
+        else LayerAttention(0, RotationKind.MODEL, *_global_heads(config, layer), owner)
+        for layer, (is_sliding, owner) in enumerate(zip(sliding, cache_owners(config, sliding, 0), strict=True))
+    )
 
 
 def _global_heads(config: ConfigFields, layer: int) -> tuple[int, int]:
@@ -68,35 +68,42 @@ def _experts(config: ConfigFields) -> ExpertDetails | None:
         expert_scale=f"{at}.router.per_expert_scale",
     )
     width = config.integer("intermediate_size", 1, 1 << 20)
-    return ExpertDetails(
-        read_experts(config, keys, tuple(range(layer_count(config))), width), names=names, beside=beside
-    )
+    spec = read_experts(config, keys, tuple(range(layer_count(config))), width)
+    return ExpertDetails(spec, names=names, beside=beside)
 
 
 def _details(config: ConfigFields) -> FamilyDetails:
-    layers, attention = layer_count(config), _attention(config)
-    ffn, has_bias = config.integer("intermediate_size", 1, 1 << 20), config.flag("attention_bias", False)
-    shared = _sharing(attention)
-    is_wide = config.flag("use_double_wide_mlp", False) and bool(shared)
-    has_keys_alone = config.flag("attention_k_eq_v", False)
-    return FamilyDetails(
-        qkv_bias=has_bias,
-        output_bias=has_bias,
-        qk_norm=QkNorm.HEADS,
-        has_value_norm=True,
+    attention = _attention(config)
+    shared = [each.cache_of >= 0 for each in attention]
+    ffn, has_keys_alone = config.integer("intermediate_size", 1, 1 << 20), config.flag("attention_k_eq_v", False)
+    is_wide = config.flag("use_double_wide_mlp", False) and any(shared)
+    return replace(
+        _common(config, attention, read_layer_inputs(config)),
         layers_of_keys=frozenset(
-            layer for layer in range(layers) if has_keys_alone and attention[layer].rotation is RotationKind.MODEL
+            layer for layer, each in enumerate(attention) if has_keys_alone and each.rotation is RotationKind.MODEL
         ),
-        attention=attention,
         local_theta=_LOCAL_THETA,
-        activation=Activation.GATED_GELU_TANH,
-        multipliers=Multipliers(config.integer("hidden_size", 1, 1 << 16) ** 0.5, attention=1.0),
         logit_softcap=read_cap(config, "final_logit_softcapping", 0.0),
-        layer_ffn=tuple(ffn * (2 if layer in shared else 1) for layer in range(layers)) if is_wide else (),
-        layer_inputs=read_layer_inputs(config),
+        layer_ffn=tuple(ffn * (1 + is_shared) for is_shared in shared) if is_wide else (),
         names=_NAMES,
         experts=_experts(config),
-        ignored=unread_of_shared(attention),
+    )
+
+
+def _common(
+    config: ConfigFields, attention: tuple[LayerAttention, ...], layer_inputs: LayerInputs | None
+) -> FamilyDetails:
+    sharing = [layer for layer, each in enumerate(attention) if each.cache_of >= 0]
+    return replace(
+        attention_biases(config),
+        qk_norm=QkNorm.HEADS,
+        has_value_norm=True,
+        attention=attention,
+        activation=Activation.GATED_GELU_TANH,
+        multipliers=Multipliers(config.integer("hidden_size", 1, 1 << 16) ** 0.5, attention=1.0),
+        layer_inputs=layer_inputs,
+        names=GEMMA_NAMES,
+        ignored=tuple(f"model.layers.{layer}.self_attn.{name}" for layer in sharing for name in _UNREAD),
     )
 
 
@@ -105,16 +112,6 @@ def read_layer_inputs(config: ConfigFields, least: int = 0) -> LayerInputs | Non
     size = config.integer("hidden_size_per_layer_input", least, 1 << 16, _INPUTS)
     tokens = config.integer("vocab_size_per_layer_input", 1, 1 << 22, _INPUT_TOKENS)
     return LayerInputs(size, tokens) if size else None
-
-
-def _sharing(attention: tuple[LayerAttention, ...]) -> frozenset[int]:
-    """Layers that read the keys and values of others."""
-    return frozenset(layer for layer, each in enumerate(attention) if each.cache_of >= 0)
-
-
-def unread_of_shared(attention: tuple[LayerAttention, ...]) -> tuple[str, ...]:
-    """Names of what checkpoints may have of these layers, and nothing needs."""
-    return tuple(f"model.layers.{layer}.self_attn.{name}" for layer in sorted(_sharing(attention)) for name in _UNREAD)
 
 
 GEMMA4 = Family(
@@ -136,20 +133,15 @@ GEMMA4_NESTED = replace(
 
 
 # Where the config does not say (transformers `Gemma3nTextConfig`).
-_N_WINDOW, _SHARED, _N_LOCAL_THETA = 512, 15, 10_000.0
-_SPARSE_LAYERS, _SPARSITY = 10, 0.95
-_MOST_STREAMS = 16
+_SHARED, _SPARSE_LAYERS, _SPARSITY = 15, 10, 0.95
 
 
 def _n_attention(config: ConfigFields) -> tuple[LayerAttention, ...]:
-    window = declared_window(config) or _N_WINDOW
+    window = declared_window(config) or _WINDOW
     sliding = sliding_layers(config, lambda layer: bool((layer + 1) % 5))
+    kinds = (0, RotationKind.MODEL), (window, RotationKind.LOCAL)
     owners = cache_owners(config, sliding, _SHARED)
-    kinds = LayerAttention(0, RotationKind.MODEL), LayerAttention(window, RotationKind.LOCAL)
-    return tuple(
-        LayerAttention(kinds[is_sliding].window, kinds[is_sliding].rotation, cache_of=owner)
-        for is_sliding, owner in zip(sliding, owners, strict=True)
-    )
+    return tuple(LayerAttention(*kinds[which], cache_of=owner) for which, owner in zip(sliding, owners, strict=True))
 
 
 def _widths(config: ConfigFields) -> tuple[int, ...]:
@@ -171,7 +163,7 @@ def _cutoffs(config: ConfigFields) -> tuple[float | None, ...]:
 
 def _altup(config: ConfigFields) -> AltUp:
     """UnsupportedModel for streams that no published model has."""
-    count = config.integer("altup_num_inputs", 2, _MOST_STREAMS, 4)
+    count = config.integer("altup_num_inputs", 2, 16, 4)
     if active := config.integer("altup_active_idx", 0, count - 1, 0):
         raise UnsupportedModel(f"altup_active_idx {active} is not supported (supported: 0)")
     if not config.flag("altup_correct_scale", True):
@@ -183,23 +175,14 @@ def _altup(config: ConfigFields) -> AltUp:
 
 
 def _n_details(config: ConfigFields) -> FamilyDetails:
-    attention, widths, has_bias = _n_attention(config), _widths(config), config.flag("attention_bias", False)
-    return FamilyDetails(
-        qkv_bias=has_bias,
-        output_bias=has_bias,
-        qk_norm=QkNorm.HEADS,
-        has_value_norm=True,
-        attention=attention,
-        local_theta=config.number("rope_local_base_freq", 1.0, 1e12, _N_LOCAL_THETA),
-        activation=Activation.GATED_GELU_TANH,
-        multipliers=Multipliers(config.integer("hidden_size", 1, 1 << 16) ** 0.5, attention=1.0),
+    widths = _widths(config)
+    return replace(
+        _common(config, _n_attention(config), read_layer_inputs(config, least=1)),
+        local_theta=config.number("rope_local_base_freq", 1.0, 1e12, _LOCAL_THETA),
         logit_softcap=read_cap(config, "final_logit_softcapping", 30.0),
         layer_ffn=widths if len(set(widths)) > 1 else (),
         gate_cutoffs=_cutoffs(config),
-        layer_inputs=read_layer_inputs(config, least=1),
         altup=_altup(config),
-        names=GEMMA_NAMES,
-        ignored=unread_of_shared(attention),
     )
 
 

@@ -7,7 +7,6 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from engine.bundle.model_spec import LayerAttention, RotationKind
-from engine.bundle.specs import RecurrentSpec
 from engine.errors import CompileError, UnsupportedModel
 from engine.files import brief
 from engine.models.config_fields import ConfigFields
@@ -15,7 +14,6 @@ from engine.models.rotary import FULL, SLIDING
 
 MAX_WINDOW = 1 << 40
 ATTENTION = "attention"  # what Granite 4 calls layers that see everything
-_PLAIN = LayerAttention()
 _LAYER = "model.layers.{layer}"
 
 
@@ -54,38 +52,30 @@ def recurrent_layers(
     return tuple(layer for layer, kind in enumerate(kinds) if kind in recurrent)
 
 
-def checked_recurrence(spec: RecurrentSpec, layers: int) -> RecurrentSpec:
-    """The same, of a model of so many layers. UnsupportedModel for what does not fit together."""
-    if fault := spec.fault(layers):
-        raise UnsupportedModel(f"config.json: {fault}")
-    return spec
-
-
 def windows(config: ConfigFields, sliding: Sequence[bool]) -> tuple[LayerAttention, ...]:
     """All layers turn alike; those named have the window."""
-    window = declared_window(config)
-    return tuple(LayerAttention(window) if has_window else _PLAIN for has_window in sliding)
+    return unlike(config, sliding, RotationKind.MODEL, RotationKind.MODEL)
 
 
 def unlike(
     config: ConfigFields, sliding: Sequence[bool], of_sliding: RotationKind, of_full: RotationKind
 ) -> tuple[LayerAttention, ...]:
     """Layers with the window turn in one way, the others in another."""
-    window = declared_window(config)
-    kinds = (LayerAttention(0, of_full), LayerAttention(window, of_sliding))
+    kinds = (LayerAttention(0, of_full), LayerAttention(declared_window(config), of_sliding))
     return tuple(kinds[has_window] for has_window in sliding)
 
 
 def cache_owners(config: ConfigFields, sliding: Sequence[bool], default: int) -> tuple[int, ...]:
     """Whose keys and values each layer reads, -1 = its own: the last `num_kv_shared_layers` read those of the last
     layer of their kind before them. UnsupportedModel where there is no such layer."""
-    layers, found = len(sliding), []
+    layers = len(sliding)
     first_shared = layers - config.integer("num_kv_shared_layers", 0, layers - 1, default)
-    for layer, is_sliding in enumerate(sliding):
-        alike = [other for other in range(first_shared) if sliding[other] == is_sliding]
-        if layer >= first_shared and not alike:
+    found = [-1] * first_shared
+    for layer in range(first_shared, layers):
+        alike = [other for other in range(first_shared) if sliding[other] == sliding[layer]]
+        if not alike:
             raise UnsupportedModel(f"num_kv_shared_layers leaves layer {layer} no layer of its type to read from")
-        found.append(alike[-1] if layer >= first_shared else -1)
+        found.append(alike[-1])
     return tuple(found)
 
 
@@ -115,10 +105,8 @@ def every_nth_full(config: ConfigFields, default: int) -> tuple[bool, ...]:
 @dataclass(frozen=True, slots=True)
 class LayerInputs:
     """What every layer takes of a row beside the stream: (norm(projection) + table) / sqrt(2), of all layers at once.
-
     size: numbers of one layer. vocab: rows of the table; tokens behind them have that of token 0. Modules: gate, output
-    and post_norm are of a layer.
-    """
+    and post_norm are of a layer."""
 
     size: int
     vocab: int
@@ -155,11 +143,9 @@ class AltUp:
 
 @dataclass(frozen=True, slots=True)
 class LatentAttention:
-    """Queries are of `query_rank` numbers (0 = of the stream), keys and values of `kv_rank`, normed.
-
-    A head has `kept` numbers that do not turn and `turned` that do, which all heads' keys have in common; its values
-    have `value_dim`. epsilon: of the norms of both latents. The first names are modules that read the stream.
-    """
+    """Queries are of `query_rank` numbers (0 = of the stream), keys and values of `kv_rank`, normed. A head has `kept`
+    numbers that do not turn and `turned` that do, which all heads' keys have in common; its values have `value_dim`.
+    epsilon: of the norms of both latents. The first names are modules that read the stream."""
 
     query_rank: int
     kv_rank: int
@@ -188,8 +174,7 @@ class LatentAttention:
 
 def read_latent(config: ConfigFields, query_rank: int) -> LatentAttention:
     """query_rank: where the config has no such key. UnsupportedModel for values that are wider than keys."""
-    declares = "q_lora_rank" in config.names()
-    rank = config.integer("q_lora_rank", 0, 1 << 16, 0 if declares else query_rank)
+    rank = config.integer("q_lora_rank", 0, 1 << 16, 0 if "q_lora_rank" in config.names() else query_rank)
     latent = LatentAttention(
         query_rank=rank,
         kv_rank=config.integer("kv_lora_rank", 1, 1 << 16, 512),

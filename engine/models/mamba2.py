@@ -12,7 +12,7 @@ from engine.models.config_fields import ConfigFields
 from engine.models.dense_families import GRANITE
 from engine.models.expert_families import granite_experts, grouped_routing
 from engine.models.experts import ExpertDetails, ExpertForm, ExpertKeys, ExpertNames, read_experts
-from engine.models.layer_kinds import checked_recurrence, layer_count, recurrent_layers
+from engine.models.layer_kinds import layer_count, recurrent_layers
 from engine.models.network import (
     FOLLOWING,
     Activation,
@@ -22,6 +22,7 @@ from engine.models.network import (
     Multipliers,
     RecurrentNames,
     WeightNames,
+    attention_biases,
 )
 
 MAMBA, ATTENTION = ("linear_attention", "mamba"), ("full_attention", "attention")  # types of layers, old and new
@@ -60,16 +61,16 @@ USUAL = Mamba2Keys()
 
 
 def mamba2_spec(
-    config: ConfigFields, layers: int, found: tuple[int, ...], keys: Mamba2Keys = USUAL, is_beside: bool = False
+    config: ConfigFields, found: tuple[int, ...], keys: Mamba2Keys = USUAL, is_beside: bool = False
 ) -> RecurrentSpec:
-    """Of the layers found, of so many. UnsupportedModel for what is not implemented."""
+    """Of the layers found. UnsupportedModel for what is not implemented."""
     if config.flag("mamba_proj_bias", False):
         raise UnsupportedModel("mamba_proj_bias is not supported")
     limit = config.raw("time_step_limit")
     if limit not in _UNLIMITED:
         raise UnsupportedModel(f"time_step_limit {brief(limit)} is not supported, only 0 to infinity is")
     heads = config.integer(keys.heads, 1, 1024, 128)
-    spec = RecurrentSpec(
+    return RecurrentSpec(
         layers=found,
         key_heads=config.integer(keys.groups, 1, 1024, 1),
         value_heads=heads,
@@ -79,7 +80,6 @@ def mamba2_spec(
         kind=RecurrentKind.MAMBA2,
         is_beside=is_beside,
     )
-    return checked_recurrence(spec, layers)
 
 
 def _head_dim(config: ConfigFields, keys: Mamba2Keys, heads: int) -> int:
@@ -153,7 +153,7 @@ def _factors(config: ConfigFields) -> Factors:
 
 
 def read_falcon_mamba2(config: ConfigFields, layers: int) -> RecurrentSpec:
-    return mamba2_spec(config, layers, tuple(range(layers)), is_beside=True)
+    return mamba2_spec(config, tuple(range(layers)), is_beside=True)
 
 
 FALCON_H1 = Family(
@@ -179,14 +179,9 @@ def _granite_details(config: ConfigFields) -> FamilyDetails:
     )
 
 
-def _granite_ffn(config: ConfigFields) -> int:
-    return config.integer("shared_intermediate_size", 1, 1 << 20)
-
-
-def read_mamba2(config: ConfigFields, layers: int) -> RecurrentSpec | None:
-    """The Mamba2 layers, None where there are none. UnsupportedModel for what is not implemented."""
+def _granite_mamba2(config: ConfigFields, layers: int) -> RecurrentSpec | None:
     found = recurrent_layers(config.raw("layer_types"), layers, MAMBA, ATTENTION)
-    return mamba2_spec(config, layers, found) if found else None
+    return mamba2_spec(config, found) if found else None
 
 
 GRANITE4 = replace(
@@ -194,8 +189,8 @@ GRANITE4 = replace(
     name="granitemoehybrid",
     architecture="GraniteMoeHybridForCausalLM",
     read_details=_granite_details,
-    read_ffn=_granite_ffn,
-    read_recurrent=read_mamba2,
+    read_ffn=lambda config: config.integer("shared_intermediate_size", 1, 1 << 20),
+    read_recurrent=_granite_mamba2,
 )
 
 
@@ -226,7 +221,6 @@ _EXPERT_NAMES = ExpertNames(
     shared_down=f"{_BEHIND}.shared_experts.down_proj",
 )
 _KEYS = Mamba2Keys("mamba_num_heads", "n_groups", "ssm_state_size", "mamba_head_dim", "conv_kernel", inner="")
-_NOTHING = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,7 +229,7 @@ class _Layer:
 
     block: int
     is_recurrent: bool
-    following: int = _NOTHING
+    following: int = -1
     kind: str = ""
 
 
@@ -280,11 +274,9 @@ def _nemotron_details(config: ConfigFields) -> FamilyDetails:
     for key in ("use_bias", "mlp_bias"):
         if config.flag(key, False):
             raise UnsupportedModel(f"{key} is not supported for nemotron_h")
-    layers, has_bias = _layers(config), config.flag("attention_bias", False)
-    width = config.integer("intermediate_size", 1, 1 << 20)
-    return FamilyDetails(
-        qkv_bias=has_bias,
-        output_bias=has_bias,
+    layers, width = _layers(config), config.integer("intermediate_size", 1, 1 << 20)
+    return replace(
+        attention_biases(config),
         attention=(LayerAttention(0, RotationKind.NONE),) * len(layers),
         activation=Activation.SQUARED_RELU,
         names=_NEMOTRON_NAMES,
@@ -311,7 +303,7 @@ def _read_recurrent(config: ConfigFields, layers: int) -> RecurrentSpec:
     found = tuple(n for n, layer in enumerate(_layers(config)) if layer.is_recurrent)
     if not found:
         raise UnsupportedModel("no layer has Mamba2: that is not supported for nemotron_h")
-    return mamba2_spec(config, layers, found, _KEYS)
+    return mamba2_spec(config, found, _KEYS)
 
 
 NEMOTRON_H = Family(

@@ -205,6 +205,12 @@ class FamilyDetails:
         return self.qk_norm is not QkNorm.NONE
 
 
+def attention_biases(config: ConfigFields, default: bool = False) -> FamilyDetails:
+    """Of a family whose config has one flag for all matrices of attention."""
+    has_bias = config.flag("attention_bias", default)
+    return FamilyDetails(qkv_bias=has_bias, output_bias=has_bias)
+
+
 @dataclass(frozen=True, slots=True)
 class Family:
     """One family: the name transformers gives its class, and how its config is read.
@@ -262,7 +268,6 @@ class Network:
 
     @property
     def images_both_ways(self) -> bool:
-        """Whether rows of an image see each other both ways."""
         return self.reads_images and self.details.images_both_ways
 
     @property
@@ -296,9 +301,8 @@ class Network:
         if latent is not None:
             return latent.query_rank or heads.query_width, latent.kv_rank, latent.turned
         query = heads.query_width * (2 if self.details.has_output_gate else 1)
-        if self.spec.owner_of(layer) != layer:
-            return (query,)
-        return (query, heads.key_width) + (heads.key_width,) * (layer not in self.details.layers_of_keys)
+        keys_and_values = 2 - (layer in self.details.layers_of_keys) if self.spec.owner_of(layer) == layer else 0
+        return (query,) + (heads.key_width,) * keys_and_values
 
     def qkv_names(self, layer: int) -> tuple[str, ...]:
         names = self.details.names.qkv
@@ -419,5 +423,4 @@ class Network:
         if any(spec.layer_windows):
             return f"a window of {max(spec.layer_windows)} tokens"
         rotations = {spec.attention_of(layer).rotation for layer in spec.attention_layers}
-        is_own = len(rotations) > 1 or RotationKind.LOCAL in rotations
-        return "layers with rotations of their own" if is_own else ""
+        return "layers with rotations of their own" if len(rotations) > 1 or RotationKind.LOCAL in rotations else ""

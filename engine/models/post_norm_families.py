@@ -8,7 +8,7 @@ from engine.files import brief
 from engine.models.config_fields import ConfigFields
 from engine.models.dense_families import MINISTRAL3, MISTRAL, STACKED_NAMES
 from engine.models.layer_kinds import declared_window, every_nth_full, sliding_layers, unlike, windows
-from engine.models.network import Activation, Family, FamilyDetails, Multipliers, QkNorm, WeightNames
+from engine.models.network import Activation, Family, FamilyDetails, Multipliers, QkNorm, WeightNames, attention_biases
 
 # OLMo 2 and 3: norms behind alone, and one over all heads of queries and of keys. OLMo 3 has windows; layers with one
 # turn without the scaling.
@@ -23,8 +23,7 @@ _BEHIND = WeightNames(
 
 
 def _olmo2_details(config: ConfigFields) -> FamilyDetails:
-    has_bias = config.flag("attention_bias", False)
-    return FamilyDetails(qkv_bias=has_bias, output_bias=has_bias, qk_norm=QkNorm.ALL, names=_BEHIND)
+    return replace(attention_biases(config), qk_norm=QkNorm.ALL, names=_BEHIND)
 
 
 def _olmo3_details(config: ConfigFields) -> FamilyDetails:
@@ -39,23 +38,19 @@ OLMO3 = Family("olmo3", "Olmo3ForCausalLM", _olmo3_details, default_theta=500_00
 
 
 # EXAONE 4: norms behind alone, one for each head of queries and keys; with windows the other layers know no positions.
-
-
 def _exaone4_details(config: ConfigFields) -> FamilyDetails:
     details = FamilyDetails(qk_norm=QkNorm.HEADS, names=_BEHIND)
     if not declared_window(config):
         return details
-    sliding = every_nth_full(config, 4)
-    return replace(details, attention=unlike(config, sliding, RotationKind.MODEL, RotationKind.NONE))
+    kinds = RotationKind.MODEL, RotationKind.NONE
+    return replace(details, attention=unlike(config, every_nth_full(config, 4), *kinds))
 
 
 EXAONE4 = Family("exaone4", "Exaone4ForCausalLM", _exaone4_details, default_epsilon=1e-5)
 # GLM-4: half of a head turns, neighbours with each other. That of 2025 has norms before and behind.
 _GLM_NAMES = WeightNames(gate_up=(f"{_LAYER}.mlp.gate_up_proj",))
 _GLM4_NAMES = replace(
-    _GLM_NAMES,
-    attention_post_norm=f"{_LAYER}.post_self_attn_layernorm",
-    ffn_post_norm=f"{_LAYER}.post_mlp_layernorm",
+    _GLM_NAMES, attention_post_norm=f"{_LAYER}.post_self_attn_layernorm", ffn_post_norm=f"{_LAYER}.post_mlp_layernorm"
 )
 IS_STACKED = "has_stacked_attention"  # of some GGUF files: queries, keys and values are one matrix
 
@@ -92,14 +87,11 @@ _MOST_CAP = 1e6
 
 
 def _gemma_details(config: ConfigFields) -> FamilyDetails:
-    has_bias = config.flag("attention_bias", False)
-    embedding = config.integer("hidden_size", 1, 1 << 16) ** 0.5
-    return FamilyDetails(
-        qkv_bias=has_bias,
-        output_bias=has_bias,
+    return replace(
+        attention_biases(config),
         norm_offset=1.0,
         activation=Activation.GATED_GELU_TANH,
-        multipliers=Multipliers(embedding=embedding),
+        multipliers=Multipliers(embedding=config.integer("hidden_size", 1, 1 << 16) ** 0.5),
     )
 
 

@@ -11,23 +11,16 @@ from dataclasses import replace
 from engine.bundle.specs import MOST_KERNEL, RecurrentKind, RecurrentSpec
 from engine.errors import UnsupportedModel
 from engine.models.config_fields import ConfigFields
-from engine.models.layer_kinds import checked_recurrence, recurrent_layers
-from engine.models.network import Family, FamilyDetails, QkNorm, RecurrentNames, WeightNames
+from engine.models.layer_kinds import recurrent_layers
+from engine.models.network import Family, FamilyDetails, QkNorm, RecurrentNames, WeightNames, attention_biases
 
 RECURRENT_LAYER, CONVOLUTION, ATTENTION_LAYER = "linear_attention", "conv", "full_attention"
 NESTED = "model.language_model."  # how names of text models within larger ones begin
 
 
 def _qwen3_5_details(config: ConfigFields) -> FamilyDetails:
-    attention_bias = config.flag("attention_bias", False)
-    return FamilyDetails(
-        qkv_bias=attention_bias,
-        output_bias=attention_bias,
-        qk_norm=QkNorm.HEADS,
-        has_output_gate=True,
-        norm_offset=1.0,
-        ignored=("mtp.",),
-    )
+    details = attention_biases(config)
+    return replace(details, qk_norm=QkNorm.HEADS, has_output_gate=True, norm_offset=1.0, ignored=("mtp.",))
 
 
 def read_recurrent(config: ConfigFields, layers: int) -> RecurrentSpec:
@@ -39,16 +32,14 @@ def read_recurrent(config: ConfigFields, layers: int) -> RecurrentSpec:
     found = recurrent_layers(kinds, layers, (RECURRENT_LAYER,), (ATTENTION_LAYER,))
     if not found:
         raise UnsupportedModel(f"no layer is of type {RECURRENT_LAYER!r}: that is not supported for this architecture")
-    key_heads = config.integer("linear_num_key_heads", 1, 1024, 16)
-    spec = RecurrentSpec(
+    return RecurrentSpec(
         layers=found,
-        key_heads=key_heads,
+        key_heads=config.integer("linear_num_key_heads", 1, 1024, 16),
         value_heads=config.integer("linear_num_value_heads", 1, 1024, 32),
         key_dim=config.integer("linear_key_head_dim", 2, 1024, 128),
         value_dim=config.integer("linear_value_head_dim", 2, 1024, 128),
         kernel=config.integer("linear_conv_kernel_dim", 2, MOST_KERNEL, 4),
     )
-    return checked_recurrence(spec, layers)
 
 
 QWEN3_5 = Family(
@@ -99,8 +90,7 @@ _NAMED_OTHERWISE = {"block_ff_dim": "intermediate_size", "tie_embedding": "tie_w
 
 
 def _translated(values: Mapping[str, object]) -> dict[str, object]:
-    told = {new: values[old] for old, new in _NAMED_OTHERWISE.items() if values.get(old) is not None}
-    return {**values, **told}
+    return {**values, **{new: values[old] for old, new in _NAMED_OTHERWISE.items() if values.get(old) is not None}}
 
 
 def _lfm2_ffn(config: ConfigFields) -> int:
@@ -121,7 +111,7 @@ def _lfm2_recurrence(config: ConfigFields, layers: int) -> RecurrentSpec:
     if not found or len(found) == layers:
         kind = CONVOLUTION if found else ATTENTION_LAYER
         raise UnsupportedModel(f"layers that are all of type {kind!r} are not supported for lfm2")
-    spec = RecurrentSpec(
+    return RecurrentSpec(
         layers=found,
         key_heads=1,
         value_heads=1,
@@ -130,7 +120,6 @@ def _lfm2_recurrence(config: ConfigFields, layers: int) -> RecurrentSpec:
         kernel=config.integer("conv_L_cache", 2, MOST_KERNEL, 3),
         kind=RecurrentKind.SHORT_CONV,
     )
-    return checked_recurrence(spec, layers)
 
 
 LFM2 = Family(

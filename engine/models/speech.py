@@ -6,8 +6,8 @@ from pathlib import Path
 
 from engine.bundle.model_spec import ModelSpec
 from engine.errors import CompileError, UnsupportedModel
-from engine.files import JSON_BYTES, brief, read_json
-from engine.models.config_fields import ConfigFields, architectures_of
+from engine.files import brief
+from engine.models.config_fields import ConfigFields, architectures_of, config_of
 from engine.models.encoder_families import NO_ROTATION
 from engine.models.network import FamilyDetails, Network, WeightNames
 
@@ -41,11 +41,7 @@ def is_speech_config(values: Mapping[str, object]) -> bool:
 
 def is_speech_folder(folder: Path) -> bool:
     """Whether the config.json of a folder is a Whisper's."""
-    try:
-        values = read_json(folder / "config.json", JSON_BYTES)
-    except (OSError, ValueError):
-        return False
-    return isinstance(values, dict) and is_speech_config(values)
+    return is_speech_config(config_of(folder))
 
 
 def read_speech(values: Mapping[str, object]) -> SpeechNetwork:

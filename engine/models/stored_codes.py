@@ -6,8 +6,8 @@ from enum import StrEnum
 from pathlib import Path
 
 from engine.errors import UnsupportedModel
-from engine.files import JSON_BYTES, brief, read_json
-from engine.models.config_fields import ConfigFields, four_bits_because, quant_by_size
+from engine.files import brief
+from engine.models.config_fields import ConfigFields, config_of, four_bits_because, quant_by_size
 from engine.models.encoders import is_encoder_folder
 from engine.models.speech import is_speech_folder
 
@@ -29,7 +29,6 @@ class CodeFormat(StrEnum):
 
 _HALF_TYPES = ("float16", "bfloat16")
 FLOAT_BITS = 32
-_PACKED_BITS = (4, 8)
 _EXPERT_COUNTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 _CARRIED = ("pack-quantized", "int-quantized", "nvfp4-pack-quantized", "mxfp4-pack-quantized")
 _FLOAT_FORMATS = ("float-quantized", "naive-quantized", "mixed-precision", "dense")
@@ -67,37 +66,32 @@ def read_stored_codes(values: Mapping[str, object]) -> StoredCodes | None:
 def stored_codes_of(folder: Path) -> StoredCodes | None:
     """The same of a checkpoint's folder; what cannot be read is refused when the checkpoint is read in earnest."""
     try:
-        config = read_json(folder / "config.json", JSON_BYTES)
-        return read_stored_codes(config) if isinstance(config, dict) else None
-    except (OSError, ValueError, UnsupportedModel):
+        return read_stored_codes(config_of(folder))
+    except UnsupportedModel:
         return None
 
 
 def float_bytes(folder: Path) -> int:
     """About what the weights of a checkpoint's folder take as float32: by its files and the type in its config.json.
-
-    What cannot be read counts nothing; it is refused when the checkpoint is read in earnest.
-    """
+    What cannot be read counts nothing; it is refused when the checkpoint is read in earnest."""
     try:
         files = list(folder.glob("*.safetensors"))
         parts = [path for path in files if not path.name.startswith("consolidated")]  # Mistral's: all of them once more
         stored = sum(path.stat().st_size for path in parts or files)
-        config = read_json(folder / "config.json", JSON_BYTES)
-    except (OSError, ValueError):
+    except OSError:
         return 0
-    codes = stored_codes_of(folder)
+    config, codes = config_of(folder), stored_codes_of(folder)
     if codes is not None:
         return stored * FLOAT_BITS // codes.bits
-    kind = (config.get("dtype") or config.get("torch_dtype")) if isinstance(config, dict) else None
-    return stored * 2 if kind in _HALF_TYPES else stored
+    is_half = (config.get("dtype") or config.get("torch_dtype")) in _HALF_TYPES
+    return stored * (1 + is_half)
 
 
 def _gptq(config: ConfigFields) -> StoredCodes:
-    version = config.text("checkpoint_format", "gptq")
+    version, bits = config.text("checkpoint_format", "gptq"), config.integer("bits", 1, 16, 4)
     if version not in ("gptq", "gptq_v2"):
         raise UnsupportedModel(f"{CONFIG}: checkpoint_format {brief(version)} is not supported (gptq, gptq_v2)")
-    bits = config.integer("bits", 1, 16, 4)
-    if bits not in _PACKED_BITS:
+    if bits not in (4, 8):
         raise UnsupportedModel(f"{CONFIG}: codes of {bits} bits are not supported (4 and 8 are)")
     return StoredCodes(CodeFormat.GPTQ, bits, version == "gptq")
 
@@ -120,9 +114,8 @@ def _compressed(config: ConfigFields) -> StoredCodes:
     transforms = config.group("transform_config")
     if transforms is not None and transforms.raw("config_groups"):
         raise UnsupportedModel(f"{CONFIG}: transform_config is not supported")
-    is_float = form in _FLOAT_FORMATS
-    tile = _block_structure(config)
-    return StoredCodes(CodeFormat.COMPRESSED, 8 if is_float else 4, tile=tile, is_carried=form in _CARRIED)
+    bits = 8 if form in _FLOAT_FORMATS else 4
+    return StoredCodes(CodeFormat.COMPRESSED, bits, tile=_block_structure(config), is_carried=form in _CARRIED)
 
 
 def _block_structure(config: ConfigFields) -> tuple[int, ...]:
@@ -137,8 +130,7 @@ def _block_structure(config: ConfigFields) -> tuple[int, ...]:
 
 
 def _float8(config: ConfigFields) -> StoredCodes:
-    tile = config.raw("weight_block_size")
-    sizes = config.numbers("weight_block_size", 2, 1, 1 << 16) if tile is not None else ()
+    sizes = config.numbers("weight_block_size", 2, 1, 1 << 16) if config.has("weight_block_size") else ()
     return StoredCodes(CodeFormat.FP8, tile=tuple(map(int, sizes)), is_carried=False)
 
 
@@ -168,9 +160,7 @@ _READERS = {
 
 def checkpoint_quant(folder: Path, machine: int, rate: float = 0.0) -> str:
     """The nearest to its floats that its size allows. machine and rate: of its memory, as `four_bits_because` has them.
-
-    Encoders and Whispers have at least 8 bits; codes that bundles hold as they are stay.
-    """
+    Encoders and Whispers have at least 8 bits; codes that bundles hold as they are stay."""
     size, stored = float_bytes(folder), stored_codes_of(folder)
     if is_encoder_folder(folder):
         return quant_by_size(size, "int8")
@@ -183,9 +173,6 @@ def checkpoint_quant(folder: Path, machine: int, rate: float = 0.0) -> str:
 
 def _has_experts(folder: Path) -> bool:
     """Whether steps read a few of the weights only."""
-    try:
-        config = read_json(folder / "config.json", JSON_BYTES)
-    except (OSError, ValueError):
-        return False
-    parts = [config, config.get("text_config")] if isinstance(config, dict) else []
+    config = config_of(folder)
+    parts = (config, config.get("text_config"))
     return any(isinstance(part, dict) and any(part.get(count) for count in _EXPERT_COUNTS) for part in parts)

@@ -17,16 +17,8 @@ from engine.models.network import Activation
 
 CLIP_MEAN, CLIP_STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
 VISION_FILE, VISION_DATA = "vision.onnx", "vision.data"
-RESAMPLINGS = {
-    0: Resampling.NEAREST,
-    1: Resampling.LANCZOS,
-    2: Resampling.BILINEAR,
-    3: Resampling.BICUBIC,
-}
-ACTIVATIONS = {
-    "gelu_pytorch_tanh": Activation.GELU_TANH,
-    "gelu": Activation.GELU,
-}
+RESAMPLINGS = {0: Resampling.NEAREST, 1: Resampling.LANCZOS, 2: Resampling.BILINEAR, 3: Resampling.BICUBIC}
+ACTIVATIONS = {"gelu_pytorch_tanh": Activation.GELU_TANH, "gelu": Activation.GELU}
 
 
 class TileForm(StrEnum):
@@ -40,10 +32,8 @@ class TileForm(StrEnum):
 @dataclass(frozen=True, slots=True)
 class VisionNetwork:
     """An encoder of square tiles: patches, layers of attention that see a whole tile, and a connector to the text.
-
     root, connector: beginnings of the names of tensors; newer_root: as transformers saves them now, "" = the same.
-    shuffle: patches of a side that become one row. mean, std: of colours from 0 to 1, by channel.
-    """
+    shuffle: patches of a side that become one row. mean, std: of colours from 0 to 1, by channel."""
 
     spec: VisionSpec
     root: str
@@ -204,11 +194,9 @@ def patches_of(network: NativeNetwork) -> int:
 
 
 def stretched_shares(network: NativeNetwork) -> NDArray[np.float64]:
-    """What each place of the square table of positions counts for in each patch [P, places], cell by cell.
-
-    The table is stretched over the image: linear between its places by row and column (transformers
-    `Qwen3VLVisionModel.fast_pos_embed_interpolate`).
-    """
+    """What each place of the square table of positions counts for in each patch [P, places], cell by cell. The table is
+    stretched over the image: linear between its places by row and column (transformers
+    `Qwen3VLVisionModel.fast_pos_embed_interpolate`)."""
     fixed, native, side = network.spec.fixed, native_of(network.spec), network.table_side
     assert fixed is not None
     counts = fixed.height // native.patch, fixed.width // native.patch

@@ -38,10 +38,8 @@ def chipset_of(chip: str) -> str:
 
 
 def find_bundle(name: str, chipset: str = X_ELITE, precisions: Sequence[str] = PRECISIONS) -> str:
-    """URL of the model's bundle in the first precision, and there for the first runtime, that is published.
-
-    Raises FetchFailed when the package is missing or too old, the network is down, or there is no such bundle.
-    """
+    """URL of the model's bundle in the first precision, and there for the first runtime, that is published. Raises
+    FetchFailed when the package is missing or too old, the network is down, or there is no such bundle."""
     fetch, expected = hub_module("fetch"), user_error()
     reason: Exception | None = None
     runtimes = (*RUNTIMES, SPEECH)

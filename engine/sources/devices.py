@@ -25,9 +25,8 @@ NPU_OPTIONS = (("target", "x-elite"), ("rows", (1, 32, 128)), ("context", (1024,
 
 def devices_of(setting: str, name: str, names: Collection[str] = ()) -> str:
     """What the setting says of a model: NAME=DEVICES,... of those that are named, else of all. BundleError.
-
-    chat=npu,cpu,embed=cpu -> "npu,cpu" for chat and "cpu" for embed. names: of all models; one that is none is refused.
-    """
+    chat=npu,cpu,embed=cpu -> "npu,cpu" for chat and "cpu" for embed. names: of all models; one that is none is
+    refused."""
     if "=" not in setting:
         return setting
     found: dict[str, str] = {}
@@ -55,11 +54,9 @@ def bundles_for(
     later: LaterCompilations,
     alone: Collection[str] = (),
 ) -> tuple[Path, Path | None]:
-    """The bundle of a model, and that for another device where two serve it. BundleError.
-
-    devices: what the setting says of it. resolve: the bundle that the source is without the setting. later: compiles
-    for an NPU that nobody asked for by name, while the CPU serves. alone: settings that two devices cannot honour.
-    """
+    """The bundle of a model, and that for another device where two serve it. BundleError. devices: what the setting
+    says of it. resolve: the bundle that the source is without the setting. later: compiles for an NPU that nobody asked
+    for by name, while the CPU serves. alone: settings that two devices cannot honour."""
     words, other = _words(devices), other_bundle(devices, cache)
     is_made = words in (NPU, CPU, AUTO) and _is_for_npu(source, cache)
     if words == CPU and is_made:

@@ -102,9 +102,7 @@ def part_of(target: Path) -> Path:
 
 def download(file: RemoteFile, target: Path, advance: Advance, client: httpx.Client) -> Path:
     """Fetch a file into target. An interrupted one goes on at the next call, unless the file on the server changed.
-
-    Raises FetchFailed when the server refuses, the file stays incomplete, or its checksum is wrong.
-    """
+    Raises FetchFailed when the server refuses, the file stays incomplete, or its checksum is wrong."""
     part = part_of(target)
     advance(_size(part))
     for _ in range(ATTEMPTS):
@@ -213,10 +211,8 @@ def _size(path: Path) -> int:
 
 
 def unpack(archive: Path, folder: Path) -> Path:
-    """Extract a zip into a new folder; a single folder inside it is taken as the model itself.
-
-    Raises FetchFailed for a damaged or hostile archive, which is removed; then no folder is left.
-    """
+    """Extract a zip into a new folder; a single folder inside it is taken as the model itself. Raises FetchFailed for a
+    damaged or hostile archive, which is removed; then no folder is left."""
     try:
         with draft_beside(folder) as draft:
             _extract(archive, draft)

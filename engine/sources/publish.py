@@ -15,10 +15,8 @@ from engine.processes import process_is_alive
 
 @contextmanager
 def staged_folder(output: Path, force: bool) -> Iterator[Path]:
-    """Yield a draft of a compiled bundle; on success it becomes `output`, on any error it is removed.
-
-    Raises CompileError when output exists and `force` is not given or it is no bundle, or when the disk refuses.
-    """
+    """Yield a draft of a compiled bundle; on success it becomes `output`, on any error it is removed. Raises
+    CompileError when output exists and `force` is not given or it is no bundle, or when the disk refuses."""
     if output.exists():
         # Only a bundle, damaged or not, or an empty folder may be replaced: --force must not cost anyone other files.
         if not force:
@@ -52,10 +50,8 @@ def draft_beside(output: Path) -> Iterator[Path]:
 
 def publish(draft: Path, output: Path, replaces: Callable[[Path], bool] = lambda found: True) -> None:
     """Rename a finished folder into place. OSError when that fails; then what was there before is there again.
-
     replaces: asked about a folder that is there already. True: the draft takes its place; False: it stays, as another
-    process was faster; `refuse` raises.
-    """
+    process was faster; `refuse` raises."""
     if output.exists() and not replaces(output):
         return
     old = output.with_name(f"{output.name}.replaced-{os.getpid()}")

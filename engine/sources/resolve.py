@@ -48,9 +48,7 @@ from engine.sources.retention import LaterCompilations, exclusive, lock_of, mark
 
 def convert_folder(folder: Path, cache: Path, tools: Toolbox | None = None) -> Path:
     """The bundle folder made of a Genie folder or AI Hub's Whisper, made again when its files or this software change.
-
-    Raises BundleError for what cannot be served and for a cache that cannot be written.
-    """
+    Raises BundleError for what cannot be served and for a cache that cannot be written."""
     target = cache / f"{folder.resolve().name}-genie-{conversion_key(folder)}"
     mark_used(target)
     if is_good(target):
@@ -129,11 +127,9 @@ _COMPILER_FOLDERS = ("bundle", "compile", "models")
 
 
 def locate(source: str, cache: Path) -> Located:
-    """The files of a path or of a name that `read_name` knows. A path that exists wins.
-
-    cache: where packages are unpacked. Raises BundleError for what cannot be fetched and for a path where nothing is,
-    OSError where nobody can look.
-    """
+    """The files of a path or of a name that `read_name` knows. A path that exists wins. cache: where packages are
+    unpacked. Raises BundleError for what cannot be fetched and for a path where nothing is, OSError where nobody can
+    look."""
     path = expanded(source)
     if not source.strip():
         raise BundleError("the name of a model must not be empty")
@@ -377,9 +373,7 @@ class NamedSource:
 
 def named_source(text: str, cache: Path) -> NamedSource:
     """A checkpoint of any name that `locate` knows, or a shipped model, which is small enough for a check on much text.
-
-    Raises BundleError for what cannot be fetched.
-    """
+    Raises BundleError for what cannot be fetched."""
     if text in SHIPPED:
         return NamedSource(SHIPPED[text](), text, DEMO_PARITY_TOKENS)
     found = locate(text, cache)

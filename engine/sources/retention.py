@@ -25,10 +25,8 @@ from engine.processes import child_environment
 @contextmanager
 def exclusive(path: Path, on_wait: Callable[[], None]) -> Iterator[None]:
     """Hold the lock of a file, which is made if need be and gone afterwards. What the file holds does not count.
-
     on_wait is called once when another process holds the lock, before waiting for it. OSError when the file cannot be
-    made or its file system has no locks.
-    """
+    made or its file system has no locks."""
     lock = FileLock(path)
     if not _acquired(lock):
         on_wait()

@@ -198,10 +198,8 @@ LIMITS = HelperLimits(budget_s=1.0, processes=1)
 
 @lru_cache(maxsize=16)
 def probed_answer(source: str | None, bos: str | None, eos: str | None) -> AnswerFormat | None:
-    """How a model of this template writes, None without one. Blocks; not for an event loop's own thread.
-
-    What cannot be rendered in time is not found; nothing is raised for it.
-    """
+    """How a model of this template writes, None without one. Blocks; not for an event loop's own thread. What cannot be
+    rendered in time is not found; nothing is raised for it."""
     if source is None:
         return None
     try:

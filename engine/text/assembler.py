@@ -9,11 +9,9 @@ from engine.text.tokenizer import Tokenizer
 
 
 class Detokenizer:
-    """Text of one growing sequence of tokens: the pieces joined equal the decoding of all its bytes at once.
-
-    Incomplete UTF-8 is held back; bytes that can never become a character give U+FFFD, one for each maximal
-    subpart (Unicode 15, section 3.9), as a decoding of the whole does. Constant work per token.
-    """
+    """Text of one growing sequence of tokens: the pieces joined equal the decoding of all its bytes at once. Incomplete
+    UTF-8 is held back; bytes that can never become a character give U+FFFD, one for each maximal subpart (Unicode 15,
+    section 3.9), as a decoding of the whole does. Constant work per token."""
 
     def __init__(self, tokenizer: Tokenizer, skip_special: bool = True) -> None:
         self._tokenizer = tokenizer
@@ -32,11 +30,9 @@ class Detokenizer:
 
 
 class StopMatcher:
-    """The stop that is complete first wins; of several complete at the same character, the longest.
-
-    Held back is only the longest end of the text that could still become a stop. `matched` is the stop once found;
-    nothing may be pushed after that. include: whether a stop is given out, of those that were there from the start.
-    """
+    """The stop that is complete first wins; of several complete at the same character, the longest. Held back is only
+    the longest end of the text that could still become a stop. `matched` is the stop once found; nothing may be pushed
+    after that. include: whether a stop is given out, of those that were there from the start."""
 
     def __init__(self, stops: tuple[str, ...], include: bool = False) -> None:
         self._stops = [stop for stop in stops if stop]
@@ -102,10 +98,8 @@ class PartFinder:
 
 @dataclass(frozen=True, slots=True)
 class StopRules:
-    """What ends the text and what of it is shown. `end_ids` are the model's own end tokens.
-
-    once: what opens and what closes a part of the text, as a tool call; the same part a second time ends the text.
-    """
+    """What ends the text and what of it is shown. `end_ids` are the model's own end tokens. once: what opens and what
+    closes a part of the text, as a tool call; the same part a second time ends the text."""
 
     strings: tuple[str, ...] = ()
     include_stop: bool = False

@@ -181,10 +181,8 @@ class PromptMaker:
 
     @classmethod
     def load(cls, folder: Path, spec: TextSpec, placeholder: str = "") -> "PromptMaker":
-        """Read tokenizer and template of a bundle; BundleError says what is wrong with them.
-
-        placeholder: what stands for an image in a rendered prompt, "" = the model reads none.
-        """
+        """Read tokenizer and template of a bundle; BundleError says what is wrong with them. placeholder: what stands
+        for an image in a rendered prompt, "" = the model reads none."""
         template = read_template(folder / spec.chat_template) if spec.chat_template else None
         image_text = placeholder if placeholder not in (template or "") else ""
         given = replace(MessageForm.of(spec.writes), has_parts=bool(placeholder), image_text=image_text)
@@ -192,12 +190,9 @@ class PromptMaker:
         return cls(Tokenizer.load(folder, spec), template, names, given)
 
     def text(self, text: str, max_context: int, keep: int | None = None) -> tuple[int, ...]:
-        """Token ids of a plain prompt, with BOS where the model wants it.
-
-        Special tokens in it are control tokens: a client that sends plain prompts has applied the template itself.
-        Raises ContextLengthExceeded by characters before tokenising. With `keep` only the last tokens are used, the
-        BOS among them.
-        """
+        """Token ids of a plain prompt, with BOS where the model wants it. Special tokens in it are control tokens: a
+        client that sends plain prompts has applied the template itself. Raises ContextLengthExceeded by characters
+        before tokenising. With `keep` only the last tokens are used, the BOS among them."""
         if keep is not None:
             ids = self.tokenizer.encode(self._ending(text, keep), allow_special=True)
             room = keep - len(self.tokenizer.with_bos(()))
@@ -214,10 +209,8 @@ class PromptMaker:
         max_context: int,
         keep: int | None = None,
     ) -> ChatPrompt:
-        """What the template has to render for a conversation of which the last `keep` tokens are used.
-
-        Raises InvalidRequest and ContextLengthExceeded (by characters).
-        """
+        """What the template has to render for a conversation of which the last `keep` tokens are used. Raises
+        InvalidRequest and ContextLengthExceeded (by characters)."""
         if self.template_source is None:
             raise InvalidRequest("This model has no chat template; use plain completions.", "messages")
         if not messages:
@@ -286,10 +279,8 @@ class PromptMaker:
 
 
 def normalise_message(message: Mapping[str, Any], param: str, form: MessageForm = MessageForm()) -> dict[str, Any]:
-    """One OpenAI message as templates expect it: content is a string, tool call arguments are an object.
-
-    Text parts are joined by line breaks, a missing content is empty; arguments that are not a JSON object stay text.
-    """
+    """One OpenAI message as templates expect it: content is a string, tool call arguments are an object. Text parts are
+    joined by line breaks, a missing content is empty; arguments that are not a JSON object stay text."""
     spoken = dict(message)
     content = None if form.hides_calls and message.get("tool_calls") else message.get("content")
     spoken["content"] = _content_parts(content, param) if form.has_parts else _content_text(content, param)

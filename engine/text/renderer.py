@@ -92,10 +92,8 @@ class ChatTemplate:
         variables: Mapping[str, Any],
         max_chars: int,
     ) -> str:
-        """Prompt text. `variables` are checked options and the special tokens' names.
-
-        Raises InvalidRequest with the template's own message, or when it takes or says too much.
-        """
+        """Prompt text. `variables` are checked options and the special tokens' names. Raises InvalidRequest with the
+        template's own message, or when it takes or says too much."""
         try:
             given = {**variables, "messages": messages, "tools": tools}
             if self._reads_functions:  # Firefunction's: tools as JSON text, and the time

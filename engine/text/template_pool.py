@@ -10,15 +10,7 @@ from functools import partial
 from engine.errors import BundleError, EngineFailure, InvalidRequest
 from engine.isolation.helper_pool import Answer, Failure, HelperLimits, HelperPool
 from engine.processes import module_command
-from engine.text.rendering import (
-    Rendered,
-    RenderRequest,
-    TemplateOpening,
-    decode,
-    encode,
-    encode_request,
-    too_slow,
-)
+from engine.text.rendering import Rendered, RenderRequest, TemplateOpening, decode, encode, encode_request, too_slow
 
 RENDERER = tuple(module_command("engine.text.renderer"))
 LIMITS = HelperLimits()
@@ -35,11 +27,8 @@ class TemplatePool(HelperPool):
         super().__init__("the process of the chat template", command, opening, accept, limits, label)
 
     async def render(self, request: bytes) -> bytes:
-        """The encoded answer to an encoded `RenderRequest`.
-
-        InvalidRequest when it takes too long or kills the process, EngineFailure when none can be started, Busy when
-        the server is shutting down.
-        """
+        """The encoded answer to an encoded `RenderRequest`. InvalidRequest when it takes too long or kills the process,
+        EngineFailure when none can be started, Busy when the server is shutting down."""
         try:
             answer = await self.ask(request)
         except BundleError as error:  # it could be compiled at the start

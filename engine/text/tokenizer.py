@@ -33,18 +33,14 @@ class _Layout(Enum):
 
 
 class Tokenizer:
-    """Immutable after construction, so threads may share it.
-
-    vocabulary: number of ids, added tokens included. longest_token_chars: most characters one token can stand for.
-    """
+    """Immutable after construction, so threads may share it. vocabulary: number of ids, added tokens included.
+    longest_token_chars: most characters one token can stand for."""
 
     def __init__(
         self, serialized: str, bos_token: str | None = None, add_bos: bool = False, markers: Collection[str] = ()
     ) -> None:
-        """`serialized` is the content of tokenizer.json; special tokens in one of `markers` are shown.
-
-        Raises BundleError when it cannot be used.
-        """
+        """`serialized` is the content of tokenizer.json; special tokens in one of `markers` are shown. Raises
+        BundleError when it cannot be used."""
         try:
             self._special_aware = parsed(serialized)
             description = json.loads(serialized)
@@ -85,18 +81,14 @@ class Tokenizer:
 
     def encode(self, text: str, allow_special: bool) -> tuple[int, ...]:
         """Token ids of `text`, without BOS. Special tokens written in the text become control tokens only on request.
-
-        InvalidRequest when the text is not Unicode (lone surrogates).
-        """
+        InvalidRequest when the text is not Unicode (lone surrogates)."""
         instance = self._special_aware if allow_special else self._special_blind
         check_unicode(text)
         return tuple(instance.encode(text, add_special_tokens=False).ids)
 
     def encode_guarded(self, text: str, separator: str) -> tuple[int, ...]:
-        """Token ids of `text` in which `separator` was put into every special token that must stay plain text.
-
-        The whole special tokens are split off first, then the separator is removed from what lies between them.
-        """
+        """Token ids of `text` in which `separator` was put into every special token that must stay plain text. The
+        whole special tokens are split off first, then the separator is removed from what lies between them."""
         check_unicode(text)
         ids: list[int] = []
         for number, (piece, is_special) in enumerate(self._split_specials(text)):
@@ -179,11 +171,8 @@ def _behind_the_first(pre_tokenizer: Any) -> Any:
 def _special_blind(
     aware: tokenizers.Tokenizer, description: Mapping[str, Any], pre_tokenizer: Any
 ) -> tokenizers.Tokenizer:
-    """One for which a special token in a text is text.
-
-    Both share the vocabulary, which is large. Unigram alone may find a special token among its pieces; the others have
-    no merge or word that leads to one.
-    """
+    """One for which a special token in a text is text. Both share the vocabulary, which is large. Unigram alone may
+    find a special token among its pieces; the others have no merge or word that leads to one."""
     model, added = description.get("model") or {}, description.get("added_tokens") or []
     if model.get("type") == "Unigram":
         special = {token["content"] for token in added if token["special"]}

@@ -12,7 +12,7 @@ from engine.bundle.specs import ForecastSpec
 from engine.bundle.weight_files import read_forecast_prefix
 from engine.errors import BundleError
 from engine.genie.config import read_config
-from engine.genie.extras import ForecastSource, read_forecast
+from engine.genie.extras import read_forecast
 
 MODEL = ModelSpec("none", 3, 8, 2, 2, 4, 8, 384, RopeSpec("default", 1e4, 4, (1.0, 0.01)))
 SETTINGS = {"forecast-prefix": 16, "forecast-prefix-name": "prefix", "branches": [3, 2], "forecast-token-count": 4}
@@ -29,7 +29,7 @@ def write(folder: Path, settings: dict[str, object], head: tuple[int, ...] = (6,
     (folder / "prefix" / "kv-cache.primary.qnn-htp").write_bytes(content)
 
 
-def read(folder: Path) -> ForecastSource | None:
+def read(folder: Path) -> tuple[ForecastSpec, Path] | None:
     return read_forecast(folder, read_config(folder), MODEL, "uint8")
 
 
@@ -37,7 +37,7 @@ def test_what_the_dialog_says_and_the_file_holds(tmp_path: Path) -> None:
     write(tmp_path, {})
     source = read(tmp_path)
     assert source is not None
-    assert source.spec == ForecastSpec("forecast_prefix.bin", 16, 380, (3, 2))
+    assert source[0] == ForecastSpec("forecast_prefix.bin", 16, 380, (3, 2))
     spec = ForecastSpec("prefix/kv-cache.primary.qnn-htp", 16, 0, (1,))
     prefix = read_forecast_prefix(tmp_path, spec, MODEL, "uint8")
     assert (prefix.keys.shape, prefix.values.shape, prefix.columns) == ((3, 2, 1, 4, 16), (3, 2, 1, 16, 4), 16)
@@ -48,7 +48,7 @@ def test_what_the_dialog_says_and_the_file_holds(tmp_path: Path) -> None:
 def test_without_branches_there_is_a_level_of_three(tmp_path: Path) -> None:
     write(tmp_path, {"branches": None})
     source = read(tmp_path)
-    assert source is not None and source.spec.branches == (3,)
+    assert source is not None and source[0].branches == (3,)
 
 
 @pytest.mark.parametrize("settings", [{"forecast-prefix-name": None}, {"forecast-prefix-name": "elsewhere"}])
