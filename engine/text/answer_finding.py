@@ -4,13 +4,13 @@ import asyncio
 import logging
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 
 import msgspec
 
-from engine.bundle.answer_format import AnswerFormat, CallFormat, Markers
+from engine.bundle.answer_format import AnswerFormat, Markers
 from engine.bundle.manifest import Manifest, load_manifest
 from engine.errors import BundleError, HexserveError
 from engine.isolation.helper_pool import HelperLimits
@@ -29,18 +29,20 @@ def find_answer(seen: Renderings, source: str) -> AnswerFormat:
     reasoning, thoughts = _reasoning(seen)
     reasoning = reasoning or told_reasoning(source)
     way = next((way for way in WAYS if NAMES[0] in seen.text("one", way)), None)
-    frame = _frame(seen, reasoning, way)
-    found = AnswerFormat(reasoning=reasoning, content=frame.content, restart=frame.restart, thoughts=thoughts)
+    restart, turn = _frame(seen, reasoning, way)
+    content = _content(seen, way, turn, restart)
+    found = AnswerFormat(reasoning=reasoning, content=content, restart=restart, thoughts=thoughts)
     if NAMES[0] not in seen.whole("prompt"):
         return found  # the model is shown no tools
-    calls = None if way is None else find_calls(seen, way, frame.turn)
+    calls = None if way is None else find_calls(seen, way, turn)
     if way is None or calls is None:
         known = known_answer(found, source)
         return msgspec.structs.replace(known, renders_none=way is None and known.calls is not None)
-    prefill = _prefill(seen, calls)
+    begin = (calls.opening + calls.begin).strip()
+    prefill = begin if begin and seen.text("prompt").endswith(begin) else ""  # that a prompt may have written of a call
     if prefill:
-        turn = replace(frame.turn, role=frame.turn.role.removesuffix(prefill))
-        found = msgspec.structs.replace(found, content=_content(seen, way, turn, frame.restart))
+        turn = replace(turn, role=turn.role.removesuffix(prefill))
+        found = msgspec.structs.replace(found, content=_content(seen, way, turn, restart))
     empty = found.content.opening + found.content.closing if found.content else ""
     # Whether the template puts arguments in order: the later key was given first.
     text = seen.text("reversed", way).rpartition(NAMES[0])[2]
@@ -57,21 +59,17 @@ def find_answer(seen: Renderings, source: str) -> AnswerFormat:
     return known_answer(found, source)
 
 
-@dataclass(frozen=True, slots=True)
-class _Frame:
-    content: Markers | None
-    restart: str
-    turn: TurnFrame
-
-
 def _reasoning(seen: Renderings) -> tuple[Markers | None, str]:
     """The markers, and the field of a message that holds the reasoning."""
-    fields = [(field, mark) for field, mark in THOUGHTS.items()] + [("", BLOCK)]
+    fields = [*THOUGHTS.items(), ("", BLOCK)]
     for text in _texts_with_thoughts(seen):
         for field, mark in fields:
             before, found, after = text.partition(mark)
-            if found and not _SHOWN_LIST.search(text) and (markers := _markers(seen, before, after)) is not None:
-                return markers, field
+            if not found or _SHOWN_LIST.search(text):
+                continue
+            opening = _opening(seen, before)
+            if opening and (closing := _closing(opening, after)):
+                return Markers(opening, closing), field
     return None, ""
 
 
@@ -79,12 +77,6 @@ def _texts_with_thoughts(seen: Renderings) -> list[str]:
     texts = [seen.text(name) for name in ("thought", "thought thinks")]
     texts += [seen.text(name, way) for way in WAYS for name in ("thought call", "thought call thinks")]
     return texts + [seen.text(name) for name in ("blocks", "blocks thinks", "parts", "parts thinks")]
-
-
-def _markers(seen: Renderings, before: str, after: str) -> Markers | None:
-    opening = _opening(seen, before)
-    closing = _closing(opening, after)
-    return Markers(opening, closing) if opening and closing else None
 
 
 def _opening(seen: Renderings, before: str) -> str:
@@ -115,8 +107,8 @@ def _closing(opening: str, after: str) -> str:
     return first_tags(after.lstrip()).strip()
 
 
-def _frame(seen: Renderings, reasoning: Markers | None, way: Way | None) -> _Frame:
-    """What is around the text of an answer, what begins a further part of a turn, and where a turn begins and ends."""
+def _frame(seen: Renderings, reasoning: Markers | None, way: Way | None) -> tuple[str, TurnFrame]:
+    """What begins a further part of a turn, and where a turn begins and ends."""
     before, _, after = seen.text("said").partition(SAID)
     calls = "" if way is None else seen.text("one", way).partition(NAMES[0])[0]
     role = _role(seen, [text for text in (before, calls) if text], reasoning)
@@ -125,8 +117,7 @@ def _frame(seen: Renderings, reasoning: Markers | None, way: Way | None) -> _Fra
     end = end if any(map(is_tag, atoms(end))) else ""
     restart = _restart(seen, role.removeprefix(asked), reasoning, way)
     further = first_tags(seen.text("said before").partition(SAID)[2].partition(NEXT)[0]).strip()
-    turn = TurnFrame(role, (end, further), after, reasoning)
-    return _Frame(_content(seen, way, turn, restart), restart, turn)
+    return restart, TurnFrame(role, (end, further), after, reasoning)
 
 
 def _content(seen: Renderings, way: Way | None, turn: TurnFrame, restart: str) -> Markers | None:
@@ -138,9 +129,7 @@ def _content(seen: Renderings, way: Way | None, turn: TurnFrame, restart: str) -
     ahead, _, behind = call.partition(SAID)
     if call and ahead.rstrip().endswith(opening):
         closing = common_start(after, behind.partition(NAMES[0])[0]).removesuffix(restart).strip()
-    if not closing:
-        closing = first_tags(after).strip()
-    return Markers(opening, closing)
+    return Markers(opening, closing or first_tags(after).strip())
 
 
 def _role(seen: Renderings, heads: list[str], reasoning: Markers | None) -> str:
@@ -168,12 +157,9 @@ def _not_into_tag(before: str, after: str) -> str:
 
 def _restart(seen: Renderings, role: str, reasoning: Markers | None, way: Way | None) -> str:
     """The end of a turn's head that stands again behind the reasoning or between two calls, "" where none does."""
-    between = []
-    if reasoning is not None:
-        for text in _texts_with_thoughts(seen):
-            mark = next((mark for mark in (*THOUGHTS.values(), BLOCK) if mark in text), None)
-            if mark is not None:
-                between.append(text.partition(mark)[2])
+    marks, between = (*THOUGHTS.values(), BLOCK), list[str]()
+    for text in _texts_with_thoughts(seen) if reasoning is not None else ():
+        between += [text.partition(mark)[2] for mark in marks if mark in text][:1]
     if way is not None:
         between.append(seen.text("two", way).partition(NAMES[0])[2].partition(NAMES[1])[0])
     kept = atoms(role)
@@ -183,13 +169,6 @@ def _restart(seen: Renderings, role: str, reasoning: Markers | None, way: Way | 
         if is_role and any(again in text for text in between):
             return again
     return ""
-
-
-def _prefill(seen: Renderings, calls: CallFormat) -> str:
-    """What a prompt may have written of a call's beginning."""
-    begin = (calls.opening + calls.begin).strip()
-    prompt = seen.text("prompt")
-    return begin if begin and prompt.endswith(begin) else ""
 
 
 LONGEST_S = 20.0  # for all probes; they take less than a second

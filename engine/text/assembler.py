@@ -176,9 +176,8 @@ class TextAssembler:
 
     def _shows_stop_token(self, token_id: int) -> bool:
         """A special token shows when specials do; an ordinary one is a stop sequence like a stop string."""
-        if self._tokenizer.is_special(token_id):
-            return not self._rules.skip_special
-        return self._rules.include_stop
+        is_special = self._tokenizer.is_special(token_id)
+        return not self._rules.skip_special if is_special else self._rules.include_stop
 
     def _logprobs(self, entries: Sequence[TokenLogprob]) -> tuple[TextLogprob, ...]:
         hides = self._rules.skip_special
@@ -188,8 +187,6 @@ class TextAssembler:
 
     def _text_logprob(self, entry: TokenLogprob, is_hidden: bool = False) -> TextLogprob:
         own = self._tokenizer.token_bytes(entry.token_id)
-        alternatives = []
-        for token_id, logprob in entry.top:
-            token = self._tokenizer.token_bytes(token_id)
-            alternatives.append((token.decode("utf-8", "replace"), token, logprob))
-        return TextLogprob(own.decode("utf-8", "replace"), own, entry.logprob, tuple(alternatives), is_hidden)
+        top = [(self._tokenizer.token_bytes(token_id), logprob) for token_id, logprob in entry.top]
+        alternatives = tuple((token.decode("utf-8", "replace"), token, logprob) for token, logprob in top)
+        return TextLogprob(own.decode("utf-8", "replace"), own, entry.logprob, alternatives, is_hidden)

@@ -56,10 +56,8 @@ class TurnFrame:
 def find_calls(seen: Renderings, way: Way, turn: TurnFrame) -> CallFormat | None:
     """The format of calls, None when what was rendered cannot be read as one."""
     one, two = seen.text("one", way), seen.text("two", way)
-    _, found, behind = two.partition(NAMES[0])
-    has_two = bool(found) and NAMES[1] in behind
-    text = two if has_two else one
-    head, _, rest = text.partition(NAMES[0])
+    has_two = NAMES[1] in two.partition(NAMES[0])[2]
+    head, _, rest = (two if has_two else one).partition(NAMES[0])
     if not head.startswith(turn.role):
         return None
     arguments = _arguments(seen, way)
@@ -133,8 +131,7 @@ class _Split:
                 end = _json_end(rest, place)
                 return None if end < 0 else cls(_holes(before[:place], way), rest[end:])
             case TaggedArguments(before=opening, after=closing):
-                behind = after.partition(value)[2]
-                closing = closing.replace(KEY, key)
+                behind, closing = after.partition(value)[2], closing.replace(KEY, key)
                 if not before.endswith(opening) or not behind.startswith(closing):
                     return None
                 return cls(_holes(before.removesuffix(opening), way), behind[len(closing) :])
@@ -162,18 +159,9 @@ def _arguments(seen: Renderings, way: Way) -> Arguments | None:
     assign, found, behind = after.partition(VALUES[0])
     if not found:
         return None
-    quote = _quote(assign, behind)
-    return _literals(seen, way, assign, quote) if quote else _tags(seen, way)
-
-
-def _quote(assign: str, behind: str) -> str:
-    """What stands both in front of a string and behind it, if it is made of a quote."""
-    last = atoms(assign)[-1:]
-    quote = last[0] if last else ""
-    return quote if ("'" in quote or '"' in quote) and behind.startswith(quote) else ""
-
-
-def _literals(seen: Renderings, way: Way, assign: str, quote: str) -> Arguments | None:
+    quote = "".join(atoms(assign)[-1:])  # what stands both in front of a string and behind it
+    if not ("'" in quote or '"' in quote) or not behind.startswith(quote):
+        return _tags(seen, way)
     between = _between_arguments(seen, way).removeprefix(quote)
     is_raw = quote in ("'", '"') and AWKWARD in seen.text("awkward", way)
     return LiteralArguments(assign.removesuffix(quote), between, quote, is_raw)
@@ -181,15 +169,15 @@ def _literals(seen: Renderings, way: Way, assign: str, quote: str) -> Arguments 
 
 def _between_arguments(seen: Renderings, way: Way) -> str:
     """From the first value to the second key."""
-    rest = seen.text("arguments", way).partition(VALUES[0])[2]
-    return rest.partition(KEYS[1])[0]
+    return seen.text("arguments", way).partition(VALUES[0])[2].partition(KEYS[1])[0]
 
 
 def _tags(seen: Renderings, way: Way) -> Arguments | None:
     pair = seen.text("arguments", way).partition(NAMES[0])[2]
     if VALUES[1] not in pair:
         return None
-    between, tail = _keyed(_between_arguments(seen, way), 0), _keyed(pair.partition(VALUES[1])[2], 1)
+    between = _between_arguments(seen, way).replace(KEYS[0], KEY)
+    tail = pair.partition(VALUES[1])[2].replace(KEYS[1], KEY)
     after = common_start(between, tail)
     before = between[len(after) :]
     named = pair.partition(KEYS[0])[0].removesuffix(before)
@@ -198,24 +186,18 @@ def _tags(seen: Renderings, way: Way) -> Arguments | None:
     if not before.strip() or not after.strip():
         return None
     assign, words = {"string": pair.partition(KEYS[0])[2].partition(VALUES[0])[0]}, ["true", "false"]
-    is_python = False
+    is_python, closing = False, after.replace(KEY, KEYS[0])
     for kind, value in KINDS.items():
         rest = seen.text(kind, way).partition(KEYS[0])[2]
-        written = _written(rest, value, after.replace(KEY, KEYS[0]))
+        written = _written(rest, value, closing)
         if not written:
             continue
-        assign.setdefault(
-            "boolean" if kind == "false" else kind, rest[: rest.index(written + after.replace(KEY, KEYS[0]))]
-        )
+        assign.setdefault("boolean" if kind == "false" else kind, rest[: rest.index(written + closing)])
         if isinstance(value, bool):
             words[0 if value else 1] = written
         is_python = is_python or written.startswith(("{'", "['"))
-    wrap = _wrap(seen, way, assign["string"], after)
+    wrap = _wrap(seen, way, assign["string"], closing)
     return TaggedArguments(before, assign, after, wrap, _item(seen, way), (words[0], words[1]), is_python)
-
-
-def _keyed(text: str, number: int) -> str:
-    return text.replace(KEYS[number], KEY)
 
 
 def _written(rest: str, value: object, after: str) -> str:
@@ -226,10 +208,8 @@ def _written(rest: str, value: object, after: str) -> str:
 
 def _wrap(seen: Renderings, way: Way, assign: str, after: str) -> Markers | None:
     """What is around a string with signs of XML in it."""
-    rest = seen.text("awkward", way).partition(KEYS[0])[2]
-    before, found, behind = rest.partition(AWKWARD)
-    opening = before.removeprefix(assign)
-    closing = behind.partition(after.replace(KEY, KEYS[0]))[0]
+    before, found, behind = seen.text("awkward", way).partition(KEYS[0])[2].partition(AWKWARD)
+    opening, closing = before.removeprefix(assign), behind.partition(after)[0]
     return Markers(opening, closing) if found and opening and closing else None
 
 

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Sequence
+from itertools import takewhile
 
 import msgspec
 
@@ -31,22 +32,13 @@ def common_end(*texts: str) -> str:
 
 def first_tags(text: str, count: int = 1) -> str:
     """`text` up to its `count`-th tag, "" when it has fewer."""
-    found, parts = 0, []
-    for atom in atoms(text):
-        parts.append(atom)
-        found += is_tag(atom)
-        if found == count:
-            return "".join(parts)
-    return ""
+    found = list(atoms(text))
+    tags = [place for place, atom in enumerate(found) if is_tag(atom)]
+    return "".join(found[: tags[count - 1] + 1]) if 0 < count <= len(tags) else ""
 
 
 def _shared(lists: Sequence[Sequence[str]]) -> list[str]:
-    same: list[str] = []
-    for row in zip(*lists, strict=False):
-        if len(set(row)) > 1:
-            break
-        same.append(row[0])
-    return same
+    return [row[0] for row in takewhile(lambda row: len(set(row)) == 1, zip(*lists, strict=False))]
 
 
 # What closes a turn.

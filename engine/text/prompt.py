@@ -49,9 +49,8 @@ class SpecialTokenGuard:
         if self._whole is None:
             return text
         text = self._whole.sub(lambda match: match.group()[0] + separator + match.group()[1:], text)
-        if is_key:  # a template looks keys up by name; it does not join them to a control token
-            return text
-        return self._protect_ends(text, separator)
+        # A template looks keys up by name; it does not join them to a control token.
+        return text if is_key else self._protect_ends(text, separator)
 
     def _protect_ends(self, text: str, separator: str) -> str:
         """Break an end that could be part of a special token; white space beside it may be trimmed."""
@@ -69,16 +68,14 @@ class SpecialTokenGuard:
 
 def choose_separator(value: Any) -> str:
     """A string that no string of `value` contains: A, then one more B than any run of Bs in it, then A."""
-    longest = 0
+    runs: list[str] = []
 
     def look(text: str, _is_key: bool) -> str:
-        nonlocal longest
-        if _FILLER in text:
-            longest = max(longest, *map(len, re.findall(f"{_FILLER}+", text)))
+        runs.extend(re.findall(f"{_FILLER}+", text))
         return text
 
     _map_strings(value, look)
-    return _POST + _FILLER * (longest + 1) + _POST
+    return _POST + _FILLER * (max(map(len, runs), default=0) + 1) + _POST
 
 
 def _map_strings(value: Any, change: Callable[[str, bool], str], depth: int = 0, keys: tuple[Any, ...] = ()) -> Any:

@@ -49,10 +49,6 @@ LONGEST_RENDER_S = 5.0
 TRIPPED_OVER = (TypeError, ValueError, AttributeError, KeyError, ArithmeticError, RecursionError, MemoryError)
 
 
-class TemplateRefusal(jinja2.TemplateError):
-    """What a template says through `raise_exception`."""
-
-
 class _GenerationBlock(jinja2.ext.Extension):
     """`{% generation %}...{% endgeneration %}` marks the assistant's text for training; here it is just its content."""
 
@@ -133,13 +129,12 @@ def _environment() -> jinja2.sandbox.SandboxedEnvironment:
         trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationBlock, jinja2.ext.loopcontrols]
     )
     environment.filters["tojson"] = _tojson
-    environment.globals["raise_exception"] = _raise_exception
-    environment.globals["strftime_now"] = _strftime_now
+    environment.globals |= {"raise_exception": _raise_exception, "strftime_now": _strftime_now}
     return environment
 
 
 def _raise_exception(message: str) -> NoReturn:
-    raise TemplateRefusal(message)
+    raise jinja2.TemplateError(message)
 
 
 def _strftime_now(form: str) -> str:

@@ -69,7 +69,9 @@ class Tokenizer:
         self.longest_token_chars = max((len(token.decode("utf-8", "replace")) for token in self._bytes), default=1)
         if (description.get("model") or {}).get("type") in _SHRINKING_MODELS:
             self.longest_token_chars = _UNBOUNDED_CHARS
-        self._bos_id = self._token_id(bos_token) if add_bos and bos_token else None
+        self._bos_id: int | None = self._special_aware.token_to_id(bos_token) if add_bos and bos_token else None
+        if add_bos and bos_token and self._bos_id is None:
+            raise BundleError(f"the bundle's bos_token {bos_token!r} is not in its tokenizer")
 
     @classmethod
     def load(cls, folder: Path, spec: TextSpec) -> "Tokenizer":
@@ -134,12 +136,6 @@ class Tokenizer:
         if start < len(text):
             yield text[start:], False
 
-    def _token_id(self, token: str) -> int:
-        token_id = self._special_aware.token_to_id(token)
-        if token_id is None:
-            raise BundleError(f"the bundle's bos_token {token!r} is not in its tokenizer")
-        return int(token_id)
-
 
 def check_unicode(text: str) -> None:
     """InvalidRequest for text with lone surrogates: it has no UTF-8 form."""
@@ -190,18 +186,16 @@ def _special_blind(
 
 def _special_pattern(tokens: tuple[tokenizers.AddedToken, ...]) -> re.Pattern[str] | None:
     """Longest first, as the library matches; a token that strips takes the white space beside it along."""
-    ordered = sorted(tokens, key=lambda token: -len(token.content))
     parts = [
         (r"\s*" if token.lstrip else "") + re.escape(token.content) + (r"\s*" if token.rstrip else "")
-        for token in ordered
+        for token in sorted(tokens, key=lambda token: -len(token.content))
         if token.content
     ]
     return re.compile("|".join(parts)) if parts else None
 
 
 def _layout(decoder: Mapping[str, Any] | None) -> _Layout:
-    steps = (decoder or {}).get("decoders", [decoder or {}])
-    kinds = [step.get("type") for step in steps]
+    kinds = [step.get("type") for step in (decoder or {}).get("decoders", [decoder or {}])]
     if "ByteLevel" in kinds:
         return _Layout.BYTE_LEVEL
     if "ByteFallback" in kinds or "Metaspace" in kinds:
@@ -250,6 +244,5 @@ def _byte_alphabet() -> dict[str, bytes]:
     """GPT-2's stand-in characters: printable Latin-1 bytes stand for themselves, the others for U+0100 onwards."""
     itself = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     others = [byte for byte in range(256) if byte not in itself]
-    alphabet = {chr(byte): bytes((byte,)) for byte in itself}
-    alphabet.update({chr(0x100 + index): bytes((byte,)) for index, byte in enumerate(others)})
-    return alphabet
+    places = [*((byte, byte) for byte in itself), *enumerate(others, 0x100)]
+    return {chr(place): bytes((byte,)) for place, byte in places}
