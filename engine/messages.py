@@ -112,8 +112,7 @@ class Counters(msgspec.Struct):
 
 
 class Stats(Counters, tag=True):
-    """The counters, and gauges of now. Rides on every `Tokens`. stages: seconds of this worker's steps by stage;
-    "graph: NAME" is a part of the stage "graph"."""
+    """Counters, and gauges of now. stages: seconds of steps by stage; "graph: NAME" is a part of "graph"."""
 
     running: int = 0
     waiting: int = 0
@@ -168,9 +167,8 @@ class Fatal(msgspec.Struct, frozen=True, tag=True):
 
 
 class StepSegment(msgspec.Struct, frozen=True):
-    """The rows of one sequence in a step; `sequence` is the number of its arrival in this worker, and no id. kind:
-    "prefill", "decode" or "denoise". guesses: how many of the rows are guessed tokens, accepted: how many of these were
-    right. tokens: new ones that came of it."""
+    """The rows of one sequence in a step; `sequence`: the number of its arrival, no id. kind: "prefill", "decode" or
+    "denoise". guesses: rows of guessed tokens, accepted: those that were right. tokens: new ones that came of it."""
 
     sequence: int
     kind: str

@@ -87,8 +87,7 @@ def _alive_on_windows(process_id: int) -> bool:
 
 
 def exit_text(code: int | None) -> str:
-    """How a process ended, in words behind its name. POSIX tells a signal as a negative code, Windows an exception as a
-    large one such as 0xC0000005."""
+    """How a process ended. POSIX tells a signal as a negative code, Windows an exception as one such as 0xC0000005."""
     if code is None:
         return "ended with an unknown status"
     if code < 0:
@@ -105,9 +104,8 @@ def graph_memory(ours: Mapping[str, str], platform: str = sys.platform) -> dict[
 
 
 def import_path(root: Path, inherited: Iterable[str], site_folders: Iterable[Path]) -> list[str]:
-    """PYTHONPATH of a child: the folder of our packages, then what the user set, wherever the child may run. A site
-    folder is found anyway, and before the standard library its packages would replace modules of that. An empty entry
-    means the working folder: it is left out."""
+    """PYTHONPATH of a child: the folder of our packages, then what the user set. A site folder is found anyway, and its
+    packages would replace modules of the standard library. An empty entry means the working folder: it is left out."""
     user = [str(Path(entry).absolute()) for entry in inherited if entry]
     return user if root in site_folders else [str(root), *user]
 

@@ -143,9 +143,8 @@ def ids_of(prompt: tuple[int, ...] | ImagePrompt) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Pooling:
-    """That a request wants numbers of its rows, and no token; its max_tokens is 0. token_ids: which of the row's
-    outputs, () = all of them. alignment: of speech, instead of the last row's logits, how far each token of the prompt
-    looks at each position of the encoder."""
+    """That a request wants numbers of its rows, and no token. token_ids: which of the row's outputs, () = all.
+    alignment: of speech, instead of logits, how far each token of the prompt looks at each position of the encoder."""
 
     token_ids: tuple[int, ...] = ()
     alignment: bool = False
@@ -239,12 +238,10 @@ class GuessCounts:
 
 @dataclass(frozen=True, slots=True)
 class RequestTimings:
-    """Timings of one finished request: milliseconds and token counts.
-
-    drafted_tokens, accepted_tokens: guesses and those that were right; predicted: those of the caller's prediction.
-    steps: how many it took part in. step_rows: useful rows of those steps, its own and its neighbours'.
-    first_token_ms: since it was submitted, 0 = it had none. devices: that computed it, in order.
-    """
+    """Timings of one finished request: milliseconds and token counts. drafted_tokens, accepted_tokens: guesses and
+    those that were right; predicted: those of the caller's prediction. steps: how many it took part in. step_rows:
+    useful rows of those steps, its own and its neighbours'. first_token_ms: since it was submitted, 0 = it had none.
+    devices: that computed it, in order."""
 
     queue_ms: float
     prompt_ms: float
@@ -298,12 +295,9 @@ class TextLogprob:
 @dataclass(frozen=True, slots=True)
 class Delta:
     """New text of one request, never splitting a code point. The last one carries `finish`, counts and timings.
-
     stopped_by: the stop string or the id of the stop token that ended it; None for a length or the model's own end.
     prompt_logprobs: of the prompt's tokens but the first, with the first delta and only if they were asked for.
-    is_known: the client has it already, from the server that this one goes on for.
-    vector: as in the `TokenEvent`.
-    """
+    is_known: the client has it already, from the server that this one goes on for. vector: as in the `TokenEvent`."""
 
     text: str
     token_ids: tuple[int, ...] = ()

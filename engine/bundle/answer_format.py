@@ -32,13 +32,10 @@ class JsonArguments(msgspec.Struct, frozen=True, tag="json"):
 
 
 class TaggedArguments(msgspec.Struct, frozen=True, omit_defaults=True, tag="tagged"):
-    """One argument after the other, a string as it is and other values as JSON or as Python writes them.
-
-    before: in front of a key. assign: between key and value, by the value's JSON type. after: behind a value.
-    wrap: around a string with signs of XML in it. item: the tag of a list's entries where objects and lists are
-    nested tags, "" where they are JSON. words: how true and false are written. is_python: objects and lists are
-    literals of Python.
-    """
+    """One argument after the other, a string as it is and other values as JSON or as Python writes them. before: in
+    front of a key. assign: between key and value, by the value's JSON type. after: behind a value. wrap: around a
+    string with signs of XML in it. item: the tag of a list's entries where objects and lists are nested tags, "" where
+    they are JSON. words: how true and false are written. is_python: objects and lists are literals of Python."""
 
     before: Literal
     assign: Annotated[dict[Word, Literal], Meta(max_length=8)]
@@ -51,8 +48,7 @@ class TaggedArguments(msgspec.Struct, frozen=True, omit_defaults=True, tag="tagg
 
 class LiteralArguments(msgspec.Struct, frozen=True, omit_defaults=True, tag="literal"):
     """Keys and literals, as in a call of Python. quote: around a string, with Python's escapes if it is one of hers.
-    assign: between key and value. between: between two arguments. is_raw: a string that is an argument has no
-    escapes."""
+    assign: between key and value. between: two arguments. is_raw: a string that is an argument has no escapes."""
 
     assign: Literal
     between: Literal

@@ -127,8 +127,7 @@ def _check_kinds(manifest: Manifest) -> None:
 
 
 def check_listed(manifest: Manifest) -> None:
-    """BundleError when a graph, binary, file of floats or forecast prefix is not among `files`. Those exist, and their
-    sizes and hashes are known."""
+    """BundleError when a file that graphs need is not among `files`, whose sizes and hashes are known."""
     binaries = manifest.npu.binaries if manifest.npu else ()
     floats = tuple(name for name in (manifest.kv_scales, manifest.conv_weights, manifest.head_basis) if name)
     prefix = (manifest.forecast.file,) if manifest.forecast else ()

@@ -6,8 +6,7 @@ from engine.bundle.manifest import Manifest
 
 
 def form_text(manifest: Manifest) -> str:
-    """How weights are stored, and how their codes were chosen: 'w4a16 good'. Without a level they were rounded to
-    nearest, or there was nothing to choose."""
+    """How weights are stored and their codes were chosen: 'w4a16 good'; no level: rounded to nearest, or floats."""
     return f"{manifest.quant} {manifest.quality.level}" if manifest.quality else manifest.quant
 
 

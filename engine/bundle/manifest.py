@@ -102,12 +102,10 @@ class GraphSpec(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class TextSpec(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Everything needed to turn text into tokens and back. Files are relative to the bundle.
-
-    answer: how the model writes answers, None in bundles of earlier versions and without a chat template.
-    stop_texts: what ends an answer beside `stop_ids`, where no single token stands for it.
-    sampling: what requests leave open; nothing in bundles of earlier versions.
-    """
+    """Everything needed to turn text into tokens and back. Files are relative to the bundle. answer: how the model
+    writes answers, None in bundles of earlier versions and without a chat template. stop_texts: what ends an answer
+    beside `stop_ids`, where no single token stands for it. sampling: what requests leave open; nothing in bundles of
+    earlier versions."""
 
     tokenizer: Name
     chat_template: Name | None
@@ -141,11 +139,9 @@ class FileEntry(msgspec.Struct, frozen=True):
 
 class NpuSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     """What an NPU bundle's binaries are. Chip in Qualcomm's numbers: X Elite is soc_model 60, Hexagon v73 (htp_arch).
-
     binaries: file -> names of the graphs inside; several share their weights. chains: name of a `GraphSpec` -> the
-    (binary, graph inside) that it runs, in order. sdk: the QNN version that made them. parity_on: what the figures
-    of `Manifest.parity` were measured on. not_genie: why Genie cannot run the bundle, "" when it can.
-    """
+    (binary, graph inside) that it runs, in order. sdk: the QNN version that made them. parity_on: what the figures of
+    `Manifest.parity` were measured on. not_genie: why Genie cannot run the bundle, "" when it can."""
 
     soc_model: Count
     htp_arch: Count

@@ -82,8 +82,7 @@ class HeadForm(msgspec.Struct, frozen=True):
 
 
 class CacheGroup(msgspec.Struct, frozen=True):
-    """Layers whose keys and values have one shape. layers: their numbers among those with attention. window: columns
-    that their rows see, 0 = all."""
+    """Layers whose keys and values have one shape, by number among those with attention. window: as theirs."""
 
     layers: tuple[int, ...]
     window: int

@@ -52,8 +52,7 @@ class SampleSpec(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class UsualSampling(msgspec.Struct, frozen=True, omit_defaults=True):
-    """How the model's files advise to choose tokens, None = they do not say: what requests leave open. In the names and
-    the bounds of requests."""
+    """How the model's files advise to choose tokens, in the words of requests; None = they do not say."""
 
     temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
     top_k: Annotated[int, Meta(ge=-1, le=1 << 24)] | None = None
@@ -79,12 +78,10 @@ PositionOffset = Annotated[int, Meta(ge=0, le=1024)]
 
 
 class EncoderSpec(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Of a model that reads whole texts in both directions and generates nothing.
-
-    token_types: token type ids are below it. position_offset: the position of a text's first token. score_head: the
-    file of what makes one number of a pair of texts, "" = there is none. projection: the file of a linear layer that
-    makes a vector of a pooled one, "" = they are the same.
-    """
+    """Of a model that reads whole texts in both directions and generates nothing. token_types: token type ids are below
+    it. position_offset: the position of a text's first token. score_head: the file of what makes one number of a pair
+    of texts, "" = there is none. projection: the file of a linear layer that makes a vector of a pooled one, "" = they
+    are the same."""
 
     token_types: TokenTypes
     position_offset: PositionOffset = 0
@@ -149,12 +146,10 @@ Past = Annotated[int, Meta(gt=SPARE_SLOTS, le=1 << 24)]
 
 
 class FusedSpec(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What the fused graphs of a bundle have in common.
-
-    pd_total_len: rows N of each graph that takes a chunk of a prompt beside decodes. pd_prefill_len: how many of them
-    are the prompt's, N - D. decode_slots: D, the sequences that such a step decodes. past: KV slots of every cache.
-    kv_update_on_device: graphs also give the updated caches; otherwise the host writes what is new.
-    """
+    """What the fused graphs of a bundle have in common. pd_total_len: rows N of each graph that takes a chunk of a
+    prompt beside decodes. pd_prefill_len: how many of them are the prompt's, N - D. decode_slots: D, the sequences that
+    such a step decodes. past: KV slots of every cache. kv_update_on_device: graphs also give the updated caches;
+    otherwise the host writes what is new."""
 
     pd_total_len: Annotated[tuple[Rows, ...], Meta(min_length=1, max_length=256)]
     pd_prefill_len: Annotated[tuple[Rows, ...], Meta(min_length=1, max_length=256)]
@@ -211,12 +206,10 @@ class PoolingKind(StrEnum):
 
 
 class PoolingSpec(msgspec.Struct, frozen=True, omit_defaults=True):
-    """How a text becomes a vector.
-
-    dimensions: numbers of a whole vector. normalise: whether it has length 1. may_cut: whether its first numbers alone
-    are a vector as well (Matryoshka). begin_ids, end_ids: around the tokens of every text. prompts: what may stand in
-    front of a text, by name; default_prompt: the name of what stands there when nothing is asked for, "" = nothing.
-    """
+    """How a text becomes a vector. dimensions: numbers of a whole vector. normalise: whether it has length 1. may_cut:
+    whether its first numbers alone are a vector as well (Matryoshka). begin_ids, end_ids: around the tokens of every
+    text. prompts: what may stand in front of a text, by name; default_prompt: the name of what stands there when
+    nothing is asked for, "" = nothing."""
 
     kind: PoolingKind
     dimensions: Vocabulary
@@ -236,12 +229,10 @@ class RerankKind(StrEnum):
 
 
 class RerankSpec(msgspec.Struct, frozen=True, omit_defaults=True):
-    """How a query and a document become a score.
-
-    A judge reads prefix, body and suffix, each tokenised by itself; body has {instruction}, {query} and {document}.
-    instruction: for requests that bring none. yes_id, no_id: tokens of the judgement.
-    A pair is begin_ids, query, middle_ids, document, end_ids; has_types: token types tell the document from the query.
-    """
+    """How a query and a document become a score. A judge reads prefix, body and suffix, each tokenised by itself; body
+    has {instruction}, {query} and {document}. instruction: for requests that bring none. yes_id, no_id: tokens of the
+    judgement. A pair is begin_ids, query, middle_ids, document, end_ids; has_types: token types tell the document from
+    the query."""
 
     kind: RerankKind
     prefix: Text = ""

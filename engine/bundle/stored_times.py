@@ -16,9 +16,8 @@ Milliseconds = Annotated[float, msgspec.Meta(gt=0)]
 
 
 class StoredTimes(msgspec.Struct, frozen=True):
-    """times: rows, past columns and milliseconds of each shape that was measured undisturbed. processor: its name;
-    cores: of the machine; threads: the setting; how: what else changes a step, for people. disturbed: of the other
-    shapes, until they are measured undisturbed."""
+    """times: rows, past columns and milliseconds of shapes measured undisturbed; disturbed: of the others. cores: of
+    the machine. threads: the setting. how: what else changes a step, for people."""
 
     times: tuple[tuple[Count, Count, Milliseconds], ...]
     processor: str = ""

@@ -74,9 +74,8 @@ class ShapeTable:
         return min(self.max_past, max(1, -(-columns // step)) * step)
 
     def reach(self, sequences: int) -> int:
-        """Columns that so many sequences may share: as far as a variant goes that has `unit` rows for each of them.
-        Where none has so many rows it is one of most rows. Variants of less than half the widest past do not count:
-        rows are not worth half of a pool."""
+        """Columns that so many sequences may share: as far as a variant goes that has `unit` rows for each, else one of
+        most rows. Variants of less than half the widest past do not count: rows are not worth half of a pool."""
         if self.free:
             return self.max_past
         wide = [shape for shape in self.fixed if 2 * shape.past >= self.max_past]
@@ -185,8 +184,7 @@ def slot_table(rows: Iterable[int], past: int, slots: int) -> ShapeTable:
 
 def pin(shapes: ShapeTable, rows: int) -> ShapeTable:
     """One shape for every step: the fewest rows >= `rows`, `unit` and those of an image (else the most) at the widest
-    past they have. Shapes of equal context have the wider past the fewer rows they have: a few columns are worth less
-    than rows."""
+    past they have. Shapes of equal context have the wider past the fewer rows they have: rows are worth more."""
     rows = max(rows, shapes.unit, shapes.image_rows)
     if shapes.free:
         only = StepShape(min(rows, shapes.max_rows), shapes.max_past)

@@ -42,12 +42,9 @@ class Accelerator(msgspec.Struct, frozen=True):
 
 class MachineFacts(msgspec.Struct, frozen=True):
     """system, machine: of this Python, as `sys.platform` and `platform.machine()`; native_machine: of the system.
-
     kernel: `platform.release()`. nodes: fastrpc's and the DMA heap, Linux only. accelerators: Windows only.
-    library_folder: where the QNN libraries lie, '' without any; library_files: their names.
-    library_variable: what set the folder, '' for the package's own. adsp_files: libraries for the NPU in the folders of
-    ADSP_LIBRARY_PATH.
-    """
+    library_folder: where the QNN libraries lie, '' without any; library_files: their names. library_variable: what set
+    the folder, '' for the package's own. adsp_files: libraries for the NPU in the folders of ADSP_LIBRARY_PATH."""
 
     system: str
     machine: str

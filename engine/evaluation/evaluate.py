@@ -18,8 +18,7 @@ TAIL = 0.99
 @dataclass(frozen=True, slots=True)
 class TokenScores:
     """Of N tokens, or of none yet. losses: -log p of the token. The rest only where there is a reference.
-    reference_losses: its own. divergences: KL(reference || model). agreements: whether both have one likeliest
-    token."""
+    reference_losses: its own. divergences: KL(reference || model). agreements: in the likeliest token."""
 
     losses: Float64
     reference_losses: Float64 | None = None
@@ -111,12 +110,10 @@ class TextWindow:
 
 
 def cut(tokens: Sequence[int], context: int, stride: int, bos: tuple[int, ...] = ()) -> list[TextWindow]:
-    """Windows of at most `context` tokens, each `stride` tokens behind the one before and beginning with `bos`.
-
-    No token is scored twice; where windows overlap, a token is scored in the first that holds it, behind most of its
-    past. The first token of a window without `bos` has nothing before it and is not scored there. Empty when nothing
-    can be scored.
-    """
+    """Windows of at most `context` tokens, each `stride` tokens behind the one before and beginning with `bos`. No
+    token is scored twice; where windows overlap, a token is scored in the first that holds it, behind most of its past.
+    The first token of a window without `bos` has nothing before it and is not scored there. Empty when nothing can be
+    scored."""
     room = context - len(bos)
     windows: list[TextWindow] = []
     scored = 0

@@ -161,8 +161,7 @@ def open_bundle(name: str, folder: Path, memory: Path | None, stack: ExitStack) 
 
 def open_reference(name: str, source: Path, context: int, memory: Path | None, stack: ExitStack) -> EvaluatedModel:
     """What models are compared with: a bundle, or a Hugging Face folder or GGUF file in float32. context: most tokens
-    that the compared bundle was made for, on which some rotary embeddings depend. BundleError or CompileError when it
-    cannot be used."""
+    that the compared bundle was made for, on which some rotations depend. BundleError, CompileError."""
     with reading(f"--against {name}"):
         is_bundle, is_there = is_regular(source / MANIFEST_FILE), source.exists()
     if is_bundle:

@@ -72,11 +72,9 @@ NOTHING = Fields({}, CONFIG_FILE, "dialog.")
 @dataclass(frozen=True, slots=True)
 class GenieConfig:
     """The relevant part. context_tokens, vocabulary: 0 = not told. position: dialog.engine.model.positional-encoding.
-
     binaries: paths as written, in the order the parts run. rope_theta: from the back end's section, 0 = not there.
-    forecast: dialog.ssd-q1 of a dialog that speculates by itself. embedding, layer_embedding: dialog.embedding
-    and dialog.perlayer-embedding. local_position, window: of layers whose caches are windows, 0 = not told.
-    """
+    forecast: dialog.ssd-q1 of a dialog that speculates by itself. embedding, layer_embedding: dialog.embedding and
+    dialog.perlayer-embedding. local_position, window: of layers whose caches are windows, 0 = not told."""
 
     binaries: tuple[str, ...]
     context_tokens: int

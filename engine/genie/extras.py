@@ -100,9 +100,8 @@ RENAMED = TOLD | {"attention-factor": "attention_factor"}  # which Genie is not 
 
 
 def genie_rope(config: GenieConfig, model: Fields, rotary_dim: int, context_tokens: int) -> RopeSpec:
-    """The table for graphs whose cos and sin have rotary_dim / 2 columns. model: config.json, possibly empty.
-    context_tokens: widest compiled context, which decides a longrope table. Raises BundleError when no place tells the
-    rotation, or for a kind that is not supported."""
+    """The table for cos and sin of rotary_dim / 2 columns. model: config.json, possibly empty. context_tokens: widest
+    context, which decides a longrope table. BundleError when no place tells the rotation, or for an unknown kind."""
     longest = model.integer("max_position_embeddings", 1, MAX_POSITIONS, config.context_tokens or context_tokens)
     position = config.position
     if position.text("type", "rope") != "rope":

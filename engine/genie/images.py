@@ -64,8 +64,7 @@ class GenieImages:
 def read_images(
     folder: Path, model: Fields, text: GenieText, manifest: Manifest, describe: Callable[[Path], BinaryInfo]
 ) -> GenieImages | None:
-    """None where the folder has no encoder of images, or one that is not served; the log says why. model: config.json.
-    manifest: of the text."""
+    """None without an encoder of images, or with one that is not served; the log says why. manifest: of the text."""
     metadata = read_metadata(folder).group("genie")
     if metadata.values.get("supports_vision") is not True and not any(folder.glob("vision_encoder*.bin")):
         return None

@@ -256,9 +256,8 @@ def _head_wrapper(head: Part, infos: Mapping[str, BinaryInfo], count: int) -> Wr
 
 
 def _joints(body: list[Part], last: str) -> list[str]:
-    """Value names before, between and after the parts: the binaries' own wherever both sides agree on one. "" after a
-    part that gives keys and values only. The provider binds other names by position, which works, but only their own
-    can be checked. last "" = its own."""
+    """Value names before, between and after the parts: the binaries' own wherever both sides agree, as only these can
+    be checked (others bind by position). "" after a part that gives keys and values only. last "" = its own."""
     names = [Role.IDS.value]
     for before, after in pairwise(body):
         given, taken = before.result, after.input_of(Role.HIDDEN)

@@ -120,12 +120,10 @@ class GenieNames:
 
 
 def write_genie_files(folder: Path, manifest: Manifest, config: Mapping[str, object] | None = None) -> Manifest:
-    """Write genie_config.json, htp_backend_ext_config.json and metadata.json beside the binaries.
-
-    config: the checkpoint's config.json, needed where the rotation is scaled. Graphs of a bundle of several parts get
-    names that Genie can read, in binaries and wrappers: hash files afterwards, and keep the manifest that is returned.
-    BundleError when Genie could not run the bundle; then nothing was written.
-    """
+    """Write genie_config.json, htp_backend_ext_config.json and metadata.json beside the binaries. config: the
+    checkpoint's config.json, needed where the rotation is scaled. Graphs of a bundle of several parts get names that
+    Genie can read, in binaries and wrappers: hash files afterwards, and keep the manifest that is returned. BundleError
+    when Genie could not run the bundle; then nothing was written."""
     npu = manifest.npu
     if npu is None or not npu.chains:
         raise BundleError(f"{manifest.name} has no context binaries that Genie could run")

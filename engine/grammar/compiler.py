@@ -35,8 +35,7 @@ from engine.isolation.framing import Opened, serve
 
 
 def serialised(spec: GrammarSpec, literals: Literals) -> str:
-    """The grammar of a form. literals: knows the control tokens. Unusable when it cannot be read; whether llguidance
-    accepts it is not known yet."""
+    """The grammar of a form. Unusable when it cannot be read; whether llguidance accepts it is not known yet."""
     body = _form(spec.form, spec.wrap, literals)
     return _after(body, spec, literals) if spec.after else body
 

@@ -99,8 +99,7 @@ class ReadyMasks:
 
 @dataclass(slots=True)
 class _SequenceMasks:
-    """One sequence's masks, being computed or ready. is_late: they were missing when a step needed them, or the matcher
-    is still being built."""
+    """One sequence's masks. is_late: missing when a step needed them, or the matcher is still being built."""
 
     work: "Future[ReadyMasks]"
     is_late: bool = True
@@ -148,8 +147,7 @@ class GrammarMasks:
         entry.work = self._steps.submit(_behind, entry.work, guesses)
 
     def take(self, sequence_id: str) -> tuple[Forbidden | None, ...] | None:
-        """A mask [V] for each of a sequence's sampled rows, true = forbidden; None when they are not computed yet.
-        Raises GrammarFailed when there will be none."""
+        """A mask [V] for each sampled row, true = forbidden; None when not computed yet. GrammarFailed when never."""
         entry = self._sequences[sequence_id]
         if not entry.work.done():
             entry.is_late = True

@@ -49,13 +49,10 @@ class CalledTool(msgspec.Struct, frozen=True):
 
 
 class ToolCalls(msgspec.Struct, frozen=True, tag=True):
-    """Calls as a model writes them.
-
-    is_forced: nothing but calls, at least one; otherwise text, in which calls have the right form.
-    most: calls, 0 = any number. otherwise: the form of an answer without calls, None = any text.
-    mark: what tells that calls begin. around: texts besides that may hold control tokens. prefilled: what the prompt
-    has written of the answer. id_chars: the length of the ids of calls, 0 for any.
-    """
+    """Calls as a model writes them. is_forced: nothing but calls, at least one; otherwise text, in which calls have the
+    right form. most: calls, 0 = any number. otherwise: the form of an answer without calls, None = any text. mark: what
+    tells that calls begin. around: texts besides that may hold control tokens. prefilled: what the prompt has written
+    of the answer. id_chars: the length of the ids of calls, 0 for any."""
 
     form: CallFormat
     tools: tuple[CalledTool, ...]
@@ -72,9 +69,8 @@ Form = TextForm | ToolCalls
 
 
 class GrammarSpec(msgspec.Struct, frozen=True):
-    """A form, and the marker that ends the reasoning before it ("" = no reasoning). opening: what begins the reasoning
-    where the model may leave it out; "" = the prompt has begun it. restart: what the model writes between reasoning and
-    answer. wrap: what it may write around a text."""
+    """A form, and what ends the reasoning before it ("" = none). opening: what begins reasoning that may be left out;
+    "" = the prompt has begun it. restart: what the model writes between both. wrap: what it may write around a text."""
 
     form: Form
     after: str = ""
@@ -90,8 +86,7 @@ class CompilerOpening(msgspec.Struct, frozen=True):
 
 
 class Compiled(msgspec.Struct, frozen=True):
-    """The compiler's answer: llguidance's serialised grammar, or why there is none. An empty one: ready. tool: the
-    function whose calls cannot have a form."""
+    """llguidance's serialised grammar, or why there is none; empty: ready. tool: whose calls cannot have a form."""
 
     grammar: str = ""
     error: str = ""

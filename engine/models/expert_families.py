@@ -172,8 +172,7 @@ _GLM_NAMES = ExpertNames(
 
 
 def read_glm_experts(config: ConfigFields, first_dense: int = 1, shared: int = 1) -> ExpertDetails:
-    """As DeepSeek-V3 chooses them. first_dense, shared: where the config does not say. CompileError for groups that the
-    experts cannot be shared out to."""
+    """As DeepSeek-V3 chooses them. first_dense, shared: where the config does not say. CompileError for other kinds."""
     layers = layer_count(config)
     dense = config.integer("first_k_dense_replace", 0, layers, first_dense)
     kinds = config.raw("mlp_layer_types") or ["dense"] * dense + ["sparse"] * (layers - dense)

@@ -113,8 +113,7 @@ class BesideNames:
 
 @dataclass(frozen=True, slots=True)
 class ExpertDetails:
-    """Layers with experts in place of a feed-forward. clipped: None = as in the feed-forward. beside: None = experts
-    take what that would."""
+    """Layers with experts. clipped: None = as in the feed-forward. beside: None = they take its place."""
 
     spec: ExpertSpec
     routing: Routing = Routing()

@@ -48,11 +48,9 @@ class ScoreHeadNames:
 @dataclass(frozen=True, slots=True)
 class EncoderDetails:
     """Modules by name. positions: the table of positions, None = rotary. table_rows: its rows. token_types: "" = the
-    layers are a decoder's, and all but `spec` is told by `FamilyDetails`.
-
-    Norms have weight and bias, and follow what they norm: `FamilyDetails.names.attention_norm` the sum after attention,
-    `ffn_norm` that after the feed-forward. prompts: of the family's tasks, by name.
-    """
+    layers are a decoder's, and all but `spec` is told by `FamilyDetails`. Norms have weight and bias, and follow what
+    they norm: `FamilyDetails.names.attention_norm` the sum after attention, `ffn_norm` that after the feed-forward.
+    prompts: of the family's tasks, by name."""
 
     spec: EncoderSpec
     activation: Activation = Activation.GELU
@@ -132,8 +130,7 @@ class QkNorm(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Multipliers:
-    """Constants in the arithmetic. attention: of scores, 0 = 1 / sqrt(head size). residual: of what attention and
-    feed-forward add to the stream."""
+    """Constants. attention: of scores, 0 = 1 / sqrt(head size). residual: of what is added to the stream."""
 
     embedding: float = 1.0
     residual: float = 1.0
@@ -249,12 +246,10 @@ class Family:
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """Everything the compiler has to know about one checkpoint before it reads weights.
-
-    max_position: tokens the checkpoint was made for. compiled_context: tokens this bundle is made for. encoder: None
-    for a model that generates. reads_images: rows may come in place of tokens. deepstack: as in `VisionSpec`.
-    may_be_untied: config.json ties the head and does not; it is tied unless the checkpoint has one.
-    """
+    """Everything the compiler has to know about one checkpoint before it reads weights. max_position: tokens the
+    checkpoint was made for. compiled_context: tokens this bundle is made for. encoder: None for a model that generates.
+    reads_images: rows may come in place of tokens. deepstack: as in `VisionSpec`. may_be_untied: config.json ties the
+    head and does not; it is tied unless the checkpoint has one."""
 
     spec: ModelSpec
     details: FamilyDetails
@@ -309,8 +304,7 @@ class Network:
         return names if len(names) == 1 else names[: len(self.qkv_outputs(layer))]
 
     def mixer_names(self, layer: int) -> tuple[str, ...]:
-        """Modules that read the first norm of a layer, but for the steps of gated DeltaNet: of attention, of
-        recurrence, or of both in this order."""
+        """Modules that read a layer's first norm, without steps of gated DeltaNet: of attention, then of recurrence."""
         names = self.qkv_names(layer) if layer in self.spec.attention_layers else ()
         return names + (self.details.recurrent_names.qkv_gate if self.spec.recurrence_of(layer) else ())
 
@@ -367,8 +361,7 @@ class Network:
 
     @property
     def other_stream(self) -> str:
-        """What layers have that are not x + f(norm(x)) twice, with norms of single heads and silu, by name; "" =
-        nothing."""
+        """What layers have that are not x + f(norm(x)) twice, with norms of heads and silu, by name; "" = nothing."""
         details, names = self.details, self.details.names
         norms = (names.attention_norm, names.ffn_norm, not names.attention_post_norm, not names.ffn_post_norm)
         unusual = {

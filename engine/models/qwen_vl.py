@@ -53,8 +53,7 @@ def read_qwen2_5_vl(files: VisionFiles) -> NativeNetwork:
 
 
 def read_qwen3_vl(files: VisionFiles) -> NativeNetwork:
-    """Learned positions, interpolated, and rows of some layers for the first layers of the text (DeepStack), which
-    Qwen3.5 has none of."""
+    """Learned positions, interpolated; but for Qwen3.5 rows of some layers for the first of the text (DeepStack)."""
     encoder = files.fields()[1]
     network = _network(files, "model.visual.", activation(encoder))
     places = encoder.integer("num_position_embeddings", 1, 1 << 20, 2304)

@@ -25,10 +25,9 @@ FULL, SLIDING = "full_attention", "sliding_attention"  # kinds of layers
 @dataclass(frozen=True, slots=True)
 class RopeReading:
     """What a rotation is read for. Lengths in tokens. share: the part of a head that turns unless the config says
-    otherwise, which it may if has_partial. theta: where the config does not tell. kind: the layers it is for where
-    the family tells them apart, "" = all. sections: pairs that turn by time, row and column where the config does not
-    tell, () = a token has one position; is_woven: rows and columns take turns in every third pair.
-    """
+    otherwise, which it may if has_partial. theta: where the config does not tell. kind: the layers it is for where the
+    family tells them apart, "" = all. sections: pairs that turn by time, row and column where the config does not tell,
+    () = a token has one position; is_woven: rows and columns take turns in every third pair."""
 
     head_dim: int
     max_position: int
@@ -152,8 +151,7 @@ def _longrope(inputs: RotaryInputs) -> tuple[Frequencies, float]:
 
 
 def _yarn(inputs: RotaryInputs) -> tuple[Frequencies, float]:
-    """Slow frequencies are divided by `factor`, fast ones kept, a ramp lies between; the logarithm of the factor goes
-    into the scores by way of cos and sin."""
+    """Slow frequencies are divided by `factor`, fast ones kept, a ramp between; its logarithm scales cos and sin."""
     parameters, size = inputs.parameters, 2 * len(inputs.plain)
     factor = parameters.number("factor", 1e-3, 1e6, inputs.max_position / inputs.original_max)
 

@@ -108,9 +108,8 @@ def _read_idefics3(files: VisionFiles) -> VisionNetwork:
 
 
 def read_gemma3(files: VisionFiles) -> VisionNetwork:
-    """An image is one tile, whatever its shape, without pan and scan, which transformers leaves out by default, too.
-    SigLIP, means of squares of patches, a norm and one matrix (transformers `Gemma3ForConditionalGeneration`,
-    `Gemma3Processor`, `Gemma3ImageProcessor`)."""
+    """An image is one tile, whatever its shape (no pan and scan, as by default in transformers). SigLIP, means of
+    squares of patches, a norm and one matrix (transformers `Gemma3ForConditionalGeneration`, `Gemma3Processor`)."""
     config, encoder, processor = files.fields()
     side = encoder.integer("image_size", 1, 4096, 224)
     patch = encoder.integer("patch_size", 1, side, 16)

