@@ -56,8 +56,7 @@ class AdapterConfig:
 
     def scale_of(self, path: str) -> float:
         """What the product of its two factors is multiplied by."""
-        rank = self.rank_of(path)
-        alpha = next(_values_of(self.alphas, path), self.alpha)
+        rank, alpha = self.rank_of(path), next(_values_of(self.alphas, path), self.alpha)
         return alpha / (math.sqrt(rank) if self.is_rslora else rank)
 
 
@@ -103,9 +102,8 @@ def _pattern(path: Path, values: Mapping[str, object], key: str, most: float) ->
     table = values.get(key) or {}
     if not isinstance(table, dict):
         raise BundleError(f"{path}: {key} must hold a JSON object")
-    for name in table:
-        if not _PLAIN.fullmatch(name):
-            raise BundleError(f"{path}: {key} has {brief(name)}, which is no plain path of a module")
+    if unknown := [name for name in table if not _PLAIN.fullmatch(name)]:
+        raise BundleError(f"{path}: {key} has {brief(unknown[0])}, which is no plain path of a module")
     return {
         name: _number(path, f"{key}.{name}", value, most, is_whole=key == "rank_pattern")
         for name, value in table.items()
@@ -240,10 +238,10 @@ def read_adapter(name: str, folder: Path, manifest: Manifest) -> Adapter:
     """One adapter. BundleError."""
     config = read_adapter_config(folder / CONFIG_FILE)
     with TensorFile.open(folder / TENSOR_FILE) as file:
-        places = _places(file, manifest)
-        factors = {}
-        for (module, layer), path in places.items():
-            factors[module.name, layer] = _factors(file, config, module, path)
+        factors = {
+            (module.name, layer): _factors(file, config, module, path)
+            for (module, layer), path in _places(file, manifest).items()
+        }
     if not factors:
         raise BundleError(f"{folder / TENSOR_FILE} holds no adapter: it has no tensor")
     return Adapter(name, factors)
@@ -271,10 +269,8 @@ def _places(file: TensorFile, manifest: Manifest) -> dict[tuple[LoraModule, int]
 
 
 def _path_of(tensor: str) -> str | None:
-    for end in (A_END, B_END):
-        if tensor.startswith(PREFIX) and tensor.endswith(end):
-            return tensor[len(PREFIX) : -len(end)]
-    return None
+    found = re.fullmatch(rf"{re.escape(PREFIX)}(.*)\.lora_[AB]\.weight", tensor, re.DOTALL)
+    return found[1] if found else None
 
 
 def _factors(file: TensorFile, config: AdapterConfig, module: LoraModule, path: str) -> Factors:

@@ -72,7 +72,9 @@ def check_encoder(manifest: Manifest) -> None:
 def _check_graph(manifest: Manifest, graph: GraphSpec) -> None:
     if graph.kind is not GraphKind.ENCODER or graph.rows is None:
         raise BundleError(f"graph {graph.name} is no encoder of a fixed number of rows")
-    known = _forms(manifest, graph.rows)
+    ids: Form = ("int32", (graph.rows,))
+    known = row_forms(manifest, graph.rows, graph.rows) | {TYPES: ids, POSITIONS: ids}
+    known[HIDDEN] = ("", (graph.rows, manifest.model.hidden))
     given = {tensor.name for tensor in graph.inputs}
     for tensor in graph.inputs:
         if tensor.name not in known or tensor.name == HIDDEN:
@@ -83,9 +85,3 @@ def _check_graph(manifest: Manifest, graph: GraphSpec) -> None:
     if [tensor.name for tensor in graph.outputs] != [HIDDEN]:
         raise BundleError(f"graph {graph.name} must give {HIDDEN} and nothing else")
     check_form(graph, "output", graph.outputs[0], known[HIDDEN])
-
-
-def _forms(manifest: Manifest, rows: int) -> dict[str, Form]:
-    ids: Form = ("int32", (rows,))
-    own: dict[str, Form] = {TYPES: ids, POSITIONS: ids, HIDDEN: ("", (rows, manifest.model.hidden))}
-    return row_forms(manifest, rows, rows) | own

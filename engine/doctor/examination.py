@@ -65,10 +65,8 @@ def examine(bundle: Path | None, probe: Sequence[str] = ()) -> Iterator[Check]:
     """All checks. probe: what tries the providers, () = `python -m engine.runtime.qnn.probe`."""
     found = versions()
     yield Check("versions", CheckStatus.PASS, ", ".join(f"{name} {value}" for name, value in found.items() if value))
-    if environment():
-        yield Check(
-            "environment", CheckStatus.PASS, ", ".join(f"{key}={value}" for key, value in environment().items())
-        )
+    if variables := ", ".join(f"{key}={value}" for key, value in environment().items()):
+        yield Check("environment", CheckStatus.PASS, variables)
     facts = machine_facts()
     checks = tuple(machine_checks(facts))
     yield from checks
@@ -104,15 +102,13 @@ def try_providers(command: Sequence[str], steps: Sequence[str], chip: HtpTarget 
         done, errors, how = _probe([*command, name, str(chip.soc_model), str(chip.htp_arch)])
         for step in steps:
             result = done.get(step)
-            if result is None:
-                text, advice = f"the process {how} during this step", explain(errors) or UNKNOWN
-                yield Check(step, CheckStatus.FAIL, text, advice, errors[-_SAID:])
-                return
-            if not result.ok:
-                text, advice = result.text[:_ERROR_TEXT], explain(result.text + errors)
-                yield Check(step, CheckStatus.FAIL, text, advice, errors[-_SAID:])
-                return
-            yield Check(step, CheckStatus.PASS, result.text)
+            if result is not None and result.ok:
+                yield Check(step, CheckStatus.PASS, result.text)
+                continue
+            text = f"the process {how} during this step" if result is None else result.text[:_ERROR_TEXT]
+            advice = explain(errors) or UNKNOWN if result is None else explain(result.text + errors)
+            yield Check(step, CheckStatus.FAIL, text, advice, errors[-_SAID:])
+            return
         yield from _compare(folder)
 
 
@@ -152,8 +148,7 @@ def examine_bundle(folder: Path) -> Iterator[Check]:
             yield Check("bundle", CheckStatus.PASS, f"{manifest.name} for {manifest.target}: no NPU binaries in it")
             return
         for file, info in read_binaries(folder, manifest, None).items():
-            text = f"made by QNN {info.build_id}, {len(info.graphs)} graphs"
-            yield Check(file, CheckStatus.PASS, text)
+            yield Check(file, CheckStatus.PASS, f"made by QNN {info.build_id}, {len(info.graphs)} graphs")
         check_bundle(folder, manifest, None)
     except BundleError as error:
         yield Check("bundle", CheckStatus.FAIL, str(error), explain(str(error)))

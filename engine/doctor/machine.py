@@ -237,8 +237,7 @@ def is_emulated(facts: MachineFacts) -> bool:
 def chip_check(name: str) -> Check:
     chip = chip_of(name)
     if chip is not None:
-        text = f"{name}: soc_model {chip.soc_model}, Hexagon v{chip.htp_arch}"
-        return Check("chip", CheckStatus.PASS, text)
+        return Check("chip", CheckStatus.PASS, f"{name}: soc_model {chip.soc_model}, Hexagon v{chip.htp_arch}")
     if is_too_old(name):
         text = f"{name}: its Hexagon is older than v73, the oldest that binaries are made for here"
         return Check("chip", CheckStatus.FAIL, text, "serve bundles for the CPU on this machine (--target cpu)")
@@ -282,18 +281,16 @@ def node_check(nodes: tuple[DeviceNode, ...]) -> Check:
     fastrpc = [node for node in nodes if not node.path.startswith("/dev/dma_heap")]
     compute = [node for node in fastrpc if "cdsp" in node.path or "adsprpc" in node.path]
     if not compute:
-        listed = ", ".join(node.path for node in fastrpc) or "none"
-        text = f"no fastrpc node of the compute DSP (found: {listed})"
+        text = f"no fastrpc node of the compute DSP (found: {', '.join(node.path for node in fastrpc) or 'none'})"
         advice = (
             "take a kernel with the fastrpc driver and the firmware of the compute DSP (linux-firmware, or your "
             "board's), give the nodes to the container if this is one; see docs/how-to/npu.md"
         )
         return Check(DRIVER, CheckStatus.FAIL, text, advice)
-    if not any(node.may_open for node in compute):
-        return _closed(compute[0])
-    heap = next((node for node in nodes if node.path.startswith("/dev/dma_heap")), None)
-    if heap is not None and not heap.may_open:
-        return _closed(heap)
+    heaps = [node for node in nodes if node.path.startswith("/dev/dma_heap")][:1]
+    for group in (compute, heaps):
+        if group and not any(node.may_open for node in group):
+            return _closed(group[0])
     return Check(DRIVER, CheckStatus.PASS, ", ".join(node.path for node in compute))
 
 
@@ -303,9 +300,10 @@ def _closed(node: DeviceNode) -> Check:
     if node.group in ("", "root") or (node.mode and "rw" not in node.mode[4:6]):
         advice = (
             "install fastrpc's udev rules (package fastrpc 1.0.6 or newer), which give it to the group fastrpc, and "
+            "add yourself: sudo usermod -aG fastrpc $USER"
         )
-        return Check(DRIVER, CheckStatus.FAIL, text, advice + "add yourself: sudo usermod -aG fastrpc $USER")
-    advice = f"sudo usermod -aG {node.group} $USER, then log in again; in a container --group-add {node.group}"
+    else:
+        advice = f"sudo usermod -aG {node.group} $USER, then log in again; in a container --group-add {node.group}"
     return Check(DRIVER, CheckStatus.FAIL, text, advice)
 
 

@@ -42,11 +42,8 @@ class Quality:
 
 def score(logits: Float32, targets: Sequence[int], reference: Float32 | None = None) -> TokenScores:
     """Scores of the tokens that follow T positions. logits, reference: [T, V]; targets: T ids."""
-    pieces = [
-        _score(logits[start:stop], targets[start:stop], None if reference is None else reference[start:stop])
-        for start, stop in slabs(len(targets), SLAB_ROWS)
-    ]
-    return joined(pieces)
+    parts = [slice(*slab) for slab in slabs(len(targets), SLAB_ROWS)]
+    return joined([_score(logits[at], targets[at], None if reference is None else reference[at]) for at in parts])
 
 
 def joined(pieces: Sequence[TokenScores]) -> TokenScores:
@@ -81,8 +78,7 @@ def quality(windows: Sequence[TokenScores], seed: int) -> Quality:
 
 
 def _score(logits: Float32, targets: Sequence[int], reference: Float32 | None) -> TokenScores:
-    rows = np.arange(len(targets))
-    found = log_softmax(logits)
+    rows, found = np.arange(len(targets)), log_softmax(logits)
     if reference is None:
         return TokenScores(-found[rows, targets])
     expected = log_softmax(reference)
@@ -168,9 +164,8 @@ def evaluate(
     found: list[list[TokenScores]] = [[] for _ in models]
     of_reference: list[TokenScores] = []
     for window in windows:
-        expected = None
-        if reference is not None:
-            expected = _read(reference, window)
+        expected = None if reference is None else _read(reference, window)
+        if expected is not None:
             of_reference.append(score(expected, window.targets))
             advance(len(window.inputs))
         for model, scores in zip(models, found, strict=True):

@@ -51,21 +51,15 @@ class BundleFacts:
 def bundle_facts(name: str, folder: Path) -> BundleFacts:
     """Of a bundle that predicts next tokens; BundleError for another. name: what the caller calls it."""
     manifest = load_manifest(folder)
-    if reason := _unfit(manifest):
-        raise BundleError(f"{name} {reason}")
+    unfit = {
+        "is a text encoder": manifest.encoder is not None,
+        "makes embeddings": manifest.task is ModelTask.EMBED,
+        "denoises blocks": manifest.diffusion is not None,
+    }
+    for reason in (reason for reason, holds in unfit.items() if holds):
+        raise BundleError(f"{name} {reason}: it predicts no next token")
     size = sum(entry.bytes for entry in manifest.files.values())
     return BundleFacts(manifest, form_text(manifest), size, _longest(manifest))
-
-
-def _unfit(manifest: Manifest) -> str:
-    """Why a bundle has no perplexity, '' when it has one."""
-    if manifest.encoder is not None:
-        return "is a text encoder: it predicts no next token"
-    if manifest.task is ModelTask.EMBED:
-        return "makes embeddings: it predicts no next token"
-    if manifest.diffusion is not None:
-        return "denoises blocks: it predicts no next token"
-    return ""
 
 
 def _longest(manifest: Manifest) -> int:
@@ -95,11 +89,9 @@ class TokenVocabulary:
 
     def tokens(self, text: str, most: int) -> tuple[int, ...]:
         """The first `most` tokens of a text, 0 = all. Special tokens that are written out count as such."""
-        if most:
-            found = self._tokenizer.encode(text[: most * CHARS_PER_TOKEN], allow_special=True)
-            if len(found) > most:
-                return found[:most]
-        found = self._tokenizer.encode(text, allow_special=True)
+        found = self._tokenizer.encode(text[: most * CHARS_PER_TOKEN], allow_special=True)
+        if len(found) <= most or not most:
+            found = self._tokenizer.encode(text, allow_special=True)
         return found[:most] if most else found
 
 
@@ -143,9 +135,8 @@ def open_bundle(name: str, folder: Path, memory: Path | None, stack: ExitStack) 
     name: what the caller calls it. memory: where it is remembered that its files were checked."""
     facts = bundle_facts(name, folder)
     manifest = facts.manifest
-    shapes = reading_shapes(manifest)
     config = EngineConfig(str(folder), cost_cache=str(memory or ""), spin=OFF, forecast=False)
-    runtime = open_onnx(folder, manifest, shapes, config)
+    runtime = open_onnx(folder, manifest, reading_shapes(manifest), config)
     stack.callback(runtime.close)
     return EvaluatedModel(
         name=name,
@@ -257,8 +248,7 @@ def _through(loop: EngineLoop, tap: LogitsTap, vocab: int) -> ReadLogits:
         tap.rows, tap.first = np.full((len(tokens) - first, vocab), np.nan, np.float32), first
         loop.add(replace(asked, id=f"text {count}", prompt_ids=(*tokens, BEHIND)), (), 0, 0.0)
         while loop.has_work:
-            failures = loop.step().failures
-            if failures:
+            if failures := loop.step().failures:
                 raise EngineFailure(f"the engine gave a text up: {failures[0].message}")
         return tap.rows
 

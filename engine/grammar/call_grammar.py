@@ -45,14 +45,15 @@ class TaggedRules:
 
     def rule(self) -> str:
         """From behind the name to the end of the call."""
-        first = f"{self._prefix}_0"
+        first, grammar = f"{self._prefix}_0", self._grammar
         if not self._parameters.names:
-            self._unknown(first)
+            key = f"{ANY_KEY} {grammar.literal(self._form.assign.get('string', ''))}"
+            grammar.rule(first, f"{key} {self._text(KEY, first, may_end=True)}")
         for number in range(len(self._parameters.names)):
             self._next(number)
-        options = [f"{self._grammar.literal(self._form.before)} {first}"]
+        options = [f"{grammar.literal(self._form.before)} {first}"]
         if self._parameters.may_end(0):  # some leave the line of the arguments empty
-            options.append(f'"\\n"? {self._grammar.literal(self._end)}')
+            options.append(f'"\\n"? {grammar.literal(self._end)}')
         return f"({' | '.join(options)})"
 
     def _next(self, start: int) -> None:
@@ -67,39 +68,32 @@ class TaggedRules:
 
     def _assigned(self, schema: Any) -> list[tuple[str, Any, Types | None]]:
         """What assigns a value, with the schema and the types of the values that it assigns."""
-        types, assign = types_of(schema, self._schema), self._form.assign
+        types, assign, known = types_of(schema, self._schema), self._form.assign, resolved(schema, self._schema)
         text = assign.get("string", "")
         by_literal: dict[str, set[str]] = {}
         for kind in sorted(types or ()):
             by_literal.setdefault(assign.get(kind, text), set()).add(kind)
-        if types is None or len(by_literal) < 2 or texts_of(resolved(schema, self._schema)) is not None:
+        if types is None or len(by_literal) < 2 or texts_of(known) is not None:
             return [(next(iter(by_literal), text), schema, types)]
-        known = resolved(schema, self._schema)
         return [(literal, {**known, "type": sorted(kinds)}, frozenset(kinds)) for literal, kinds in by_literal.items()]
-
-    def _unknown(self, name: str) -> None:
-        key = f"{ANY_KEY} {self._grammar.literal(self._form.assign.get('string', ''))}"
-        self._grammar.rule(name, f"{key} {self._text(KEY, name, may_end=True)}")
 
     def _value(self, name: str, schema: Any, types: Types | None, following: int) -> str:
         grammar, form = self._grammar, self._form
-        is_last = following >= len(self._parameters.names)
-        rest = "" if is_last else f"{self._prefix}_{following}"
+        rest = f"{self._prefix}_{following}" if following < len(self._parameters.names) else ""
         may_end = self._parameters.may_end(following)
         texts = texts_of(resolved(schema, self._schema))
+        after = grammar.literal(form.after, name)
         if texts is not None:
             value = f"({' | '.join(map(json.dumps, texts))})"
         elif types is None or "string" in types:
             check_enforceable(schema, self._tool)
             return self._text(name, rest, may_end)
         elif form.item and types & {"object", "array"}:
-            value = self._element(schema, form.after.replace(KEY, name), 0)
+            value, after = self._element(schema, form.after.replace(KEY, name), 0), ""
         elif types == frozenset(("boolean",)) and form.words != ("true", "false"):
             value = f"({' | '.join(map(json.dumps, (*form.words, 'true', 'false')))})"
         else:
             value = self._written(schema, types)
-        is_nested = texts is None and bool(form.item) and bool(types and types & {"object", "array"})
-        after = "" if is_nested else grammar.literal(form.after, name)
         options = [f"{grammar.literal(form.before)} {rest}"] if rest else []
         options += [grammar.literal(self._end)] if may_end else []
         return f"{value} {after} ({' | '.join(options)})"
@@ -175,9 +169,9 @@ class TaggedRules:
             return f"{' '.join(tags)} {end}"
         if types is None or types & {"string", "object"}:
             text = self._element_text(closing)
-            is_text = types is None or "string" in types
-            tags_end = "" if types is not None and "object" not in types else f"({self._any_tag()})* {end}"
-            return f"({' | '.join(filter(None, (text if is_text else '', tags_end)))})"
+            options = [text] if types is None or "string" in types else []
+            options += [f"({self._any_tag()})* {end}"] if types is None or "object" in types else []
+            return f"({' | '.join(options)})"
         return f"{grammar.json_value(schema, self._schema, self._tool.is_lenient)} {end}"
 
     def _element_text(self, closing: str) -> str:
@@ -220,7 +214,8 @@ class CallGrammar:
         if self._is_cut:
             self._rules.rule("SPACE", f"/{WHITESPACE}/")
         if self._calls.is_forced or self._calls.otherwise is not None:
-            return "\n".join([f"start: {self._blocks(self._from_prompt(self._opening))}", *self._rules.lines])
+            start = self._blocks(self._from_prompt(self._opening), self._most)
+            return "\n".join([f"start: {start}", *self._rules.lines])
         return "\n".join([*self._with_text(), *self._rules.lines])
 
     @property
@@ -231,13 +226,13 @@ class CallGrammar:
         """An opening without what the prompt has written of it."""
         return opening.removeprefix(self._calls.prefilled)
 
-    def _blocks(self, opening: str) -> str:
+    def _blocks(self, opening: str, most: int) -> str:
         """One block of calls, the first opened like that; several where each call is a block of its own."""
         form = self._form
         begin, opening = ("", "") if self._is_cut else (form.begin, opening)
-        if self._most == 1:
+        if most == 1:
             return f"{self._rules.literal(opening)} call {self._rules.literal(form.closing)}"
-        times = "*" if self._most == 0 else f"{{0,{self._most - 1}}}"
+        times = "*" if most == 0 else f"{{0,{most - 1}}}"
         more = f"({self._rules.literal((form.between or '') + begin)} call){times}"
         return f"{self._rules.literal(opening)} call {more} {self._rules.literal(form.closing)}"
 
@@ -247,9 +242,7 @@ class CallGrammar:
         mark = self._mark(opening)
         is_single = not (self._form.opening + self._form.closing).strip()
         count = "?" if not is_single else "*" if self._most == 0 else f"{{0,{self._most}}}"
-        most, self._most = self._most, 1 if is_single else self._most
-        behind = self._blocks(opening.removeprefix(mark))
-        self._most = most
+        behind = self._blocks(opening.removeprefix(mark), 1 if is_single else self._most)
         around = " | ".join(
             f"({self._rules.literal(text)})" for text in self._calls.around if self._literals.has_control(text)
         )
@@ -257,25 +250,21 @@ class CallGrammar:
         said = f"(SAID | {around})*" if around else "SAID"
         number = self._literals.control(mark)
         if opening.startswith("{"):  # the whole answer is a call, told by its first character
-            starts = f"start: SAID | {self._blocks(opening)}"
-            return [starts, rf"SAID: /([^{{\s](?s:.*))?/ & {unopened}"]
+            return [f"start: SAID | {self._blocks(opening)}", rf"SAID: /([^{{\s](?s:.*))?/ & {unopened}"]
         if self._calls.prefilled:  # the prompt has begun a call or a text, which the next word tells
             texts = [self._from_prompt(text) for text in self._calls.around if text.startswith(self._calls.prefilled)]
             told = " | ".join(f"{self._rules.literal(text)} SAID" for text in texts) or "SAID"
             return [
-                f"start: {self._blocks(self._from_prompt(self._opening))} | {told}",
+                f"start: {self._blocks(self._from_prompt(self._opening), self._most)} | {told}",
                 f"SAID: {ANYTHING} & {unopened}",
             ]
-        if number is not None:
-            start = f"start: {said} block{count}"
-            return [start, f"block: <[{number}]> {behind} {said}", f"SAID: {ANYTHING} & {unopened}"]
         if self._literals.split(mark)[0][1] is not None:
-            start = f"start: {said} block{count}"
-            return [start, f"block: {self._rules.literal(mark)} {behind} {said}", f"SAID: {ANYTHING}"]
-        lines = [f"start: (head block){count} {said}", f"head[lazy]: /(?s:.*){escaped(mark)}/"]
-        if around:
-            lines[0] = f"start: ({around})* (head block ({around})*){count} {said}"
-        return [*lines, f"block: {behind}", f"SAID: {ANYTHING} & {unopened}"]
+            told = f"<[{number}]>" if number is not None else self._rules.literal(mark)
+            end = f" & {unopened}" if number is not None else ""
+            return [f"start: {said} block{count}", f"block: {told} {behind} {said}", f"SAID: {ANYTHING}{end}"]
+        start = f"({around})* (head block ({around})*){count}" if around else f"(head block){count}"
+        lines = [f"start: {start} {said}", f"head[lazy]: /(?s:.*){escaped(mark)}/", f"block: {behind}"]
+        return [*lines, f"SAID: {ANYTHING} & {unopened}"]
 
     def _mark(self, opening: str) -> str:
         """What tells that calls begin; a control token as a whole."""

@@ -105,17 +105,10 @@ class CallRules:
 
     def literal(self, text: str, name: str = "") -> str:
         """A text as a sequence of literals, control tokens and what may stand in its places; of a name, plain text."""
-        parts = []
-        for part in _PLACES.split(text):
-            if part == ID:
-                parts.append(f"/[A-Za-z0-9]{{{self._id_chars}}}/" if self._id_chars else _ANY_ID)
-            elif part == NUMBER:
-                parts.append(_ANY_NUMBER)
-            elif part in (NAME, KEY):
-                parts.append(json.dumps(name))
-            elif part:
-                parts.append(self.literals.sequence(part))
-        return " ".join(parts)
+        identifier = f"/[A-Za-z0-9]{{{self._id_chars}}}/" if self._id_chars else _ANY_ID
+        places = {ID: identifier, NUMBER: _ANY_NUMBER, NAME: json.dumps(name), KEY: json.dumps(name)}
+        parts = filter(None, _PLACES.split(text))
+        return " ".join(places[part] if part in places else self.literals.sequence(part) for part in parts)
 
     def json_parts(self, text: str) -> str:
         """Some of a JSON text, part by part, as llguidance cuts the JSON of a schema."""
@@ -165,12 +158,8 @@ class Parameters:
 
     def following(self, start: int) -> Sequence[int]:
         """Which parameters may come next: up to the first that must."""
-        found = []
-        for number in range(start, len(self.names)):
-            found.append(number)
-            if self.names[number] in self._required:
-                break
-        return found
+        needed = (number for number in range(start, len(self.names)) if self.names[number] in self._required)
+        return range(start, next(needed, len(self.names) - 1) + 1)
 
     def may_end(self, start: int) -> bool:
         return not any(name in self._required for name in self.names[start:])
@@ -238,9 +227,8 @@ class LiteralRules:
         types = types_of(known, self._schema)
         texts = texts_of(known)
         if texts is not None:
-            quote = self._form.quote
             shown = [text if not self._is_python else repr(text)[1:-1] for text in texts]
-            marks = self._grammar.literal(quote)
+            marks = self._grammar.literal(self._form.quote)
             return f"({' | '.join(f'{marks} {json.dumps(text)} {marks}' for text in shown)})"
         if types is None or depth > DEEPEST or not isinstance(known, Mapping):
             return self._any(depth)

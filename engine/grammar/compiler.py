@@ -70,14 +70,16 @@ def _text_form(form: TextForm) -> str:
         case Choice():
             texts = " | ".join(json.dumps(option) for option in dict.fromkeys(form.options))
             return _lark(f"start: CHOICE\nCHOICE: {texts}")
-        case Cfg():
-            return _cfg(form.text)
+        case Cfg(text=text):
+            try:
+                return _lark(grammar_from("gbnf", text) if "::=" in text else text)
+            except ValueError as error:
+                raise Unusable(str(error)) from None
 
 
 def _json_schema(form: JsonSchema) -> str:
     schema = loaded(form.schema, "the schema")
-    if schema is True:
-        schema = {}
+    schema = {} if schema is True else schema
     if not isinstance(schema, dict):
         raise Unusable("the schema must be an object")
     return LLMatcher.grammar_from_json_schema(json.dumps(schema | _options(form.is_lenient, form.whitespace)))
@@ -88,13 +90,6 @@ def _options(is_lenient: bool, whitespace: str | None = None) -> dict[str, Any]:
     flexible = {"whitespace_flexible": False} if whitespace == "" else {"whitespace_pattern": whitespace or WHITESPACE}
     # With escapes of control characters alone, a model that begins one of é has to end it as one of those.
     return {"x-guidance": flexible | {"lenient": is_lenient, "json_allow_general_unicode_escapes": True}}
-
-
-def _cfg(text: str) -> str:
-    try:
-        return _lark(grammar_from("gbnf", text) if "::=" in text else text)
-    except ValueError as error:
-        raise Unusable(str(error)) from None
 
 
 def _lark(text: str) -> str:

@@ -63,8 +63,7 @@ class GrammarCompilerPool(HelperPool):
     async def _in_turn(self, encoded: bytes) -> Compiled:
         if self._waiting >= WAITING_PER_COMPILER * self._compilers:
             message = f"{self._waiting} requests wait for the form of their answer to be compiled."
-            wait_s = max(1.0, WAITING_PER_COMPILER * self._budget_s / 2)
-            raise Busy(message, BusyReason.GRAMMARS, wait_s)
+            raise Busy(message, BusyReason.GRAMMARS, max(1.0, WAITING_PER_COMPILER * self._budget_s / 2))
         self._waiting += 1
         try:
             async with self._free:
@@ -80,16 +79,12 @@ class GrammarCompilerPool(HelperPool):
         if isinstance(answer, Failure):
             return Compiled(error=f"its grammar takes more than {self._budget_s:g} s to compile")
         compiled = decode_compiled(answer)
-        self._remember(encoded, compiled)
-        return compiled
-
-    def _remember(self, encoded: bytes, answer: Compiled) -> None:
-        if encoded in self._known:  # a neighbour had the same spec meanwhile
-            return
-        self._known[encoded] = answer
-        self._known_bytes += _size(encoded, answer)
+        if encoded not in self._known:  # else a neighbour had the same spec meanwhile
+            self._known[encoded] = compiled
+            self._known_bytes += _size(encoded, compiled)
         while len(self._known) > REMEMBERED or self._known_bytes > REMEMBERED_BYTES:
             self._known_bytes -= _size(*self._known.popitem(last=False))
+        return compiled
 
 
 def _size(encoded: bytes, answer: Compiled) -> int:

@@ -10,7 +10,6 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from threading import Lock
 from typing import TypeVar
@@ -131,9 +130,9 @@ class GrammarMasks:
         """Begin a sequence; `emitted` are tokens of its completion that are there already."""
         work: Future[ReadyMasks] = Future()
         self._sequences[sequence_id] = _SequenceMasks(work)
-        begin = partial(_begin, tuple(emitted))
+        tokens = tuple(emitted)
         self._base(grammar).add_done_callback(
-            lambda base: self._steps.submit(_settle, work, lambda: begin(base.result()))
+            lambda base: self._steps.submit(_settle, work, lambda: _advanced(base.result().deep_copy(), tokens))
         )
 
     def late(self) -> frozenset[str]:
@@ -201,10 +200,6 @@ def _settle(work: "Future[T]", make: Callable[[], T]) -> None:
         work.set_result(make())
     except BaseException as error:  # noqa: BLE001 (handed on to `take`; a panic of llguidance is no Exception)
         work.set_exception(error)
-
-
-def _begin(emitted: tuple[int, ...], base: LLMatcher) -> ReadyMasks:
-    return _advanced(base.deep_copy(), emitted)
 
 
 def _advanced(matcher: LLMatcher, tokens: tuple[int, ...]) -> ReadyMasks:
