@@ -92,8 +92,8 @@ def _read(
     (found,) = graphs
     sides = tuple(map(_spec, found.inputs)), tuple(map(_spec, found.outputs))
     graph = GraphSpec("vision", VISION_FILE, GraphKind.IMAGE_ENCODER, 1, 1, *sides)
-    names = (tuple(tensor.name for tensor in side) for side in sides)
-    node = ContextNode(found.name, path.name, *names, sdk_version=info.build_id)
+    inputs, outputs = (tuple(tensor.name for tensor in side) for side in sides)
+    node = ContextNode(found.name, path.name, inputs, outputs, sdk_version=info.build_id)
     return GenieImages(_vision(metadata, sizes, model, text, found), graph, node, path, info)
 
 

@@ -94,10 +94,10 @@ def _binary(folder: Path, part: str) -> Path:
 
 def _wrapper(part: str, kind: GraphKind, info: BinaryInfo) -> Wrapper:
     (graph,) = info.graphs
-    sides = graph.inputs, graph.outputs
-    spec = GraphSpec(part, f"{part}.onnx", kind, 1, 1, *(tuple(tensor.spec() for tensor in side) for side in sides))
-    names = (tuple(tensor.name for tensor in side) for side in sides)
-    return Wrapper(spec, (ContextNode(graph.name, f"{part}.bin", *names, sdk_version=info.build_id),))
+    inputs, outputs = (tuple(tensor.spec() for tensor in side) for side in (graph.inputs, graph.outputs))
+    names, results = (tuple(tensor.name for tensor in side) for side in (inputs, outputs))
+    spec = GraphSpec(part, f"{part}.onnx", kind, 1, 1, inputs, outputs)
+    return Wrapper(spec, (ContextNode(graph.name, f"{part}.bin", names, results, sdk_version=info.build_id),))
 
 
 def _tensors(graph: GraphSpec) -> dict[str, TensorSpec]:

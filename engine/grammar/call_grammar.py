@@ -250,7 +250,7 @@ class CallGrammar:
         said = f"(SAID | {around})*" if around else "SAID"
         number = self._literals.control(mark)
         if opening.startswith("{"):  # the whole answer is a call, told by its first character
-            return [f"start: SAID | {self._blocks(opening)}", rf"SAID: /([^{{\s](?s:.*))?/ & {unopened}"]
+            return [f"start: SAID | {self._blocks(opening, self._most)}", rf"SAID: /([^{{\s](?s:.*))?/ & {unopened}"]
         if self._calls.prefilled:  # the prompt has begun a call or a text, which the next word tells
             texts = [self._from_prompt(text) for text in self._calls.around if text.startswith(self._calls.prefilled)]
             told = " | ".join(f"{self._rules.literal(text)} SAID" for text in texts) or "SAID"

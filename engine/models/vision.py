@@ -9,14 +9,17 @@ from math import isqrt
 
 from engine.bundle.vision import Cutting, VisionSpec
 from engine.errors import CompileError, UnsupportedModel
+from engine.files import brief
 from engine.models.config_fields import ConfigFields, architectures_of
-from engine.models.dense_families import LLAMA
+from engine.models.dense_families import LLAMA, QWEN2, QWEN3
 from engine.models.expert_families import QWEN3_5_MOE_NESTED
-from engine.models.internvl import INTERNVL, read_internvl
+from engine.models.network import Family, FamilyDetails
 from engine.models.post_norm_families import GEMMA3_NESTED
 from engine.models.qwen_vl import QWEN2_5_VL, QWEN3_VL, read_qwen2_5_vl, read_qwen3_vl
 from engine.models.recurrent_families import QWEN3_5_NESTED
 from engine.models.vision_network import (
+    CLIP_MEAN,
+    CLIP_STD,
     VISION_FILE,
     Encoder,
     TileForm,
@@ -32,7 +35,9 @@ from engine.models.vision_network import (
 
 # Gemma 3: what stands for a row of an image, and where files of the text alone lack it.
 PAD, UNUSED = "<image_soft_token>", "<pad>"
-BILINEAR = 2
+BILINEAR, BICUBIC, MOST_TILES = 2, 3, 12
+INTERNVL_PAD = "<IMG_CONTEXT>"
+INTERNVL_TEXTS = {QWEN2.name: QWEN2, QWEN3.name: QWEN3}
 
 
 def read_vision(files: VisionFiles) -> Encoder | None:
@@ -148,6 +153,92 @@ def read_gemma3(files: VisionFiles) -> VisionNetwork:
         form=TileForm.POOLED,
     )
     return with_tokens(network)
+
+
+def read_internvl(files: VisionFiles) -> VisionNetwork:
+    """Tiles of the grid whose proportions are nearest, with a class token, pixels shuffled into depth, two matrices.
+
+    Transformers `InternVLForConditionalGeneration`, `InternVLProcessor`, `GotOcr2ImageProcessor`.
+    """
+    config, encoder, processor = files.fields()
+    _refuse_other_forms(config, encoder)
+    side = _side(encoder, "image_size", 448)
+    check_square(processor, side)
+    network = VisionNetwork(
+        spec=VisionSpec(
+            file=VISION_FILE,
+            cutting=Cutting.CANVAS,
+            side=side,
+            tokens=1,
+            token=token(files, INTERNVL_PAD),
+            placeholder=INTERNVL_PAD,
+            pad=INTERNVL_PAD,
+            resampling=resampling(processor, BICUBIC),
+            opening="<img>",
+            closing="</img>",
+            most_tiles=processor.integer("max_patches", 1, 256, MOST_TILES),
+        ),
+        root="vision_tower.",
+        connector="multi_modal_projector.",
+        patch=_side(encoder, "patch_size", 14),
+        hidden=encoder.integer("hidden_size", 1, 1 << 16, 1024),
+        layers=encoder.integer("num_hidden_layers", 1, 1024, 24),
+        heads=encoder.integer("num_attention_heads", 1, 1024, 16),
+        ffn=encoder.integer("intermediate_size", 1, 1 << 20, 4096),
+        epsilon=encoder.number("layer_norm_eps", 1e-12, 1.0, 1e-6),
+        activation=activation(encoder, "gelu"),
+        shuffle=round(1 / config.number("downsample_ratio", 1 / 64, 1.0, 0.5)),
+        mean=colours(processor, "image_mean", default=CLIP_MEAN),
+        std=colours(processor, "image_std", 1e-6, CLIP_STD),
+        form=TileForm.CLASS_TOKEN,
+    )
+    return with_tokens(network)
+
+
+def _refuse_other_forms(config: ConfigFields, encoder: ConfigFields) -> None:
+    """UnsupportedModel names what is not implemented."""
+    wanted = {
+        "norm_type": (encoder, "layer_norm"),
+        "use_qk_norm": (encoder, False),
+        "use_mean_pooling": (encoder, True),
+        "use_absolute_position_embeddings": (encoder, True),
+        "vision_feature_layer": (config, -1),
+        "vision_feature_select_strategy": (config, "default"),
+        "projector_hidden_act": (config, "gelu"),
+    }
+    for name, (fields, value) in wanted.items():
+        if fields.raw(name) not in (None, value):
+            raise UnsupportedModel(f"config.json: {name} {brief(fields.raw(name))} is not supported, only {value} is")
+
+
+def _side(encoder: ConfigFields, name: str, default: int) -> int:
+    """A number, or a list of two equal ones."""
+    value = encoder.raw(name)
+    if not isinstance(value, list):
+        return encoder.integer(name, 1, 4096, default)
+    height, width = encoder.numbers(name, 2, 1, 4096)
+    if height != width or not height.is_integer():
+        raise UnsupportedModel(f"vision_config: {name} {brief(value)} is not supported, only squares are")
+    return int(height)
+
+
+def _internvl_details(config: ConfigFields) -> FamilyDetails:
+    kind = config.text("model_type", QWEN2.name)
+    if kind not in INTERNVL_TEXTS:
+        raise UnsupportedModel(
+            f"text_config: model_type {brief(kind)} is not supported (supported: {', '.join(INTERNVL_TEXTS)})"
+        )
+    return INTERNVL_TEXTS[kind].read_internvl_details(config)
+
+
+INTERNVL = Family(
+    "internvl",
+    "InternVLForConditionalGeneration",
+    _internvl_details,
+    is_tied=True,
+    text_group="text_config",
+    text_root="language_model.model.",
+)
 
 
 def _pooled(config: ConfigFields, grid: int) -> int:

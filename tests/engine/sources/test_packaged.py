@@ -17,8 +17,10 @@ __all__ = ["index"]
 def test_parts_are_joined_in_their_order(index: Path, tmp_path: Path) -> None:
     parts = tuple(wheel(index, f"part{part}", {f"part{part}/data/{part}.bin": bytes([part])}) for part in (2, 1, 3))
     models = PackagedModels(tmp_path / "real", {"whole": PackagedModel("whole.gguf", "joined", "*/data/*.bin", parts)})
+    received: list[int] = []
     assert models.missing(["whole"]) == ["whole"]
-    assert models.fetch("whole").read_bytes() == b"\2\1\3"
+    assert models.fetch("whole", received.append).read_bytes() == b"\2\1\3"
+    assert received == [part.bytes for part in parts]
     assert models.missing(["whole"]) == [] and list((tmp_path / "real" / "packages" / "whole").iterdir()) == []
 
 
