@@ -228,7 +228,7 @@ def _internvl_details(config: ConfigFields) -> FamilyDetails:
         raise UnsupportedModel(
             f"text_config: model_type {brief(kind)} is not supported (supported: {', '.join(INTERNVL_TEXTS)})"
         )
-    return INTERNVL_TEXTS[kind].read_internvl_details(config)
+    return INTERNVL_TEXTS[kind].read_details(config)
 
 
 INTERNVL = Family(
