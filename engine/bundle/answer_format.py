@@ -5,6 +5,7 @@ Texts may hold places: `NAME`, `ID`, `NUMBER` and `KEY` stand for what differs f
 """
 
 import re
+from itertools import chain
 from typing import Annotated
 
 import msgspec
@@ -101,10 +102,8 @@ class AnswerFormat(msgspec.Struct, frozen=True, omit_defaults=True):
     @property
     def around(self) -> tuple[str, ...]:
         """What stands around reasoning and text."""
-        marks = [self.restart, *self.asides]
-        for markers in (self.content, self.reasoning):
-            marks += [markers.opening, markers.closing] if markers is not None else []
-        return tuple(mark for mark in marks if mark)
+        pairs = [(each.opening, each.closing) for each in (self.content, self.reasoning) if each is not None]
+        return tuple(filter(None, (self.restart, *self.asides, *chain(*pairs))))
 
     def mark(self, form: CallFormat) -> str:
         """What tells that calls of this form begin: their first tags, or their first line where they have none."""
@@ -118,13 +117,10 @@ class AnswerFormat(msgspec.Struct, frozen=True, omit_defaults=True):
     @property
     def call_tags(self) -> Markers | None:
         """The tags around one call, or around a block of calls; None where there are none."""
-        form = self.calls
-        if form is None:
+        if (form := self.calls) is None:
             return None
-        for before, behind in ((form.begin, form.end), (form.opening + form.begin, form.end + form.closing)):
-            opening, closing = (
-                [tag for tag in TAG.findall(text) if not _PLACES.search(tag)] for text in (before, behind)
-            )
+        for sides in ((form.begin, form.end), (form.opening + form.begin, form.end + form.closing)):
+            opening, closing = ([tag for tag in TAG.findall(text) if not _PLACES.search(tag)] for text in sides)
             if opening and closing:
                 return Markers(opening[0], closing[-1])
         return None
@@ -132,11 +128,8 @@ class AnswerFormat(msgspec.Struct, frozen=True, omit_defaults=True):
     @property
     def literals(self) -> tuple[str, ...]:
         """Every text in it: a control token in one of them is shown, for it is read."""
-        formats = [*([self.calls] if self.calls else []), *self.also]
-        found = [self.restart, self.prefill, *self.asides]
-        for markers in (self.reasoning, self.content):
-            found += [markers.opening, markers.closing] if markers else []
-        for form in formats:
+        found = [self.prefill, *self.around]
+        for form in (*([self.calls] if self.calls else []), *self.also):
             found += [form.opening, form.begin, form.named, form.end, form.between or "", form.closing]
             match form.arguments:
                 case TaggedArguments(before=before, assign=assign, after=after):

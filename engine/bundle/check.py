@@ -97,12 +97,9 @@ def _check_embedding(manifest: Manifest) -> None:
     """Graphs take embeddings exactly where the manifest names a table of them, and as wide as it."""
     taken = [(graph, tensor) for graph in manifest.graphs for tensor in graph.inputs if tensor.name in EMBEDS]
     if bool(taken) != (manifest.embedding is not None):
-        name = taken[0][0].name if taken else ""
-        raise BundleError(
-            f"graph {name} takes embeddings, but the manifest names no table of them"
-            if taken
-            else "the manifest names a table of embeddings, but no graph takes any"
-        )
+        if not taken:
+            raise BundleError("the manifest names a table of embeddings, but no graph takes any")
+        raise BundleError(f"graph {taken[0][0].name} takes embeddings, but the manifest names no table of them")
     if manifest.embedding is None:
         return
     check_table(manifest, manifest.embedding)
@@ -129,9 +126,9 @@ def _check_kinds(manifest: Manifest) -> None:
 def check_listed(manifest: Manifest) -> None:
     """BundleError when a file that graphs need is not among `files`, whose sizes and hashes are known."""
     binaries = manifest.npu.binaries if manifest.npu else ()
-    floats = tuple(name for name in (manifest.kv_scales, manifest.conv_weights, manifest.head_basis) if name)
-    prefix = (manifest.forecast.file,) if manifest.forecast else ()
-    for name in (*binaries, *(graph.file for graph in manifest.every_graph), *floats, *prefix):
+    prefix = manifest.forecast.file if manifest.forecast else ""
+    floats = filter(None, (manifest.kv_scales, manifest.conv_weights, manifest.head_basis, prefix))
+    for name in (*binaries, *(graph.file for graph in manifest.every_graph), *floats):
         listed_bytes(manifest, name)
 
 
@@ -154,18 +151,15 @@ def _check_head(manifest: Manifest, spec: GraphSpec, tensor: TensorSpec, place: 
 def _wanted(manifest: Manifest, spec: GraphSpec, tensor: TensorSpec, suffix: str, windows: int) -> Form | None:
     """None for a tensor of which nothing is known, such as a hidden state. windows: `pool_window_slots`."""
     model, context = manifest.model, spec.context or FREE_CONTEXT
-    free_rows = FREE_LOGIT_ROWS if spec.kind is GraphKind.LMHEAD else FREE_ROWS
-    rows = spec.rows or free_rows
-    known = row_forms(manifest, rows, context)
-    known[LOGITS] = ("", (rows, manifest.row_outputs))
+    rows = spec.rows or (FREE_LOGIT_ROWS if spec.kind is GraphKind.LMHEAD else FREE_ROWS)
     place = place_of(tensor.name, suffix)
     if place is None:
-        return known.get(tensor.name)
+        logits: Form = ("", (rows, manifest.row_outputs))
+        return (row_forms(manifest, rows, context) | {LOGITS: logits}).get(tensor.name)
     past = FREE_PAST if spec.rows is None or spec.context is None else spec.context - spec.rows
     past = context if is_scatter(manifest.graphs) else past
     if windows and isinstance(past, int) and model.attention_of(place.layer).window:
         past = min(past, windows)
-    columns = past if suffix == "_in" else rows
-    heads = model.kv_heads if place.head is None else 1
+    columns, heads = past if suffix == "_in" else rows, model.kv_heads if place.head is None else 1
     shape = (heads, columns, model.head_dim) if place.side else (heads, model.head_dim, columns)
     return manifest.kv_dtype, shape

@@ -51,8 +51,7 @@ class FusedShape:
 
 def fused_shape(name: str) -> FusedShape:
     """The shape that a graph's name says. BundleError for any other name."""
-    found = _NAME.fullmatch(name)
-    if found is None:
+    if (found := _NAME.fullmatch(name)) is None:
         raise BundleError(
             f"{name} is not the name of a fused graph, such as model.0.pd.s32, model.0.pd.s32.d4, model.0.s1"
         )
@@ -70,8 +69,8 @@ def shape_for(rows: int, decode_slots: int) -> FusedShape:
 
 def fused_shapes(spec: FusedSpec) -> tuple[FusedShape, ...]:
     """Every graph of a bundle, fewest rows first: one decode, all slots without a prompt, then with one."""
-    rows = {1, spec.decode_slots, *spec.pd_total_len}
-    return tuple(shape_for(count, spec.decode_slots) for count in sorted(rows))
+    rows = sorted({1, spec.decode_slots, *spec.pd_total_len})
+    return tuple(shape_for(count, spec.decode_slots) for count in rows)
 
 
 def cache_tensors(kind: str, cache: str, layer: int) -> tuple[str, str]:
@@ -126,8 +125,7 @@ def check_fused(manifest: Manifest) -> None:
         shape = fused_shape(graph.name)
         if (graph.rows, graph.context) != (shape.rows, spec.past + shape.rows):
             raise BundleError(f"graph {graph.name} has {graph.rows} rows and a context of {graph.context}")
-        inputs, outputs = fused_forms(manifest, shape)
-        check_forms(graph, inputs, outputs)
+        check_forms(graph, *fused_forms(manifest, shape))
         _check_encodings(graph, codes)
 
 

@@ -2,6 +2,7 @@
 
 import hashlib
 import math
+from collections import Counter
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -264,15 +265,14 @@ class Manifest(msgspec.Struct, frozen=True, omit_defaults=True):
     @property
     def kv_bytes_per_token(self) -> int:
         """Bytes of key and value cache one token takes over all layers; an encoder keeps none."""
-        numbers = self.model.cache_numbers if self.encoder is None else 0
-        return numbers * ITEM_BYTES[self.kv_dtype]
+        return self.model.cache_numbers * ITEM_BYTES[self.kv_dtype] if self.encoder is None else 0
 
     @property
     def state_bytes_per_sequence(self) -> int:
         """Bytes that are carried for one sequence, however long it is: of recurrent layers, or all that it has."""
         if self.model.recurrent is not None:
             return self.model.recurrent.state_bytes
-        sizes = dict.fromkeys(((graph.rows, graph.context) for graph in self.graphs), 0) if self.is_serial else {}
+        sizes: Counter[tuple[int | None, int | None]] = Counter()
         for graph in self.graphs if self.is_serial else ():
             sizes[graph.rows, graph.context] += sum(_bytes(item) for item in graph.inputs if _is_carried(item.name))
         return max(sizes.values(), default=0)
@@ -317,7 +317,11 @@ def load_manifest(folder: Path) -> Manifest:
             f"{path} has format {manifest.format_version}, this version reads {FORMAT_VERSION}: compile it again"
         )
     _check_model(path, manifest)
-    _check_names(folder, manifest)
+    try:
+        for name in (*manifest.files, *files_used(manifest)):
+            confined(folder, name)
+    except OSError as error:
+        raise BundleError(f"manifest names a file outside the bundle: {shown(error)}") from error
     for name, entry in manifest.files.items():
         _check_file(folder, name, entry)
     return manifest
@@ -374,41 +378,29 @@ def _check_attention(path: Path, model: ModelSpec) -> None:
         raise BundleError(f"{path}: a layer turns by model.local_rope, which is missing")
 
 
-def _check_names(folder: Path, manifest: Manifest) -> None:
-    """Every file that the manifest names lies inside its folder."""
-    try:
-        for name in (*manifest.files, *files_used(manifest)):
-            confined(folder, name)
-    except OSError as error:
-        raise BundleError(f"manifest names a file outside the bundle: {shown(error)}") from error
-
-
 def files_used(manifest: Manifest) -> tuple[str, ...]:
     """The files that serving opens by name; weights are named by the graph files."""
     text, binaries = manifest.text, manifest.npu.binaries if manifest.npu else ()
-    template = (text.chat_template,) if text.chat_template is not None else ()
     prefix = manifest.forecast.file if manifest.forecast else ""
     heads = (manifest.encoder.score_head, manifest.encoder.projection) if manifest.encoder else ()
     tables = [table.file for table in (manifest.embedding, manifest.layer_embedding) if table is not None]
     vision = manifest.vision.file if manifest.vision else ""
     weights = (manifest.kv_scales, manifest.head_weight, manifest.conv_weights, manifest.head_basis)
-    arrays = filter(None, (*weights, prefix, *heads, vision, *tables))
-    return (*(graph.file for graph in manifest.graphs), *binaries, text.tokenizer, *template, *arrays)
+    others = filter(None, (text.chat_template, *weights, prefix, *heads, vision, *tables))
+    return (*(graph.file for graph in manifest.graphs), *binaries, text.tokenizer, *others)
 
 
 def _check_file(folder: Path, name: str, entry: FileEntry) -> None:
-    path = folder / name
     with reading(f"bundle file {name}"):
-        if not is_regular(path):
+        if not is_regular(folder / name):
             raise BundleError(f"bundle file {name} is missing from {folder}, or is no regular file")
-        size = path.stat().st_size
+        size = (folder / name).stat().st_size
     if size != entry.bytes:
         raise BundleError(f"bundle file {name} has {size} bytes, its manifest says {entry.bytes}")
 
 
 def save_manifest(folder: Path, manifest: Manifest) -> None:
-    text = msgspec.json.format(msgspec.json.encode(manifest), indent=1)
-    (folder / MANIFEST_FILE).write_bytes(text)
+    (folder / MANIFEST_FILE).write_bytes(msgspec.json.format(msgspec.json.encode(manifest), indent=1))
 
 
 def describe_file(path: Path) -> FileEntry:

@@ -148,8 +148,8 @@ class ModelSpec(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def ropes(self) -> dict[RotationKind, RopeSpec]:
-        local = {RotationKind.LOCAL: self.local_rope} if self.local_rope else {}
-        return {RotationKind.MODEL: self.rope, **local}
+        found = {RotationKind.MODEL: self.rope, RotationKind.LOCAL: self.local_rope}
+        return {kind: rope for kind, rope in found.items() if rope is not None}
 
     @property
     def has_unlike_caches(self) -> bool:

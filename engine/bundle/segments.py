@@ -32,9 +32,8 @@ def lora_forms(modules: Iterable[LoraModule], rows: str) -> dict[str, Form]:
     forms: dict[str, Form] = {}
     for module in modules:
         ranks = ranks_axis(module)
-        forms[A + module.name] = (FLOAT, (ranks, module.inputs))
-        forms[B + module.name] = (FLOAT, (ranks, module.outputs))
-        forms[MASK + module.name] = (FLOAT, (1, rows, ranks))
+        shapes = {A: (ranks, module.inputs), B: (ranks, module.outputs), MASK: (1, rows, ranks)}
+        forms |= {kind + module.name: (FLOAT, shape) for kind, shape in shapes.items()}
     return forms
 
 
@@ -58,9 +57,7 @@ def recurrent_forms(spec: RecurrentSpec) -> tuple[dict[str, Form], dict[str, For
     weight: Form = (FLOAT, (spec.channels, 1, spec.columns))
     inputs = _step_forms(spec) | {CONV_WEIGHT: weight, TAIL: tail}
     outputs: dict[str, Form] = {OUT: (FLOAT, (1, FREE_ROWS, spec.value_width)), TAIL_OUT: tail}
-    if not spec.has_memory:
-        return inputs, outputs
-    return inputs | {MEMORY: memory}, outputs | {MEMORY_OUT: memory}
+    return (inputs | {MEMORY: memory}, outputs | {MEMORY_OUT: memory}) if spec.has_memory else (inputs, outputs)
 
 
 def _step_forms(spec: RecurrentSpec) -> dict[str, Form]:
@@ -114,12 +111,9 @@ def linear_forms(manifest: Manifest, part: int) -> tuple[Forms, Forms]:
         outputs |= _step_forms(recurrent) | {GATE_OUT: (FLOAT, (1, FREE_ROWS, recurrent.value_width))}
     if part - 1 not in model.attention_layers:
         return inputs, outputs
-    rope = model.rope_of(part - 1)
-    for name in ROTARY:
-        if rope is not None:
-            inputs[name] = (FLOAT, (1, 1, rows, rope.rotary_dim // 2))
-    if rope is not None and rope.gain:
-        inputs[GAIN] = (FLOAT, (1, rows, 1))
+    if (rope := model.rope_of(part - 1)) is not None:
+        inputs |= dict.fromkeys(ROTARY, (FLOAT, (1, 1, rows, rope.rotary_dim // 2)))
+        inputs |= {GAIN: (FLOAT, (1, rows, 1))} if rope.gain else {}
     fresh = _fresh_forms(model, model.attention_of(part - 1))
     if model.owner_of(part - 1) != part - 1:
         fresh = {"query": fresh["query"]}
@@ -285,6 +279,5 @@ def _check_whole(manifest: Manifest, parts: int) -> None:
     found = [graph.part for graph in manifest.graphs if graph.kind is GraphKind.LINEAR]
     if len(set(found)) < len(found):
         raise BundleError("two linear graphs are the same part, as older versions made them: compile the bundle again")
-    for part in range(1, parts + 1):
-        if part not in found:
-            raise BundleError(f"the bundle has no linear graph {part} of {parts}")
+    if missing := set(range(1, parts + 1)) - set(found):
+        raise BundleError(f"the bundle has no linear graph {min(missing)} of {parts}")

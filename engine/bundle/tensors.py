@@ -127,9 +127,8 @@ def pool_window_slots(manifest: Manifest) -> int:
         most = max(most, graph.context - graph.rows)
         for tensor in graph.inputs:
             place = place_of(tensor.name, "_in")
-            if place is None or not place.side or place.layer >= model.layers:
-                continue
-            if model.attention_of(place.layer).window:
+            is_value = place is not None and place.side and place.layer < model.layers
+            if place is not None and is_value and model.attention_of(place.layer).window:
                 own = max(own, int(tensor.shape[-2]))
     return own if own < most else 0
 
@@ -241,11 +240,7 @@ def check_serial(manifest: Manifest) -> None:
         given = {tensor.name: tensor for tensor in graph.outputs}
         for name, taken in carried_inputs([graph]).items():
             other = given.get(name.removesuffix(IN) + OUT)
-            if other is None or (other.dtype, other.scale, other.zero_point) != (
-                taken.dtype,
-                taken.scale,
-                taken.zero_point,
-            ):
+            if other is None or other.encoding != taken.encoding:
                 raise BundleError(f"graph {graph.name} takes {name} and does not give it in the same encoding")
             if carry_of(name, IN) is Carry.STATE and other.shape != taken.shape:
                 raise BundleError(f"graph {graph.name} takes {name} as {list(taken.shape)}, gives {list(other.shape)}")

@@ -68,8 +68,7 @@ class ShapeTable:
     def round_past(self, columns: int) -> int:
         """Smallest past that a step over `columns` cached columns can use; 0 columns still take one step."""
         if not self.free:
-            fitting = [shape.past for shape in self.fixed if shape.past >= columns]
-            return min(fitting) if fitting else self.max_past
+            return min((shape.past for shape in self.fixed if shape.past >= columns), default=self.max_past)
         step = max(self.past_step, (1 << max(0, columns - 1).bit_length()) // 16)
         return min(self.max_past, max(1, -(-columns // step)) * step)
 
@@ -151,8 +150,7 @@ def _of_blocks(shapes: ShapeTable, block_length: int) -> ShapeTable:
             f"no variant has the {block_length} rows of a block, the most is {shapes.max_rows}: compile more --rows"
         )
     prefill = tuple(shape for shape in shapes.prefill if shape.rows >= block_length)
-    widest = max(shape.past for shape in fixed)
-    return ShapeTable(fixed, shapes.max_rows, widest, prefill=prefill, unit=block_length)
+    return replace(shapes, fixed=fixed, max_past=max(shape.past for shape in fixed), prefill=prefill, unit=block_length)
 
 
 def _every_shape(manifest: Manifest, max_rows: int) -> ShapeTable:

@@ -69,9 +69,9 @@ def check_head_weight(manifest: Manifest) -> None:
     """BundleError unless every such input is [vocabulary, hidden], or turned, and the listed file is of its size."""
     taken = {graph.name: tensor for graph in manifest.graphs if (tensor := weight_input(graph)) is not None}
     name = manifest.head_weight
+    if not taken and name:
+        raise BundleError(f"head_weight names {name}, but no graph takes the LM head's weights as an input")
     if not taken:
-        if name:
-            raise BundleError(f"head_weight names {name}, but no graph takes the LM head's weights as an input")
         return
     if not name:
         raise BundleError(
@@ -172,9 +172,8 @@ def check_kv_scales(manifest: Manifest) -> None:
     name, is_rounded = manifest.kv_scales, manifest.kv_dtype == ROUNDED
     if bool(name) != is_rounded:
         raise BundleError(f"caches of {manifest.kv_dtype} {'need' if is_rounded else 'have no'} kv_scales")
-    if not is_rounded:
-        return
-    check_floats(manifest, name, scales_shape(manifest.model), "the model's cache scales take")
+    if is_rounded:
+        check_floats(manifest, name, scales_shape(manifest.model), "the model's cache scales take")
 
 
 def read_kv_scales(folder: Path, manifest: Manifest) -> NDArray[np.float32]:
@@ -229,8 +228,7 @@ class ForecastPrefix:
 def read_forecast_prefix(folder: Path, spec: ForecastSpec, model: ModelSpec, kv_dtype: str) -> ForecastPrefix:
     """BundleError names the file, and what of it is not the model's."""
     path, item = folder / spec.file, ITEM_BYTES[kv_dtype]
-    numbers = model.layers * model.kv_heads * model.head_dim * spec.columns
-    size = _HEADER.size + 2 * numbers * item
+    size = _HEADER.size + 2 * model.layers * model.kv_heads * model.head_dim * spec.columns * item
     with reading(path):
         content = read_bytes(path, size)
     if len(content) < size:
@@ -267,14 +265,13 @@ def check_once(folder: Path, manifest: Manifest, memory: Path | None) -> None:
         raise BundleError(
             f"{damaged[0]} is damaged: its sha256 is not the manifest's; copy or compile the bundle again"
         )
-    if marker is not None:
-        with suppress(OSError):  # a memory that cannot be written costs time, not the answer
-            write_whole(marker, msgspec.json.encode({"bundle": manifest.name}))
+    if memory is not None:
+        remember(folder, manifest, memory)
 
 
 def remember(folder: Path, manifest: Manifest, memory: Path) -> None:
     """Note that the files are as the manifest says: they were hashed while they were written."""
-    with suppress(OSError):  # then they are read once more
+    with suppress(OSError):  # a memory that cannot be written costs time, not the answer
         write_whole(_marker(folder, manifest, memory), msgspec.json.encode({"bundle": manifest.name}))
 
 
