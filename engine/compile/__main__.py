@@ -24,7 +24,7 @@ from engine.compile.progress import RichProgress, peak_memory, peak_text
 from engine.errors import BundleError, CompileError
 from engine.sources.resolve import END_WITH_INPUT
 
-FAILED, INTERRUPTED = 1, 130
+FAILED, WRONG_ARGUMENTS, INTERRUPTED = 1, 2, 130
 
 
 def run_compiler(arguments: CompileArguments) -> int:
@@ -58,14 +58,9 @@ def _path_of(kind: type, value: object) -> object:
     raise TypeError(f"{kind.__name__} cannot be received")
 
 
-WRONG_ARGUMENTS = 2
-
-
 def main(argv: Sequence[str]) -> int:
-    """Compile; 0, 1 after one line on stderr, 2 for anything but one JSON object, 130 when it was interrupted.
-
-    143 after SIGTERM, which with the flag leaves as little behind as an interruption.
-    """
+    """Compile; 0, 1 after one line on stderr, 2 for anything but one JSON object, 130 when it was interrupted. 143
+    after SIGTERM, which with the flag leaves as little behind as an interruption."""
     try:
         *flags, text = argv
         if flags not in ([], [END_WITH_INPUT]):

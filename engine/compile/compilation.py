@@ -149,32 +149,27 @@ def finished(work: Compilation) -> Manifest:
     return manifest
 
 
+# What a manifest has of a compilation as it is, and by the same name.
+FACTS = ("parity", "sample", "npu", "pooling", "rerank", "quality", "codes", "vision", "image_graph")
+
+
 def describe(work: Compilation) -> Manifest:
     """The manifest of what has been made so far."""
-    arguments, network = work.arguments, work.network
+    arguments, network, layout = work.arguments, work.network, layout_of(work.arguments)
     assert work.text is not None
-    common = manifest_of(arguments, network, work.text, work.graphs, work.files)
     return msgspec.structs.replace(
-        common,
-        split=split_text(arguments),
-        kv_dtype=kv_type(arguments).value if layout_of(arguments) is Layout.SEGMENTS else work.kv_dtype,
-        parity=work.parity,
-        sample=work.sample,
-        npu=work.npu,
-        fused=fused_spec(arguments) if layout_of(arguments) is Layout.FUSED else None,
+        manifest_of(arguments, network, work.text, work.graphs, work.files),
+        **{name: getattr(work, name) for name in FACTS},
+        split=(arguments.split or DEFAULT_SPLIT if layout is Layout.POOL else layout).value,
+        kv_dtype=kv_type(arguments).value if layout is Layout.SEGMENTS else work.kv_dtype,
+        fused=fused_spec(arguments) if layout is Layout.FUSED else None,
         kv_scales=KV_SCALES if KV_SCALES in work.files else "",
         lora=lora_modules(network) if arguments.lora else (),
         embedding=TableSpec(EMBEDDING_FILE, "float32", network.spec.hidden) if EMBEDDING_FILE in work.files else None,
         conv_weights=CONV_WEIGHTS if CONV_WEIGHTS in work.files else "",
         head_basis=HEAD_BASIS if HEAD_BASIS in work.files else "",
         diffusion=network.details.diffusion,
-        pooling=work.pooling,
-        rerank=work.rerank,
-        quality=work.quality,
-        codes=work.codes,
         encoder=network.encoder.spec if network.encoder else None,
-        vision=work.vision,
-        image_graph=work.image_graph,
     )
 
 
@@ -208,14 +203,6 @@ def manifest_of(
 def model_name(source: Path) -> str:
     """A folder's name, or a GGUF file's without its suffix; a link to one has a better name than what it links to."""
     return source.stem if is_gguf(source) else source.resolve().name
-
-
-def split_text(arguments: CompileArguments) -> str:
-    """Where the network is cut into graphs, in one word."""
-    layout = layout_of(arguments)
-    if layout is not Layout.POOL:
-        return layout.value
-    return (arguments.split or DEFAULT_SPLIT).value
 
 
 def tool_versions(*more: str) -> dict[str, str]:

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from engine.bundle.manifest import Manifest
 from engine.bundle.variant import StepShape
-from engine.compile.arguments import DEFAULT_SPLIT, CompileArguments, Layout, Split
+from engine.compile.arguments import DEFAULT_SPLIT, CompileArguments, Layout
 from engine.compile.check.parity import enough_tokens
 from engine.compile.compilation import (
     Compilation,
@@ -21,19 +21,16 @@ from engine.compile.compilation import (
 from engine.compile.graphs.fused import fused_graph
 from engine.compile.graphs.integer_graphs import calibration_stage, integer_graph
 from engine.compile.graphs.lowering import FUSED, NPU
-from engine.compile.graphs.pool import DEEP_ROWS, PartPlan, plan_parts
+from engine.compile.graphs.pool import PartPlan, plan_parts
 from engine.compile.graphs.recurrence import conv_weights_stage
 from engine.compile.graphs.vision import vision_stage
 from engine.compile.plan import (
     check_arguments,
-    check_layers,
-    check_recurrent,
-    compiled_context,
     fixed_shapes,
     layout_of,
     longest_sequence,
-    resolve_caches,
-    resolve_layout,
+    requested_context,
+    resolve_graphs,
     whole_part,
 )
 from engine.compile.progress import ProgressSink
@@ -57,7 +54,6 @@ from engine.compile.targets.encoder import compile_encoder
 from engine.compile.targets.measure import baseline_warning, measure_logits, parity_stage, quality_stage
 from engine.compile.targets.npu import SOURCES, binaries_stage, genie_stage, image_binary_stage, plan_binaries
 from engine.compile.targets.speech import compile_speech
-from engine.errors import CompileError
 from engine.isolation.machine import usable_memory
 from engine.models.encoders import architecture_of, is_encoder_folder
 from engine.models.family import read_network
@@ -80,30 +76,13 @@ def stages_of(is_npu: bool, graphs: Sequence[Stage], ending: Sequence[Stage] = (
 
 CPU_FLOAT = Pipeline(stages_of(False, FLOAT), FUSED, "float32", "float32")
 CPU_INTEGER = Pipeline(stages_of(False, INTEGER), NPU, "float32", "uint8")
-NPU_HALF = Pipeline(
-    stages_of(True, FLOAT),
-    NPU,
-    "float16",
-    "float16",
-    weight_file=HalfWeightFile,
-    graph_folder=SOURCES,
-)
+NPU_HALF = Pipeline(stages_of(True, FLOAT), NPU, "float16", "float16", HalfWeightFile, graph_folder=SOURCES)
 NPU_INTEGER = Pipeline(stages_of(True, INTEGER), NPU, "float32", "uint8", graph_folder=SOURCES)
-CPU_SEGMENTS = replace(
-    CPU_FLOAT,
-    stages=(
-        text_stage,
-        vision_stage,
-        conv_weights_stage,
-        balance_stage,
-        choose_codes_stage,
-        segment_weights_stage,
-        drop_codes_stage,
-        linear_graphs_stage,
-        segment_losses_stage,
-        hash_stage,
-    ),
+SEGMENTS = (
+    *(text_stage, vision_stage, conv_weights_stage, balance_stage, choose_codes_stage, segment_weights_stage),
+    *(drop_codes_stage, linear_graphs_stage, segment_losses_stage, hash_stage),
 )
+CPU_SEGMENTS = replace(CPU_FLOAT, stages=SEGMENTS)
 # Whether the target is an NPU, and what flows through the graphs.
 PIPELINES = {
     (False, Activations.FLOAT32): CPU_FLOAT,
@@ -128,22 +107,17 @@ def resolve(
         progress.note(source.remark)
     arguments = with_kept_floats(arguments, source.float_bytes(), usable_memory())
     network = _network(source, arguments, shapes)
-    arguments = resolve_split(resolve_caches(resolve_layout(arguments, network.odd_head_dim), network), network)
-    check_recurrent(arguments, network)
-    check_images(arguments, network)
-    check_layers(arguments, network)
+    arguments = resolve_graphs(arguments, network)
     arguments = resolve_task(arguments, source.config, SentenceFiles.read(arguments.source))
     check_task(arguments, source.config, network)
     arguments = resolve_quality(arguments, source, network, progress)
-    arguments = replace(arguments, parity_tokens=arguments.parity_tokens or enough_tokens(network.spec.parameters))
-    return arguments, source, network
+    tokens = arguments.parity_tokens or enough_tokens(network.spec.parameters)
+    return replace(arguments, parity_tokens=tokens), source, network
 
 
 def compile_bundle(arguments: CompileArguments, progress: ProgressSink) -> Manifest:
-    """Compile a Hugging Face folder or a GGUF file into a bundle folder and return its manifest.
-
-    Raises UnsupportedModel or CompileError; then nothing is left at the output.
-    """
+    """Compile a Hugging Face folder or a GGUF file into a bundle folder and return its manifest. Raises
+    UnsupportedModel or CompileError; then nothing is left at the output."""
     if is_speech(arguments.source):
         return compile_speech(arguments, progress)
     read: Source | None = None
@@ -199,20 +173,6 @@ def _network(source: Source, arguments: CompileArguments, shapes: tuple[StepShap
     return read_network(source.config, requested_context(arguments, shapes))
 
 
-def requested_context(arguments: CompileArguments, shapes: tuple[StepShape, ...]) -> int:
-    """Most tokens of one sequence that the options allow, 0 = no bound of theirs.
-
-    A fixed bundle holds P columns and the last token needs none, hence the widest past plus one; one without a past
-    has N rows for as many tokens.
-    """
-    bounds = [arguments.max_context] if arguments.max_context else []
-    if layout_of(arguments) is Layout.FUSED:
-        bounds.append(compiled_context(arguments))
-    elif shapes:
-        bounds.append(longest_sequence(shapes))
-    return min(bounds, default=0)
-
-
 def open_for(arguments: CompileArguments) -> Source:
     """The source with its encoder where graphs can have one."""
     return open_source(arguments.source, with_images=has_images(arguments))
@@ -222,25 +182,3 @@ def has_images(arguments: CompileArguments) -> bool:
     """Whether graphs can have an encoder of images."""
     layout = layout_of(arguments)
     return layout is Layout.SEGMENTS or (arguments.is_npu and layout is Layout.POOL)
-
-
-def resolve_split(arguments: CompileArguments, network: Network) -> CompileArguments:
-    """The arguments with the split that images need, unless another was asked for."""
-    if arguments.split is None and arguments.is_npu and network.reads_images:
-        return replace(arguments, split=Split.HOST_LMHEAD)
-    return arguments
-
-
-def check_images(arguments: CompileArguments, network: Network) -> None:
-    """CompileError unless the graphs are segments, or an NPU's that take embeddings."""
-    if not network.reads_images or layout_of(arguments) is Layout.SEGMENTS:
-        return
-    reads = f"a model that reads images ({network.spec.family})"
-    if not arguments.is_npu or layout_of(arguments) is not Layout.POOL:
-        raise CompileError(f"{reads} needs --target cpu with --layout segments")
-    if network.deepstack and method_of(arguments).activations is not Activations.FLOAT16:
-        raise CompileError(f"{reads} takes --quant w4 or fp16 on an NPU")
-    if arguments.split is not Split.HOST_LMHEAD:
-        raise CompileError(f"{reads} takes --split {Split.HOST_LMHEAD} on an NPU")
-    if network.deepstack and max(arguments.rows) > DEEP_ROWS:
-        raise CompileError(f"{reads} takes at most {DEEP_ROWS} --rows, not {max(arguments.rows)}")

@@ -19,7 +19,7 @@ from engine.compile.arguments import (
     QualityLevel,
     Split,
 )
-from engine.compile.graphs.pool import GraphPlan, PartPlan, plan_parts
+from engine.compile.graphs.pool import DEEP_ROWS, GraphPlan, PartPlan, plan_parts
 from engine.compile.quantisation.methods.method import Activations
 from engine.compile.quantisation.methods.table import CHOOSABLE, head_method, is_exact, method_of, quants_with
 from engine.errors import CompileError
@@ -30,26 +30,22 @@ MOST_SLOTS = 64
 
 
 def fused_spec(arguments: CompileArguments) -> FusedSpec:
-    """What the graphs have in common. CompileError naming the option at fault.
-
-    The past is `same_past`, or what the widest graph leaves of `context`: all graphs have the same, so that a cache
-    fits every one of them.
-    """
-    rows, slots = tuple(sorted(arguments.rows)), arguments.decode_slots
+    """What the graphs have in common. CompileError naming the option at fault. The past is `same_past`, or what the
+    widest graph leaves of `context`: all graphs have the same, so that a cache fits every one of them."""
+    rows, slots, context = tuple(sorted(arguments.rows)), arguments.decode_slots, arguments.context
     if not rows:
         raise CompileError("--layout fused needs --rows together with --context or --same-past")
     if not 1 <= slots <= MOST_SLOTS:
         raise CompileError(f"--decode-slots must be from 1 to {MOST_SLOTS}, it is {slots}")
     if rows[0] <= slots:
         raise CompileError(f"--rows {rows[0]} leave none for a prompt beside --decode-slots {slots}")
-    given = (*arguments.context, *arguments.same_past)
+    given = (*context, *arguments.same_past)
     if len(given) != 1:
         raise CompileError("--layout fused has one past for all graphs: give one number of --context or --same-past")
-    past = given[0] - (rows[-1] if arguments.context else 0)
+    past = given[0] - (rows[-1] if context else 0)
     if past - SPARE_SLOTS < LEAST_SLOTS:
-        given_by = f"--same-past is {past}"
-        if arguments.context:
-            given_by = f"{max(past, 0)} are left of --context {given[0]} beside --rows {rows[-1]}"
+        left = f"{max(past, 0)} are left of --context {given[0]} beside --rows {rows[-1]}"
+        given_by = left if context else f"--same-past is {past}"
         raise CompileError(f"--layout fused needs {LEAST_SLOTS + SPARE_SLOTS} past KV slots, {given_by}")
     prefill = tuple(count - slots for count in rows)
     return FusedSpec(rows, prefill, slots, past, kv_update(arguments) is KvUpdate.GRAPH)
@@ -60,9 +56,8 @@ def kv_update(arguments: CompileArguments) -> KvUpdate:
     return arguments.kv_update or (KvUpdate.HOST if arguments.is_npu else KvUpdate.GRAPH)
 
 
-def check_fused_options(arguments: CompileArguments, is_fused: bool) -> None:
-    """CompileError for options that fused graphs have no use for, or that only they have."""
-    if not is_fused:
+def _check_fused_options(arguments: CompileArguments) -> None:
+    if layout_of(arguments) is not Layout.FUSED:
         if arguments.decode_slots != 1 or arguments.kv_update is not None:
             raise CompileError("--decode-slots and --kv-update are for --layout fused")
         return
@@ -120,7 +115,7 @@ def tries_int8(arguments: CompileArguments) -> bool:
 
 def check_layout(arguments: CompileArguments) -> None:
     """CompileError for options that the layout has no use for."""
-    check_fused_options(arguments, layout_of(arguments) is Layout.FUSED)
+    _check_fused_options(arguments)
     if layout_of(arguments) is not Layout.SEGMENTS:
         if arguments.kv is not None:
             raise CompileError(f"--kv {arguments.kv} is for --layout segments")
@@ -137,6 +132,17 @@ def check_layout(arguments: CompileArguments) -> None:
         raise CompileError("--whole-context is for --layout pool: segments have caches")
     if arguments.split is not None:
         raise CompileError("--split is for --layout pool: segments are cut at every layer")
+
+
+def resolve_graphs(arguments: CompileArguments, network: Network) -> CompileArguments:
+    """The arguments with layout, caches and split of this model. CompileError names the option that it cannot have."""
+    arguments = resolve_caches(resolve_layout(arguments, network.odd_head_dim), network)
+    if arguments.split is None and arguments.is_npu and network.reads_images:
+        arguments = replace(arguments, split=Split.HOST_LMHEAD)
+    check_recurrent(arguments, network)
+    check_images(arguments, network)
+    check_layers(arguments, network)
+    return arguments
 
 
 def resolve_layout(arguments: CompileArguments, head_dim: int) -> CompileArguments:
@@ -189,10 +195,8 @@ def _may_be_segmented(arguments: CompileArguments) -> bool:
 
 
 def check_recurrent(arguments: CompileArguments, network: Network) -> None:
-    """CompileError names the option that recurrent layers, if there are any, cannot do with.
-
-    A state is one sequence's: pools, where rows see any columns, have no place for it, and NPU graphs are of pools.
-    """
+    """CompileError names the option that recurrent layers, if there are any, cannot do with. A state is one sequence's:
+    pools, where rows see any columns, have no place for it, and NPU graphs are of pools."""
     if network.spec.recurrent is None:
         return
     family = network.spec.family
@@ -207,6 +211,21 @@ def check_recurrent(arguments: CompileArguments, network: Network) -> None:
             f"recurrent layers ({family}) need --layout segments, with free shapes, no --split and a --quant of float "
             "activations: their state belongs to one sequence, and a pool has none"
         )
+
+
+def check_images(arguments: CompileArguments, network: Network) -> None:
+    """CompileError unless the graphs are segments, or an NPU's that take embeddings."""
+    if not network.reads_images or layout_of(arguments) is Layout.SEGMENTS:
+        return
+    reads = f"a model that reads images ({network.spec.family})"
+    if not arguments.is_npu or layout_of(arguments) is not Layout.POOL:
+        raise CompileError(f"{reads} needs --target cpu with --layout segments")
+    if network.deepstack and method_of(arguments).activations is not Activations.FLOAT16:
+        raise CompileError(f"{reads} takes --quant w4 or fp16 on an NPU")
+    if arguments.split is not Split.HOST_LMHEAD:
+        raise CompileError(f"{reads} takes --split {Split.HOST_LMHEAD} on an NPU")
+    if network.deepstack and max(arguments.rows) > DEEP_ROWS:
+        raise CompileError(f"{reads} takes at most {DEEP_ROWS} --rows, not {max(arguments.rows)}")
 
 
 def check_layers(arguments: CompileArguments, network: Network) -> None:
@@ -234,11 +253,6 @@ MAX_PART_MB = 3500  # one context binary must fit the NPU's 32-bit address space
 MAX_ROWS = 4096
 MAX_CONTEXT = 1 << 20
 MAX_VARIANTS = 256
-# Whether the target is an NPU -> the activations its graphs may have.
-TAKEN = {
-    False: (Activations.FLOAT32, Activations.INTEGER),
-    True: (Activations.FLOAT16, Activations.INTEGER),
-}
 
 
 def check_arguments(arguments: CompileArguments) -> None:
@@ -251,10 +265,9 @@ def check_arguments(arguments: CompileArguments) -> None:
     _check_whole_context(arguments)
     _check_target(arguments)
     _check_integer_graphs(arguments)
-    _check_split(arguments)
+    if arguments.split is Split.HOST_LMHEAD and not arguments.is_npu:
+        raise CompileError(f"--split {arguments.split} is for an NPU")
     check_layout(arguments)
-    _check_list("--context", arguments.context, MAX_CONTEXT)
-    _check_list("--same-past", arguments.same_past, MAX_CONTEXT)
     _check_sizes(arguments)
 
 
@@ -273,6 +286,8 @@ def _check_storage(arguments: CompileArguments) -> None:
 
 
 def _check_sizes(arguments: CompileArguments) -> None:
+    _check_list("--context", arguments.context, MAX_CONTEXT)
+    _check_list("--same-past", arguments.same_past, MAX_CONTEXT)
     _check_list("--rows", arguments.rows, MAX_ROWS)
     if not 0 <= arguments.max_context <= MAX_CONTEXT:
         raise CompileError(f"--max-context must be from 0 to {MAX_CONTEXT}, it is {arguments.max_context}")
@@ -282,19 +297,11 @@ def _check_sizes(arguments: CompileArguments) -> None:
         raise CompileError(f"{arguments.output} cannot be the output folder")
 
 
-def _check_split(arguments: CompileArguments) -> None:
-    if arguments.split is not Split.HOST_LMHEAD:
-        return
-    if not arguments.is_npu:
-        raise CompileError(f"--split {arguments.split} is for an NPU")
-
-
 def _check_target(arguments: CompileArguments) -> None:
-    known = quants_with(*TAKEN[arguments.is_npu])
+    known = quants_with(Activations.FLOAT16 if arguments.is_npu else Activations.FLOAT32, Activations.INTEGER)
     for option, quant in (("--quant", arguments.quant), ("--head", arguments.head or arguments.quant)):
         if quant not in known:
-            taken = ", ".join(item.value for item in known)
-            raise CompileError(f"--target {arguments.target} takes {option} {taken}, not {quant}")
+            raise CompileError(f"--target {arguments.target} takes {option} {', '.join(known)}, not {quant}")
     if arguments.is_npu and not arguments.rows:
         raise CompileError(f"--target {arguments.target} needs fixed variants: --rows with --context or --same-past")
     _check_binaries(arguments)
@@ -302,16 +309,15 @@ def _check_target(arguments: CompileArguments) -> None:
 
 def _check_binaries(arguments: CompileArguments) -> None:
     """Options of NPU targets for others, and the other way round."""
+    target = f"--target {arguments.target}"
     if not arguments.is_npu:
         if not arguments.share_weights or arguments.part_mb != DEFAULT_PART_MB:
-            raise CompileError(
-                f"--one-graph-per-binary and --part-mb are for NPUs, not for --target {arguments.target}"
-            )
+            raise CompileError(f"--one-graph-per-binary and --part-mb are for NPUs, not for {target}")
         return
     if arguments.asymmetric or arguments.block != NPU_BLOCK:
-        raise CompileError(f"--target {arguments.target} takes symmetric blocks of {NPU_BLOCK} only")
+        raise CompileError(f"{target} takes symmetric blocks of {NPU_BLOCK} only")
     if arguments.embedding_bits not in (0, 16):
-        raise CompileError(f"--target {arguments.target} takes --embedding 16 only, not {arguments.embedding_bits}")
+        raise CompileError(f"{target} takes --embedding 16 only, not {arguments.embedding_bits}")
     if not 1 <= arguments.part_mb <= MAX_PART_MB:
         raise CompileError(f"--part-mb must be from 1 to {MAX_PART_MB}, it is {arguments.part_mb}")
 
@@ -362,9 +368,8 @@ def _check_whole_context(arguments: CompileArguments) -> None:
 
 
 def _check_list(option: str, values: tuple[int, ...], limit: int) -> None:
-    for value in values:
-        if not 1 <= value <= limit:
-            raise CompileError(f"{option} takes numbers from 1 to {limit}, not {value}")
+    if wrong := [value for value in values if not 1 <= value <= limit]:
+        raise CompileError(f"{option} takes numbers from 1 to {limit}, not {wrong[0]}")
 
 
 def longest_sequence(shapes: tuple[StepShape, ...]) -> int:
@@ -379,15 +384,24 @@ def fixed_shapes(arguments: CompileArguments) -> tuple[StepShape, ...]:
         return tuple(StepShape(shape.rows, spec.past) for shape in fused_shapes(spec))
     if arguments.whole_context:
         return tuple(StepShape(length, 0) for length in sorted(set(arguments.whole_context)))
-    shapes = {StepShape(rows, past) for rows in arguments.rows for past in arguments.same_past}
-    shapes |= {
-        StepShape(rows, context - rows) for rows in arguments.rows for context in arguments.context if context > rows
-    }
-    if arguments.rows and not shapes:
+    every = arguments.rows
+    shapes = {StepShape(rows, past) for rows in every for past in arguments.same_past}
+    shapes |= {StepShape(rows, context - rows) for rows in every for context in arguments.context if context > rows}
+    if every and not shapes:
         raise CompileError("no variant is left: every --context must be larger than some --rows")
-    useless = [rows for rows in arguments.rows if all(shape.rows != rows for shape in shapes)]
-    if useless:
+    if useless := [rows for rows in every if all(shape.rows != rows for shape in shapes)]:
         raise CompileError(f"--rows {useless[0]} fits no --context: one must be larger than the rows")
     if len(shapes) > MAX_VARIANTS:
         raise CompileError(f"{len(shapes)} variants were asked for, {MAX_VARIANTS} is the most")
     return tuple(sorted(shapes))
+
+
+def requested_context(arguments: CompileArguments, shapes: tuple[StepShape, ...]) -> int:
+    """Most tokens of one sequence that the options allow, 0 = no bound of theirs. A fixed bundle holds P columns and
+    the last token needs none, hence the widest past plus one; one without a past has N rows for as many tokens."""
+    bounds = [arguments.max_context] if arguments.max_context else []
+    if layout_of(arguments) is Layout.FUSED:
+        bounds.append(compiled_context(arguments))
+    elif shapes:
+        bounds.append(longest_sequence(shapes))
+    return min(bounds, default=0)

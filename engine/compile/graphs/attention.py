@@ -9,7 +9,8 @@ of their own size: the scales of keys are multiplied into the queries, those of 
 Shapes: N rows, H = K * G query heads, G on each of K key heads of D numbers.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from typing import Any
 
 from onnx import TensorProto
 
@@ -43,19 +44,7 @@ KEY_SCALE, VALUE_SCALE = "key_scale", "value_scale"
 SCALES_AT = 12  # among the operator's inputs
 KEYS, VALUES, MASK = "keys", "values", "mask"
 TURN = (1, 0, 2, 3)  # rows before key heads, and back
-
-
-def attention_limits(network: Network, window: int) -> dict[str, int | float | str]:
-    """Attributes of the operator, of what rows see and what scores are kept below; the operator's window includes a
-    row's own column."""
-    cap = network.details.attention_softcap
-    limits = {"local_window_size": window, "softcap": cap}
-    return {name: limit for name, limit in limits.items() if limit}
-
-
-def sinks_of(network: Network) -> list[str]:
-    """What the operator takes behind its lengths: nothing, or the scores of sinks at their place."""
-    return [*[""] * 4, SINKS] if network.spec.has_sinks else []
+BACK = (2, 0, 1, 3)  # rows behind the query heads of a key head to the front
 
 
 def attention_graphs(network: Network, kv_dtype: str) -> dict[str, GraphBuilder]:
@@ -65,7 +54,7 @@ def attention_graphs(network: Network, kv_dtype: str) -> dict[str, GraphBuilder]
         if ATTENTION in ATTENTION_KINDS[kv_dtype]:
             found[attention_name(ATTENTION, form)] = attention_graph(network, form, kv_dtype)
         if ATTENTION_CHUNK in ATTENTION_KINDS[kv_dtype]:
-            found[attention_name(ATTENTION_CHUNK, form)] = _chunk(network, form.window, kv_dtype)
+            found[attention_name(ATTENTION_CHUNK, form)] = _chunk(network, form, kv_dtype)
     grouped = {} if network.details.attention_softcap else grouped_names(network.spec, kv_dtype)
     return found | {name: grouped_graph(network, form, kv_dtype) for name, form in grouped.items()}
 
@@ -77,29 +66,25 @@ def grouped_graph(network: Network, form: LayerAttention = PLAIN_ATTENTION, kv_d
     for each of them. In return all columns are computed with, also those behind the last row.
     """
     graph, heads = GraphBuilder(DTYPE, None), network.spec.heads_of(form)
-    group = heads.heads // heads.kv_heads
     graph.declare(*grouped_forms(network.spec, kv_dtype, form))
-    keys, values = (_floats(graph, name, kv_dtype) for name in ("past_key", "past_value"))
-    query = graph.reshape(QUERY, -1, heads.kv_heads, group, heads.head_dim)
-    folded, apart = _folds(graph, heads.kv_heads, group)
-    weights = graph.op("Softmax", [_masked_scores(graph, query, keys, folded, apart)], axis=-1)
-    mixed = graph.op("MatMul", [graph.op("Reshape", [weights, folded]), values])
-    mixed = graph.op("Transpose", [graph.op("Reshape", [mixed, apart])], perm=TURN)
-    shape = graph.integers(1, -1, heads.query_width)
-    graph.op("Reshape", [mixed, shape], name=ATTENDED)
+    keys, values = (_floats(graph, name, kv_dtype) for name in OPERANDS[3:])
+    query = graph.reshape(QUERY, -1, heads.kv_heads, heads.heads // heads.kv_heads, heads.head_dim)
+    _, _, mixed = _folded_attention(graph, heads, query, keys, values)
+    graph.reshape(graph.transpose(mixed, *TURN), 1, -1, heads.query_width, name=ATTENDED)
     return graph
 
 
-def _folds(graph: GraphBuilder, kv_heads: int, group: int) -> tuple[str, str]:
-    """Shapes: [1, K, N * G, x] with the query heads of a key head as rows, and [K, N, G, x] with them apart."""
-    return graph.integers(1, kv_heads, -1, 0), graph.integers(kv_heads, -1, group, 0)
-
-
-def _masked_scores(graph: GraphBuilder, query: str, keys: str, folded: str, apart: str) -> str:
-    """[K, N, G, columns] of queries [N, K, G, D] and keys [1, K, columns, D]."""
-    rows = graph.op("Reshape", [graph.op("Transpose", [query], perm=TURN), folded])
-    scores = graph.op("FusedMatMul", [rows, keys], CONTRIB, transB=1)
-    return graph.op("Add", [graph.op("Reshape", [scores, apart]), MASK])
+def _folded_attention(graph: GraphBuilder, heads: HeadForm, query: str, keys: str, values: str) -> tuple[str, str, str]:
+    """Queries [N, K, G, D] over keys and values [1, K, columns, D] -> masked scores and weights [K, N, G, columns], and
+    what comes out [K, N, G, D]. The query heads of a key head are rows of one product."""
+    folded = graph.integers(1, heads.kv_heads, -1, 0)
+    apart = graph.integers(heads.kv_heads, -1, heads.heads // heads.kv_heads, 0)
+    rows = graph.op("Reshape", [graph.transpose(query, *TURN), folded])
+    products = graph.op("FusedMatMul", [rows, keys], CONTRIB, transB=1)
+    scores = graph.op("Add", [graph.op("Reshape", [products, apart]), MASK])
+    weights = graph.op("Softmax", [scores], axis=-1)
+    mixed = graph.op("MatMul", [graph.op("Reshape", [weights, folded]), values])
+    return scores, weights, graph.op("Reshape", [mixed, apart])
 
 
 def attention_graph(network: Network, form: LayerAttention = PLAIN_ATTENTION, kv_dtype: str = DTYPE) -> GraphBuilder:
@@ -108,24 +93,20 @@ def attention_graph(network: Network, form: LayerAttention = PLAIN_ATTENTION, kv
     The fresh columns are written behind the past ones, rounded where the cache is; presents may be bound to the memory
     of the pasts.
     """
-    graph, heads = GraphBuilder(DTYPE, None), network.spec.heads_of(form)
+    graph = GraphBuilder(DTYPE, None)
     graph.declare(*attention_forms(network.spec, kv_dtype, form))
-    inputs, attributes = [*OPERANDS, *LENGTHS, *sinks_of(network)], attention_limits(network, form.window)
-    if kv_dtype == ROUNDED:
-        inputs += [*[""] * (SCALES_AT - len(inputs)), KEY_SCALE, VALUE_SCALE]
-        attributes |= {"kv_cache_bit_width": 8, "k_quant_type": "PER_CHANNEL", "v_quant_type": "PER_CHANNEL"}
-    presents = [f"present_{side}" for side in (KEY, VALUE)]
-    _attend(graph, heads, inputs, [ATTENDED, *presents], attributes)
+    outputs = [ATTENDED, *(f"present_{side}" for side in (KEY, VALUE))]
+    _attend(graph, network, form, [*OPERANDS], outputs, has_scales=kv_dtype == ROUNDED)
     return graph
 
 
-def _chunk(network: Network, window: int, kv_dtype: str) -> GraphBuilder:
+def _chunk(network: Network, form: LayerAttention, kv_dtype: str) -> GraphBuilder:
     """Fresh rows are rounded first and attend to what is stored of them, as later rows will.
 
     So it makes no difference beyond rounding how a prompt is cut into chunks. Scales of int8 codes are multiplied into
     queries and into what comes out: that is less than multiplying the past with them.
     """
-    graph, heads = GraphBuilder(DTYPE, None), network.spec.heads_of(PLAIN_ATTENTION)
+    graph, is_scaled = GraphBuilder(DTYPE, None), kv_dtype == ROUNDED
     graph.declare(*chunk_forms(network.spec, kv_dtype))
     rows = graph.op("Shape", [QUERY], start=1, end=2)
     total = graph.op("Cast", [graph.reshape(LENGTHS[1], 1)], to=TensorProto.INT64)
@@ -134,13 +115,10 @@ def _chunk(network: Network, window: int, kv_dtype: str) -> GraphBuilder:
     for side in (KEY, VALUE):
         seen = graph.op("Slice", [f"past_{side}", graph.integers(0), past, graph.integers(2)])
         pasts.append(_floats(graph, seen, kv_dtype))
-        stored = _codes(graph, network, side) if kv_dtype == ROUNDED else _halves(graph, side)
-        fresh.append(_floats(graph, stored, kv_dtype))
-    is_scaled = kv_dtype == ROUNDED
+        fresh.append(_floats(graph, (_codes if is_scaled else _halves)(graph, network, side), kv_dtype))
     query = graph.op("Mul", [QUERY, _of_queries(graph, network, KEY)]) if is_scaled else QUERY
-    inputs, presents = [query, *fresh, *pasts, *LENGTHS, *sinks_of(network)], ["all_keys", "all_values"]
-    outputs = ["summed" if is_scaled else ATTENDED, *presents]
-    _attend(graph, heads, inputs, outputs, attention_limits(network, window))
+    outputs = ["summed" if is_scaled else ATTENDED, "all_keys", "all_values"]
+    _attend(graph, network, form, [query, *fresh, *pasts], outputs)
     if is_scaled:
         graph.op("Mul", ["summed", _of_queries(graph, network, VALUE)], name=ATTENDED)
     return graph
@@ -153,7 +131,7 @@ def _floats(graph: GraphBuilder, stored: str, kv_dtype: str) -> str:
     return graph.op("Cast", [stored], to=TensorProto.FLOAT) if kv_dtype == HALF else stored
 
 
-def _halves(graph: GraphBuilder, side: str) -> str:
+def _halves(graph: GraphBuilder, _: Network, side: str) -> str:
     """float16 [1, N, K * D] of a side's floats, which do not pass its range: the runtime sees to that."""
     return graph.op("Cast", [side], name=f"{side}_codes", to=TensorProto.FLOAT16)
 
@@ -175,10 +153,22 @@ def _codes(graph: GraphBuilder, network: Network, side: str) -> str:
 
 
 def _attend(
-    graph: GraphBuilder, heads: HeadForm, inputs: list[str], outputs: list[str], attributes: Mapping[str, object]
+    graph: GraphBuilder,
+    network: Network,
+    form: LayerAttention,
+    operands: list[str],
+    outputs: list[str],
+    has_scales: bool = False,
 ) -> None:
-    counts = {"num_heads": heads.heads, "kv_num_heads": heads.kv_heads}
-    graph.node("GroupQueryAttention", inputs, outputs, CONTRIB, scale=1.0, **counts, **attributes)
+    """The operator with the layers' window, which includes a row's own column, cap and sinks."""
+    heads, cap = network.spec.heads_of(form), network.details.attention_softcap
+    inputs = [*operands, *LENGTHS, *([*[""] * 4, SINKS] if network.spec.has_sinks else [])]
+    attributes: dict[str, Any] = {"num_heads": heads.heads, "kv_num_heads": heads.kv_heads, "scale": 1.0}
+    attributes |= {name: limit for name, limit in (("local_window_size", form.window), ("softcap", cap)) if limit}
+    if has_scales:
+        inputs += [*[""] * (SCALES_AT - len(inputs)), KEY_SCALE, VALUE_SCALE]
+        attributes |= {"kv_cache_bit_width": 8, "k_quant_type": "PER_CHANNEL", "v_quant_type": "PER_CHANNEL"}
+    graph.node("GroupQueryAttention", inputs, outputs, CONTRIB, **attributes)
 
 
 BASE_ATTENDED, BASE_WEIGHT = "base_attended", "base_weight"
@@ -187,33 +177,26 @@ BASE_ATTENDED, BASE_WEIGHT = "base_attended", "base_weight"
 def masked_attention_graphs(network: Network, kv_dtype: str) -> dict[str, GraphBuilder]:
     """All of them by name; none for sinks, unlike caches or capped scores, and for layers with windows only where rows
     of images see each other both ways. kv_dtype: of the caches."""
-    spec = network.spec
+    spec, write = network.spec, {BASE_ATTENTION: base_graph, MASKED_ATTENTION: masked_graph}
     if network.details.attention_softcap or spec.has_sinks or spec.has_unlike_caches:
         return {}
     if any(spec.layer_windows) and not network.images_both_ways:
         return {}
-    write = {BASE_ATTENTION: base_graph, MASKED_ATTENTION: masked_graph}
     return {name: write[name](network, kv_dtype) for name in masked_names(spec)}
 
 
 def base_graph(network: Network, kv_dtype: str) -> GraphBuilder:
-    """Rows of any sequences over the columns that they share: base_attended [N, K, G, D], base_weight [N, K, G, 1].
-
-    The query heads of a key head become rows, so that every key is read once.
-    """
-    spec, graph = network.spec, GraphBuilder(DTYPE, None)
-    group = spec.heads // spec.kv_heads
-    graph.declare(*base_forms(spec, kv_dtype))
-    scaled, keys, values = _operands(graph, kv_dtype)
-    folded, apart = _folds(graph, spec.kv_heads, group)
-    scores = _masked_scores(graph, scaled, keys, folded, apart)
-    weights = graph.op("Softmax", [scores], axis=-1)
-    mixed = graph.op("MatMul", [graph.op("Reshape", [weights, folded]), values])
-    _outward(graph, kv_dtype, graph.op("Reshape", [mixed, apart]), TURN, BASE_ATTENDED)
+    """Rows of any sequences over the columns that they share: base_attended [N, K, G, D], base_weight [N, K, G, 1]. The
+    query heads of a key head become rows, so that every key is read once."""
+    graph = GraphBuilder(DTYPE, None)
+    graph.declare(*base_forms(network.spec, kv_dtype))
+    heads = network.spec.heads_of(PLAIN_ATTENTION)
+    scores, weights, mixed = _folded_attention(graph, heads, *_operands(graph, kv_dtype))
+    _outward(graph, kv_dtype, mixed, TURN, BASE_ATTENDED)
     # log(sum(exp(scores))) by way of the highest score: faster than ReduceLogSumExp, half of the time of all the rest.
     highest, share = (graph.op("ReduceMax", [x, graph.integers(-1)], keepdims=1) for x in (scores, weights))
     total = graph.op("Sub", [highest, graph.op("Log", [share])])
-    graph.op("Transpose", [total], name=BASE_WEIGHT, perm=TURN)
+    graph.transpose(total, *TURN, name=BASE_WEIGHT)
     return graph
 
 
@@ -224,16 +207,15 @@ def masked_graph(network: Network, kv_dtype: str) -> GraphBuilder:
     """
     graph = GraphBuilder(DTYPE, None)
     graph.declare(*masked_forms(network.spec, kv_dtype))
-    inward, outward = [1, 2, 0, 3], [2, 0, 1, 3]
     scaled, keys, values = _operands(graph, kv_dtype)
-    query, base = (graph.op("Transpose", [x], perm=inward) for x in (scaled, BASE_WEIGHT))
+    query, base = (graph.transpose(x, 1, 2, 0, 3) for x in (scaled, BASE_WEIGHT))
     scores = graph.op("Add", [graph.op("FusedMatMul", [query, keys], CONTRIB, transB=1), MASK])
     weights = graph.op("Softmax", [graph.op("Concat", [scores, base], axis=-1)], axis=-1)  # [K, G, N, columns + 1]
     first, last, end, axis = (graph.integers(number) for number in (0, -1, 2**31 - 1, 3))
     mixed = graph.op("MatMul", [graph.op("Slice", [weights, first, last, axis]), values])
-    share = graph.op("Transpose", [graph.op("Slice", [weights, last, end, axis])], perm=outward)
+    share = graph.transpose(graph.op("Slice", [weights, last, end, axis]), *BACK)
     before = graph.op("Mul", [share, BASE_ATTENDED])
-    graph.op("Add", [_outward(graph, kv_dtype, mixed, outward), before], name=ATTENDED)
+    graph.op("Add", [_outward(graph, kv_dtype, mixed, BACK), before], name=ATTENDED)
     return graph
 
 
@@ -246,5 +228,5 @@ def _operands(graph: GraphBuilder, kv_dtype: str) -> tuple[str, str, str]:
 def _outward(graph: GraphBuilder, kv_dtype: str, mixed: str, perm: Sequence[int], name: str = "") -> str:
     """Mixed values as rows [N, K, G, D], of codes with their scales."""
     if kv_dtype != ROUNDED:
-        return graph.op("Transpose", [mixed], name=name, perm=perm)
-    return graph.op("Mul", [graph.op("Transpose", [mixed], perm=perm), VALUE_SCALE], name=name)
+        return graph.transpose(mixed, *perm, name=name)
+    return graph.op("Mul", [graph.transpose(mixed, *perm), VALUE_SCALE], name=name)

@@ -15,6 +15,7 @@ from typing import Annotated
 
 import msgspec
 import numpy as np
+import onnx
 from msgspec import Meta
 
 from engine.bundle.specs import Heads, HeadSize, Layers, Name, Rows, TokenId, Tokens, Vocabulary
@@ -25,8 +26,8 @@ from engine.compile.compilation import check_all_used, overflow_refused
 from engine.compile.graphs.embedding import embed
 from engine.compile.graphs.graph_builder import GraphBuilder
 from engine.compile.graphs.layers import MASK_INPUT, LayerWriter
-from engine.compile.graphs.lowering import COS_INPUT, FUSED, NPU, PLAIN, SIN_INPUT, Lowering, linear
-from engine.compile.graphs.pool import check_graph, plan_parts
+from engine.compile.graphs.lowering import FUSED, NPU, PLAIN, PLAIN_TABLES, Lowering, linear
+from engine.compile.graphs.pool import plan_parts
 from engine.compile.progress import ProgressSink
 from engine.compile.quantisation.packed import PackedLayer, PackedPart
 from engine.compile.quantisation.packer import WeightPacker
@@ -101,16 +102,15 @@ class ExportWriter:
         rotary_dim / 2] each."""
         graph, export, spec = self.graph, self.export, self.network.spec
         assert packed.table is not None and packed.head is not None and packed.final_norm is not None
-        rows = export.batch * export.block
-        for name, shape in self.export.input_shapes().items():
-            self.graph.add_input(name, "int32" if name in (IDS, POSITIONS) else self.export.dtype, *shape)
-        self._rotation(tables, rows)
-        ids = graph.reshape(IDS, 1, rows)
-        x = embed(graph, ids, packed.table)
-        caches: list[str] = []
+        rows, caches = export.batch * export.block, list[str]()
+        for name, shape in export.input_shapes().items():
+            graph.add_input(name, "int32" if name in (IDS, POSITIONS) else export.dtype, *shape)
+        for name, table in zip(PLAIN_TABLES, tables, strict=True):
+            gathered = graph.op("Gather", [graph.parameter(table), POSITIONS], axis=0)
+            graph.reshape(gathered, 1, 1, rows, spec.rope.rotary_dim // 2, name=name)
+        x = embed(graph, graph.reshape(IDS, 1, rows), packed.table)
         for index, layer in enumerate(packed.layers):
-            normed = self.layers.normed(x, layer.attention_norm)
-            attended = self._attention(normed, layer, index, caches)
+            attended = self._attention(self.layers.normed(x, layer.attention_norm), layer, index, caches)
             x = graph.op("Add", [x, linear(graph, attended, layer.output)])
             x = self.layers.with_feed_forward(x, layer)
         logits = linear(graph, self.layers.norm(x, graph.parameter(packed.final_norm)), packed.head)
@@ -118,13 +118,6 @@ class ExportWriter:
         graph.add_output(LOGITS, export.dtype, export.batch, export.block, spec.vocab)
         graph.reshape(graph.op("Concat", caches, axis=0), *export.cache_shape, name=UPDATED)
         graph.add_output(UPDATED, export.dtype, *export.cache_shape)
-
-    def _rotation(self, tables: Sequence[StoredTensor], rows: int) -> None:
-        """The tables' rows at the positions, under the names that the rotation reads: [1, 1, N, rotary_dim / 2]."""
-        half = self.network.spec.rope.rotary_dim // 2
-        for name, table in zip((COS_INPUT, SIN_INPUT), tables, strict=True):
-            gathered = self.graph.op("Gather", [self.graph.parameter(table), POSITIONS], axis=0)
-            self.graph.reshape(gathered, 1, 1, rows, half, name=name)
 
     def _attention(self, x: str, packed: PackedLayer, index: int, caches: list[str]) -> str:
         """x [1, N, hidden] -> the heads' outputs [1, N, K * G * D]; the layer's updated caches join `caches`."""
@@ -134,34 +127,30 @@ class ExportWriter:
         query = self._by_sequence(self.layers.rotated_heads(query, spec.heads, packed.q_norm), spec.heads)
         key = self._by_sequence(self.layers.rotated_heads(key, spec.kv_heads, packed.k_norm), spec.kv_heads)
         value = graph.reshape(value, export.batch, export.block, spec.kv_heads, spec.head_dim)
-        value = graph.op("Transpose", [value], perm=[0, 2, 1, 3])
+        value = graph.transpose(value, 0, 2, 1, 3)
         keys = self._joined(key, 2 * index, caches)
         values = self._joined(value, 2 * index + 1, caches)
         # The query heads of a group are rows over one key head: no key is repeated.
         group = spec.heads // spec.kv_heads
         query = graph.reshape(query, export.batch, spec.kv_heads, group * export.block, spec.head_dim)
-        scores = graph.op("MatMul", [query, graph.op("Transpose", [keys], perm=[0, 1, 3, 2])])
+        scores = graph.op("MatMul", [query, graph.transpose(keys, 0, 1, 3, 2)])
         weights = graph.op("Softmax", [graph.op("Add", [scores, self._mask(index, group)])], axis=-1)
         mixed = graph.op("MatMul", [weights, values])
-        mixed = graph.reshape(mixed, export.batch, spec.heads, export.block, spec.head_dim)
-        mixed = graph.op("Transpose", [mixed], perm=[0, 2, 1, 3])
+        mixed = graph.transpose(graph.reshape(mixed, export.batch, spec.heads, export.block, spec.head_dim), 0, 2, 1, 3)
         return graph.reshape(mixed, 1, export.batch * export.block, network.query_width)
 
     def _by_sequence(self, x: str, heads: int) -> str:
         """[1, heads, N, D] -> [b, heads, B, D]."""
         graph, export = self.graph, self.export
         apart = graph.reshape(x, heads, export.batch, export.block, self.network.spec.head_dim)
-        return graph.op("Transpose", [apart], perm=[1, 0, 2, 3])
+        return graph.transpose(apart, 1, 0, 2, 3)
 
     def _joined(self, fresh: str, place: int, caches: list[str]) -> str:
         """One cache and the block behind it, [b, K, M + B, D]; what the cache becomes joins `caches`, [b, K, M, D].
-
-        fresh [b, K, B, D]. place: 2 * layer for keys, 2 * layer + 1 for values.
-        """
-        graph, spec = self.graph, self.network.spec
-        count, context = self.export.batch, self.export.context
-        sides = (2 * spec.layers, count, spec.kv_heads, context, spec.head_dim)
-        flat = CACHE if self.export.is_folded else graph.once("flat_cache", lambda: graph.reshape(CACHE, *sides))
+        fresh [b, K, B, D]. place: 2 * layer for keys, 2 * layer + 1 for values."""
+        graph, spec, export = self.graph, self.network.spec, self.export
+        sides = (2 * spec.layers, export.batch, spec.kv_heads, export.context, spec.head_dim)
+        flat = CACHE if export.is_folded else graph.once("flat_cache", lambda: graph.reshape(CACHE, *sides))
         cache = graph.op("Gather", [flat, graph.constant(np.array(place, np.int64))], axis=0)
         kept = graph.op("Mul", [cache, self._of_layer(KEEP, place // 2)])
         written = graph.op("MatMul", [self._of_layer(INSERT, place // 2), fresh])
@@ -170,16 +159,14 @@ class ExportWriter:
 
     def _of_layer(self, mask: str, layer: int) -> str:
         """A mask [L, b, 1, ...] as [b, 1, ...] of one layer; the same for all where they share it."""
-        index = 0 if self.export.mask_layers == 1 else layer
-        graph = self.graph
+        graph, index = self.graph, 0 if self.export.mask_layers == 1 else layer
         number = graph.constant(np.array(index, np.int64))
         return graph.once(f"{mask}_{index}", lambda: graph.op("Gather", [mask, number], axis=0))
 
     def _mask(self, layer: int, group: int) -> str:
         """The layer's attention mask for the rows of a group: [b, 1, G * B, M + B]."""
-        graph = self.graph
         own = self._of_layer(MASK_INPUT, layer)
-        return graph.once(f"folded_{own}", lambda: graph.op("Concat", [own] * group, axis=2))
+        return self.graph.once(f"folded_{own}", lambda: self.graph.op("Concat", [own] * group, axis=2))
 
 
 GRAPH_FILE, WEIGHTS_FILE = "model.onnx", "model.data"
@@ -226,12 +213,11 @@ def _write_graph(
     graph = GraphBuilder(dtype, StepShape(export.batch * export.block, export.context))
     ExportWriter(graph, LayerWriter(graph, lowering, network), network, export).write(packed, tables)
     (folder / GRAPH_FILE).write_bytes(graph.model("block_diffusion").SerializeToString())
-    check_graph(folder / GRAPH_FILE)
+    onnx.checker.check_model(str(folder / GRAPH_FILE))  # contrib operators are outside its rules
 
 
 def _describe(arguments: ExportArguments, quant: Quant, source: Source, network: Network) -> BlockExport:
     spec, config = network.spec, source.config
-    mask_token = _integer(config, "mask_token_id")
     return BlockExport(
         export_version=EXPORT_VERSION,
         graph=GRAPH_FILE,
@@ -246,7 +232,7 @@ def _describe(arguments: ExportArguments, quant: Quant, source: Source, network:
         mask_layers=1 if arguments.shared_masks else spec.layers,
         backend=arguments.backend.value,
         quant=quant.value,
-        mask_token=mask_token,
+        mask_token=_integer(config, "mask_token_id"),
         stop_ids=source.end_ids(),
         is_folded=arguments.backend is Backend.NPU,
     )
@@ -263,9 +249,8 @@ def _check(arguments: ExportArguments, quant: Quant, network: Network, export: B
     if arguments.output.exists():
         raise CompileError(f"{arguments.output} exists already; name another folder")
     if network.spec.recurrent is not None or network.spec.has_output_gate:
-        raise UnsupportedModel(
-            f"{network.spec.family} has layers that an exported graph cannot have: recurrent or gated"
-        )
+        unlike = "layers that an exported graph cannot have: recurrent or gated"
+        raise UnsupportedModel(f"{network.spec.family} has {unlike}")
     taken = QUANTS[arguments.backend]
     if quant not in taken:
         raise CompileError(f"--backend {arguments.backend} takes --quant {', '.join(taken)}, not {quant}")

@@ -2,10 +2,11 @@
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
-import onnx
 from numpy.typing import NDArray
+from onnx import TensorProto
 
 from engine.bundle.tensors import Encoding
 from engine.compile.calibration.encodings import Range, wide_encoding
@@ -18,22 +19,44 @@ from engine.compile.quantisation.weight_file import WeightFile
 from engine.errors import CompileError
 
 Float32 = NDArray[np.float32]
-SignedBytes = NDArray[np.int8]
 Dims = tuple[int, int]  # vocab, hidden
 
 NAME = "embedding"
 BLOCK = 32  # of 4-bit tables
+_TYPES = {32: TensorProto.FLOAT, 16: TensorProto.FLOAT16, 8: TensorProto.INT8, 4: TensorProto.INT4}
 
 
 def store_table(file: WeightFile, slices: Iterable[Float32], dims: Dims, bits: int, name: str = NAME) -> PackedTable:
     """Append a table [vocab, hidden] that comes in runs of rows. CompileError when its width has no such form."""
-    return _STORES[bits](file, slices, dims, name)
+    if bits == 4 and dims[1] % BLOCK:
+        raise CompileError(f"--embedding 4 needs a hidden size that {BLOCK} divides, it is {dims[1]}")
+    scales: list[Float32] = []
+    weight = file.add_chunks(name, _TYPES[bits], dims, _stored(slices, bits, scales))
+    return PackedTable(
+        bits, weight, file.add(f"{name}_scales", np.concatenate(scales)) if scales else None, BLOCK if bits == 4 else 0
+    )
+
+
+def _stored(slices: Iterable[Float32], bits: int, scales: list[Float32]) -> Iterator[NDArray[np.generic]]:
+    """The numbers of each run of rows; scales of integers join `scales`, [rows, 1] or of blocks [rows, blocks]."""
+    for piece in slices:
+        if bits == 8:
+            rows, row_scales = int8_outputs(piece)
+            scales.append(row_scales[:, None])
+            yield rows
+        elif bits == 4:
+            blocks = int4_blocks(piece, BLOCK, False)
+            scales.append(blocks.scales)
+            # The operator's int4 is two's complement: code - 8 is the code with its top bit turned.
+            yield blocks.stored() ^ np.uint8(0x88)
+        else:
+            yield piece.astype(np.float16) if bits == 16 else piece
 
 
 def store_integer_table(file: WeightFile, slices: Callable[[], Iterable[Float32]], dims: Dims) -> PackedTable:
     """Append a table of 16-bit codes for integer graphs; its slices are read twice, first for their range."""
     encoding = table_encoding(slices())
-    weight = file.add_chunks(NAME, onnx.TensorProto.UINT16, dims, table_codes(slices(), encoding))
+    weight = file.add_chunks(NAME, TensorProto.UINT16, dims, table_codes(slices(), encoding))
     scale = file.add(f"{NAME}_scale", np.array(encoding.scale, np.float32))
     zero = file.add(f"{NAME}_zero", np.array(encoding.zero_point, np.uint16))
     return PackedTable(16, weight, scale, zero_point=zero)
@@ -44,47 +67,6 @@ def table_of(matrix: StoredMatrix) -> PackedTable:
     assert matrix.scales is not None
     weight = replace(matrix.weight, name=NAME, dims=(matrix.outputs, matrix.inputs * matrix.bits // 8))
     return PackedTable(matrix.bits, weight, replace(matrix.scales, name=f"{NAME}_scales"), matrix.block)
-
-
-def _store_floats(file: WeightFile, slices: Iterable[Float32], dims: Dims, name: str) -> PackedTable:
-    return PackedTable(32, file.add_chunks(name, onnx.TensorProto.FLOAT, dims, slices))
-
-
-def _store_halves(file: WeightFile, slices: Iterable[Float32], dims: Dims, name: str) -> PackedTable:
-    halves = (piece.astype(np.float16) for piece in slices)
-    return PackedTable(16, file.add_chunks(name, onnx.TensorProto.FLOAT16, dims, halves))
-
-
-def _store_bytes(file: WeightFile, slices: Iterable[Float32], dims: Dims, name: str) -> PackedTable:
-    scales: list[Float32] = []
-
-    def integers() -> Iterator[SignedBytes]:
-        for piece in slices:
-            rows, row_scales = int8_outputs(piece)
-            scales.append(row_scales[:, None])
-            yield rows
-
-    weight = file.add_chunks(name, onnx.TensorProto.INT8, dims, integers())
-    return PackedTable(8, weight, file.add(f"{name}_scales", np.concatenate(scales)))
-
-
-def _store_nibbles(file: WeightFile, slices: Iterable[Float32], dims: Dims, name: str) -> PackedTable:
-    if dims[1] % BLOCK:
-        raise CompileError(f"--embedding 4 needs a hidden size that {BLOCK} divides, it is {dims[1]}")
-    scales: list[Float32] = []
-
-    def packed() -> Iterator[NDArray[np.uint8]]:
-        for piece in slices:
-            blocks = int4_blocks(piece, BLOCK, False)
-            scales.append(blocks.scales)
-            # The operator's int4 is two's complement: code - 8 is the code with its top bit turned.
-            yield blocks.stored() ^ np.uint8(0x88)
-
-    weight = file.add_chunks(name, onnx.TensorProto.INT4, dims, packed())
-    return PackedTable(4, weight, file.add(f"{name}_scales", np.concatenate(scales)), BLOCK)
-
-
-_STORES = {32: _store_floats, 16: _store_halves, 8: _store_bytes, 4: _store_nibbles}
 
 
 def table_encoding(slices: Iterable[Float32]) -> Encoding:
@@ -104,37 +86,18 @@ def table_codes(slices: Iterable[Float32], encoding: Encoding) -> Iterator[NDArr
 def embed(graph: GraphBuilder, token_ids: str, table: PackedTable) -> str:
     """token_ids [1, rows] -> [1, rows, hidden] in the activations' type."""
     if table.zero_point is not None:
-        return _embed_codes(graph, token_ids, table)
+        assert table.scales is not None
+        codes = [graph.stored(tensor) for tensor in (table.weight, table.scales, table.zero_point)]
+        real = graph.op("DequantizeLinear", codes, name=f"{table.weight.name}_real")
+        return graph.op("Gather", [real, token_ids], axis=0)
     if table.block:
-        return _embed_blocks(graph, token_ids, table)
+        assert table.scales is not None
+        inputs = [graph.stored(table.weight), token_ids, graph.stored(table.scales)]
+        sizes: dict[str, Any] = {"gather_axis": 0, "quantize_axis": 1, "block_size": table.block, "bits": table.bits}
+        return graph.activations(graph.op("GatherBlockQuantized", inputs, CONTRIB, **sizes), TensorProto.FLOAT)
     rows = graph.op("Gather", [graph.stored(table.weight), token_ids], axis=0)
-    rows = _as_activations(graph, rows, table.weight.onnx_type)
+    rows = graph.activations(rows, table.weight.onnx_type)
     if table.scales is None:
         return rows
     scales = graph.op("Gather", [graph.stored(table.scales), token_ids], axis=0)
-    return graph.op("Mul", [rows, _as_activations(graph, scales, onnx.TensorProto.FLOAT)])
-
-
-def _embed_codes(graph: GraphBuilder, token_ids: str, table: PackedTable) -> str:
-    assert table.scales is not None and table.zero_point is not None
-    codes = [graph.stored(tensor) for tensor in (table.weight, table.scales, table.zero_point)]
-    real = graph.op("DequantizeLinear", codes, name=f"{table.weight.name}_real")
-    return graph.op("Gather", [real, token_ids], axis=0)
-
-
-def _embed_blocks(graph: GraphBuilder, token_ids: str, table: PackedTable) -> str:
-    assert table.scales is not None
-    rows = graph.op(
-        "GatherBlockQuantized",
-        [graph.stored(table.weight), token_ids, graph.stored(table.scales)],
-        domain=CONTRIB,
-        gather_axis=0,
-        quantize_axis=1,
-        block_size=table.block,
-        bits=table.bits,
-    )
-    return _as_activations(graph, rows, onnx.TensorProto.FLOAT)
-
-
-def _as_activations(graph: GraphBuilder, value: str, onnx_type: int) -> str:
-    return value if onnx_type == graph.onnx_dtype else graph.op("Cast", [value], to=graph.onnx_dtype)
+    return graph.op("Mul", [rows, graph.activations(scales, TensorProto.FLOAT)])

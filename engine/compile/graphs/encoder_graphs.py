@@ -25,9 +25,8 @@ from engine.models.network import Activation, Network
 
 def encoder_part(network: Network) -> PartPlan:
     """The whole network as one part. With a decoder's layers it ends as one of an embedder does, with a last norm."""
-    return PartPlan(
-        1, 1, GraphKind.ENCODER, True, range(network.spec.layers), network.details.sees_both_ways, IDS, HIDDEN
-    )
+    layers, has_end = range(network.spec.layers), network.details.sees_both_ways
+    return PartPlan(1, 1, GraphKind.ENCODER, True, layers, has_end, IDS, HIDDEN)
 
 
 def build_encoder_graph(
@@ -39,10 +38,8 @@ def build_encoder_graph(
     x = writer.embedded(packed)
     for layer in packed.layers:
         x = writer.layer(x, layer)
-    graph = writer.graph
-    graph.op("Identity", [x], name=HIDDEN)
-    graph.add_output(HIDDEN, dtype, 1, ROWS, network.spec.hidden)
-    return graph
+    writer.graph.give(x, HIDDEN, dtype, 1, ROWS, network.spec.hidden)
+    return writer.graph
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +68,7 @@ class _EncoderWriter:
         types = graph.op("Gather", [graph.parameter(packed.token_types), TYPES], axis=0)
         x = graph.op("Add", [embed(graph, IDS, packed.table), types])
         if packed.positions is not None:
-            places = graph.op("Gather", [graph.parameter(packed.positions), POSITIONS], axis=0)
-            x = graph.op("Add", [x, places])
+            x = graph.op("Add", [x, graph.op("Gather", [graph.parameter(packed.positions), POSITIONS], axis=0)])
         return self._norm(x, packed.embedding_norm)
 
     def layer(self, x: str, packed: PackedEncoderLayer) -> str:
@@ -88,26 +84,17 @@ class _EncoderWriter:
     def _attention(self, qkv: str) -> str:
         """[1, N, 3 * hidden] -> the heads' outputs [1, N, hidden]."""
         graph, hidden = self.graph, self.network.spec.hidden
-        query, key, value = map(
-            self._heads, graph.op_many("Split", [qkv, graph.integers(hidden, hidden, hidden)], 3, axis=-1)
-        )
+        query, key, value = map(self._heads, graph.split(qkv, hidden, hidden, hidden))
         if self._is_rotary:
-            query, key = self._rotated(query), self._rotated(key)
-        scores = graph.op("MatMul", [query, graph.op("Transpose", [key], perm=[0, 1, 3, 2])])
-        weights = graph.op("Softmax", [graph.op("Add", [scores, MASK])], axis=-1)
-        mixed = graph.op("Transpose", [graph.op("MatMul", [weights, value])], perm=[0, 2, 1, 3])
-        return graph.reshape(mixed, 1, ROWS, hidden)
+            size, rope = self.network.spec.head_dim, self.network.spec.rope
+            query, key = (self.lowering.rotate(graph, each, size, rope, PLAIN_TABLES) for each in (query, key))
+        mixed = graph.attention(query, graph.transpose(key, 0, 1, 3, 2), value, MASK)
+        return graph.reshape(graph.transpose(mixed, 0, 2, 1, 3), 1, ROWS, hidden)
 
     def _heads(self, x: str) -> str:
         """[1, N, hidden] -> [1, H, N, D]."""
         spec = self.network.spec
-        return self.graph.op(
-            "Transpose", [self.graph.reshape(x, 1, ROWS, spec.heads, spec.head_dim)], perm=[0, 2, 1, 3]
-        )
-
-    def _rotated(self, x: str) -> str:
-        spec = self.network.spec
-        return self.lowering.rotate(self.graph, x, spec.head_dim, spec.rope, PLAIN_TABLES)
+        return self.graph.transpose(self.graph.reshape(x, 1, ROWS, spec.heads, spec.head_dim), 0, 2, 1, 3)
 
     def _norm(self, x: str, packed: PackedNorm) -> str:
         weight, bias = self.graph.parameter(packed.weight), self.graph.parameter(packed.bias)
@@ -119,9 +106,8 @@ class _EncoderWriter:
 
     def gated(self, x: str) -> str:
         """[1, N, 2 * ffn], gate first -> [1, N, ffn]."""
-        graph, ffn = self.graph, self.network.spec.ffn
-        gate, up = graph.op_many("Split", [x, graph.integers(ffn, ffn)], 2, axis=-1)
-        return graph.op("Mul", [self.lowering.silu(graph, gate), up])
+        gate, up = self.graph.split(x, *[self.network.spec.ffn] * 2)
+        return self.graph.op("Mul", [self.lowering.silu(self.graph, gate), up])
 
 
 _ACTIVATIONS: dict[Activation, Callable[[_EncoderWriter, str], str]] = {
@@ -145,8 +131,7 @@ def build_two_way_graph(
     x = writer.normed(writer.embedded(embed(graph, IDS, packed.table)), packed.embedding_norm)
     for index, layer in enumerate(packed.layers):
         x = writer.layer(x, layer, index)
-    graph.op("Identity", [writer.normed(x, packed.final_norm)], name=HIDDEN)
-    graph.add_output(HIDDEN, dtype, 1, ROWS, network.spec.hidden)
+    graph.give(writer.normed(x, packed.final_norm), HIDDEN, dtype, 1, ROWS, network.spec.hidden)
     return graph
 
 
@@ -156,9 +141,8 @@ class TwoWayWriter(LayerWriter):
 
     def turned(self, x: str, rope: RopeSpec) -> str:
         """x [1, heads, N, D], by cos and sin of the rows' own angles [1, N, rotary_dim / 2]."""
-        graph = self.graph
-        cos, sin = self._table("Cos", rope), self._table("Sin", rope)
-        return rotate_by(graph, x, (cos, sin), self.network.spec.head_dim, rope)
+        tables = self._table("Cos", rope), self._table("Sin", rope)
+        return rotate_by(self.graph, x, tables, self.network.spec.head_dim, rope)
 
     def _table(self, kind: str, rope: RopeSpec) -> str:
         graph = self.graph
@@ -172,8 +156,7 @@ class TwoWayWriter(LayerWriter):
 
     def _places(self) -> str:
         """Positions as floats [1, N]."""
-        graph = self.graph
-        return graph.once("places", lambda: graph.op("Cast", [POSITIONS], to=TensorProto.FLOAT))
+        return self.graph.once("places", lambda: self.graph.op("Cast", [POSITIONS], to=TensorProto.FLOAT))
 
     def visible(self, index: int) -> str:
         """The mask [1, 1, N, N], in which rows further off than half of the window are hidden too."""

@@ -13,7 +13,6 @@ from engine.compile.graphs.graph_builder import CONTRIB, GraphBuilder
 from engine.compile.quantisation.methods.integer_blocks import multiply_blocks
 from engine.compile.quantisation.methods.method import StoredMatrix
 from engine.compile.quantisation.packed import PackedExperts
-from engine.compile.quantisation.weight_file import StoredTensor
 from engine.models.experts import ExpertDetails, GroupScore, RouterScore, Routing
 
 UNREACHED = -1e30  # the score of an expert that must not be chosen
@@ -24,10 +23,8 @@ INT8_PRODUCTS = 4  # accuracy level: rows are rounded to 8 bits in blocks, as in
 def routed(
     graph: GraphBuilder, x: str, outputs: str, packed: PackedExperts, details: ExpertDetails, rows: str = ""
 ) -> str:
-    """x [1, N, hidden] -> what the chosen experts make of it, of the same shape.
-
-    outputs: of the router [1, N, E]. rows: the axis of an output `EXPERTS` [1, N, k], "" = there is none.
-    """
+    """x [1, N, hidden] -> what the chosen experts make of it, of the same shape. outputs: of the router [1, N, E].
+    rows: the axis of an output `EXPERTS` [1, N, k], "" = there is none."""
     outputs = graph.reshape(outputs, "rows", details.spec.count)
     choice, scores = outputs, ""
     # The operators' own softmax is over the chosen experts; without that (normalize_routing_weights 0) QMoE takes the
@@ -36,9 +33,8 @@ def routed(
         choice, scores = _choice(graph, outputs, packed, details.routing)
     if rows:
         tell_chosen(graph, _best(graph, choice, details.spec.chosen), details, rows)
-    if packed.gate_up.matrix.block:
-        return _quantised(graph, x, (choice, scores), packed, details)
-    return _floats(graph, x, (choice, scores), packed, details)
+    write = _quantised if packed.gate_up.matrix.block else _floats
+    return write(graph, x, (choice, scores), packed, details)
 
 
 def chosen(graph: GraphBuilder, outputs: str, packed: PackedExperts, details: ExpertDetails) -> tuple[str, str]:
@@ -69,8 +65,7 @@ def _best(graph: GraphBuilder, scores: str, count: int) -> str:
 def _choice(graph: GraphBuilder, outputs: str, packed: PackedExperts, routing: Routing) -> tuple[str, str]:
     """What experts are chosen by, and what their shares are made of, both [N, E]."""
     is_softmax = routing.score is RouterScore.SOFTMAX
-    scores = graph.op("Softmax", [outputs], axis=-1) if is_softmax else graph.op("Sigmoid", [outputs])
-    choice = scores
+    choice = scores = graph.op("Softmax", [outputs], axis=-1) if is_softmax else graph.op("Sigmoid", [outputs])
     if packed.choice_bias is not None:
         choice = graph.op("Add", [scores, graph.parameter(packed.choice_bias)])
     if routing.kept_groups < routing.groups:
@@ -95,32 +90,20 @@ def _of_kept_groups(graph: GraphBuilder, choice: str, packed: PackedExperts, rou
 def _quantised(
     graph: GraphBuilder, x: str, router: tuple[str, str], packed: PackedExperts, details: ExpertDetails
 ) -> str:
-    inputs = [x, router[0]]
-    zeros = []
-    for stack in (packed.gate_up, packed.down):
-        matrix = stack.matrix
+    inputs, zeros, first = [x, router[0]], list[str](), packed.gate_up.matrix
+    for matrix, bias in ((stack.matrix, stack.bias) for stack in (packed.gate_up, packed.down)):
         assert matrix.scales is not None
-        inputs += [graph.stored(matrix.weight), graph.parameter(matrix.scales)]
-        inputs.append(graph.parameter(stack.bias) if stack.bias else "")
+        inputs += [graph.stored(matrix.weight), graph.parameter(matrix.scales), graph.parameter(bias) if bias else ""]
         zeros.append(graph.stored(matrix.zero_points) if matrix.zero_points else "")
-    return graph.op(
-        "QMoE",
-        [*inputs, "", "", "", *zeros, "", router[1]],
-        domain=CONTRIB,
-        expert_weight_bits=packed.gate_up.matrix.bits,
-        block_size=packed.gate_up.matrix.block,
-        accuracy_level=INT8_PRODUCTS,
-        weights_prepacked=0,
-        normalize_routing_weights=int(details.routing.is_normalised),
-        **_swiglu(details),
-    )
+    form = _swiglu(details) | {"expert_weight_bits": first.bits, "block_size": first.block, "weights_prepacked": 0}
+    form |= {"accuracy_level": INT8_PRODUCTS, "normalize_routing_weights": int(details.routing.is_normalised)}
+    return graph.op("QMoE", [*inputs, "", "", "", *zeros, "", router[1]], CONTRIB, **form)
 
 
 def _floats(graph: GraphBuilder, x: str, router: tuple[str, str], packed: PackedExperts, details: ExpertDetails) -> str:
     """The operator takes the softmax of what it is given, chooses by it and shares by it; so other shares are given as
     logarithms, of the chosen experts alone, and their sum is multiplied with behind it."""
-    choice, scores = router
-    total = ""
+    (choice, scores), total = router, ""
     if scores:
         numbers = _best(graph, choice, details.spec.chosen)
         shares = graph.op("GatherElements", [scores, numbers], axis=1)
@@ -136,9 +119,8 @@ def _floats(graph: GraphBuilder, x: str, router: tuple[str, str], packed: Packed
 
 
 def _swiglu(details: ExpertDetails) -> dict[str, Any]:
-    clipped = details.clipped
     form: dict[str, Any] = {"k": details.spec.chosen, "activation_type": "swiglu", "swiglu_fusion": 1}
-    if clipped is None:
+    if (clipped := details.clipped) is None:
         return form | {"activation_alpha": 1.0, "activation_beta": 0.0}
     return form | {"activation_alpha": clipped.alpha, "activation_beta": 1.0, "swiglu_limit": clipped.limit}
 
@@ -173,8 +155,7 @@ def grouped(
     if first.outputs == spec.ffn:
         inner = activated(inner)
     else:
-        both = graph.reshape(inner, "rows", spec.ffn, 2)
-        gate, up = graph.op_many("Split", [both, graph.integers(1, 1)], 2, axis=-1)
+        gate, up = graph.split(graph.reshape(inner, "rows", spec.ffn, 2), 1, 1)
         inner = graph.reshape(graph.op("Mul", [activated(gate), up]), "rows", spec.ffn)
     grown = _products(graph, inner, counts, last, spec.count)
     by_row = graph.reshape(graph.op("Gather", [grown, _ascending(graph, order)]), "rows", spec.chosen, last.outputs)
@@ -195,16 +176,11 @@ def _products(graph: GraphBuilder, x: str, counts: str, matrix: StoredMatrix, ex
 
 
 def _product(graph: GraphBuilder, x: str, matrix: StoredMatrix, expert: int, experts: int) -> str:
-    parts = (matrix.weight, matrix.scales, matrix.zero_points)
-    weight, scales, zeros = (part and _one(part, expert, experts) for part in parts)
+    stacks = (matrix.weight, matrix.scales, matrix.zero_points)
+    weight, scales, zeros = (stack and replace(stack.part(expert, experts), dims=stack.dims[1:]) for stack in stacks)
     assert weight is not None
     if not matrix.block:
         return graph.op("Gemm", [x, graph.parameter(weight)], transB=1)
     blocks = matrix.inputs // matrix.block
     weight = replace(weight, dims=(matrix.outputs, blocks, matrix.block * matrix.bits // 8))
     return multiply_blocks(graph, x, replace(matrix, weight=weight, scales=scales, zero_points=zeros))
-
-
-def _one(stack: StoredTensor, expert: int, experts: int) -> StoredTensor:
-    part = stack.part(expert, experts)
-    return replace(part, dims=part.dims[1:])

@@ -1,6 +1,6 @@
 """Collects the nodes, tensors and declared inputs and outputs of one ONNX graph."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import onnx
 from numpy.typing import NDArray
-from onnx import TensorProto, helper, numpy_helper
+from onnx import NodeProto, TensorProto, helper, numpy_helper
 
 from engine.bundle.manifest import GraphKind, GraphSpec, TensorSpec
 from engine.bundle.tensors import Form, place_of
@@ -38,6 +38,13 @@ class WrittenGraph:
     model: onnx.ModelProto
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
+
+    def save(
+        self, folder: Path, name: str, kind: GraphKind, part: int = 1, parts: int = 1, **more: int | None
+    ) -> GraphSpec:
+        """Write `folder/<name>.onnx` and describe it. more: rows, context and layers."""
+        (folder / f"{name}.onnx").write_bytes(self.model.SerializeToString())
+        return GraphSpec(name, f"{name}.onnx", kind, part, parts, self.inputs, self.outputs, **more)
 
 
 @dataclass(slots=True)
@@ -68,7 +75,7 @@ class GraphBuilder:
             self._numbers = {ROWS: shape.rows, LOGIT_ROWS: shape.rows, PAST: shape.past, CONTEXT: shape.context}
             past = min(shape.past, window_past or shape.past)
             self._numbers |= {WINDOW_PAST: past, WINDOW_CONTEXT: past + shape.rows}
-        self._nodes: list[onnx.NodeProto] = []
+        self._nodes: list[NodeProto] = []
         self._scope = Scope()
         self._tensors: dict[str, onnx.TensorProto] = {}
         self._constants: dict[tuple[str, tuple[int, ...], bytes], str] = {}
@@ -82,8 +89,7 @@ class GraphBuilder:
         self, kind: str, inputs: Sequence[str], count: int, domain: str = "", name: str = "", **attributes: Any
     ) -> list[str]:
         """Add a node with `count` outputs; `name` names the last of them."""
-        stem = self._stem(kind)
-        outputs = [f"{stem}_{index}{self._scope.ending}" for index in range(count)]
+        outputs = [f"{self._stem(kind)}_{index}{self._scope.ending}" for index in range(count)]
         outputs[-1] = name or outputs[-1]
         return self.node(kind, inputs, outputs, domain, **attributes)
 
@@ -95,6 +101,23 @@ class GraphBuilder:
         self._nodes.append(helper.make_node(kind, list(inputs), outputs, name=name, domain=domain, **attributes))
         self._scope.nodes += 1
         return outputs
+
+    def split(self, x: str, *widths: int, name: str = "") -> list[str]:
+        """Pieces of these widths along the last axis; `name` names the last of them."""
+        return self.op_many("Split", [x, self.integers(*widths)], len(widths), name=name, axis=-1)
+
+    def slice(self, x: str, start: int, stop: int, axis: int) -> str:
+        """The places `start` to `stop` - 1 of an axis."""
+        return self.op("Slice", [x, *(self.integers(number) for number in (start, stop, axis))])
+
+    def transpose(self, x: str, *perm: int, name: str = "") -> str:
+        return self.op("Transpose", [x], name=name, perm=perm)
+
+    def attention(self, query: str, key: str, value: str, mask: str = "") -> str:
+        """[.., N, D], [.., D, C] and [.., C, D] -> [.., N, D]. mask: added to scores [.., N, C]."""
+        scores = self.op("MatMul", [query, key])
+        weights = self.op("Softmax", [self.op("Add", [scores, mask]) if mask else scores], axis=-1)
+        return self.op("MatMul", [weights, value])
 
     @contextmanager
     def scope(self, name: str, ending: str = "") -> Iterator[None]:
@@ -136,10 +159,11 @@ class GraphBuilder:
 
     def parameter(self, tensor: StoredTensor) -> str:
         """A stored tensor as activations' type: weights are kept as float32."""
-        name = self.stored(tensor)
-        if tensor.onnx_type == self.onnx_dtype:
-            return name
-        return self.op("Cast", [name], to=self.onnx_dtype)
+        return self.activations(self.stored(tensor), tensor.onnx_type)
+
+    def activations(self, x: str, onnx_type: int) -> str:
+        """A value of this type as activations' type."""
+        return x if onnx_type == self.onnx_dtype else self.op("Cast", [x], to=self.onnx_dtype)
 
     def once(self, key: str, make: Callable[[], str]) -> str:
         """A value that every layer uses: made at its first use, then shared."""
@@ -153,9 +177,7 @@ class GraphBuilder:
     def dims(self, *dims: Dim) -> str:
         """The target of a Reshape: numbers, ROWS (perhaps with a factor: "rows*4") and CONTEXT, which free graphs copy
         from the input's axis of the same index."""
-        target = [self._reshape_dim(dim) for dim in dims]
-        assert target.count(-1) <= 1
-        return self.integers(*target)
+        return self.integers(*map(self._reshape_dim, dims))
 
     def add_input(self, name: str, dtype: str, *dims: Dim) -> str:
         self.inputs.append(TensorSpec(name, dtype, self._resolve(dims)))
@@ -163,6 +185,11 @@ class GraphBuilder:
 
     def add_output(self, name: str, dtype: str, *dims: Dim) -> None:
         self.outputs.append(TensorSpec(name, dtype, self._resolve(dims)))
+
+    def give(self, x: str, name: str, dtype: str, *dims: Dim) -> None:
+        """A value as an output of that name."""
+        self.op("Identity", [x], name=name)
+        self.add_output(name, dtype, *dims)
 
     def declare(self, inputs: Mapping[str, Form], outputs: Mapping[str, Form]) -> None:
         for name, (dtype, dims) in inputs.items():
@@ -172,14 +199,8 @@ class GraphBuilder:
 
     def model(self, name: str) -> onnx.ModelProto:
         """The finished graph. Free graphs carry symbolic dimension names."""
-        graph = helper.make_graph(
-            self._nodes,
-            name,
-            [*map(value_info, self.inputs)],
-            [*map(value_info, self.outputs)],
-            list(self._tensors.values()),
-        )
-        return as_model(graph)
+        inputs, outputs = ([*map(value_info, tensors)] for tensors in (self.inputs, self.outputs))
+        return as_model(helper.make_graph(self._nodes, name, inputs, outputs, list(self._tensors.values())))
 
     def written(self, name: str) -> WrittenGraph:
         """The same with what it declares."""
@@ -187,9 +208,7 @@ class GraphBuilder:
 
     def save(self, folder: Path, name: str, kind: GraphKind, part: int = 1, parts: int = 1) -> GraphSpec:
         """Write `folder/<name>.onnx` and describe it."""
-        spec = GraphSpec(name, f"{name}.onnx", kind, part, parts, tuple(self.inputs), tuple(self.outputs))
-        (folder / spec.file).write_bytes(self.model(name).SerializeToString())
-        return spec
+        return self.written(name).save(folder, name, kind, part, parts)
 
     def _resolve(self, dims: Sequence[Dim]) -> tuple[Dim, ...]:
         return tuple(self._numbers.get(dim, dim) if isinstance(dim, str) else dim for dim in dims)
@@ -220,7 +239,7 @@ WIDE = "_wide"  # a KV tensor before it is narrowed to the cache's type
 
 
 @dataclass(frozen=True, slots=True)
-class FloatGraph:
+class FloatGraph(WrittenGraph):
     """One part in one shape: float activations, weights stored as integers behind a DequantizeLinear.
 
     Tensor names are the same in every shape of a part, which is why one calibration serves all shapes.
@@ -229,9 +248,6 @@ class FloatGraph:
 
     folder: Path
     part: int
-    model: onnx.ModelProto
-    inputs: tuple[TensorSpec, ...]
-    outputs: tuple[TensorSpec, ...]
 
     @property
     def initializers(self) -> dict[str, TensorProto]:
@@ -252,34 +268,36 @@ class FloatGraph:
 
     def activations(self) -> Iterator[str]:
         """Float tensors that are neither constants nor weights, in the order they come up."""
-        for tensor in self.inputs:
-            if tensor.dtype.startswith("float"):
-                yield tensor.name
-        for node in self.model.graph.node:
-            if node.op_type != DEQUANTIZE:
-                yield from node.output
+        yield from (tensor.name for tensor in self.inputs if tensor.dtype.startswith("float"))
+        yield from (name for node in self.model.graph.node if node.op_type != DEQUANTIZE for name in node.output)
 
 
 def prepare(folder: Path, part: int, written: WrittenGraph) -> FloatGraph:
     """Remove Identity nodes by renaming, and put one before each new key and value: there the integer graph narrows
     16-bit activations to the 8 bits of the cache."""
-    model = written.model
-    renamed = {node.input[0]: node.output[0] for node in model.graph.node if node.op_type == "Identity"}
-    nodes = []
-    for node in model.graph.node:
-        if node.op_type == "Identity":
-            continue
-        copy = onnx.NodeProto()
-        copy.CopyFrom(node)
-        copy.input[:] = [renamed.get(name, name) for name in node.input]
-        copy.output[:] = [renamed.get(name, name) for name in node.output]
-        nodes.append(copy)
-        for index, name in enumerate(copy.output):
+    made, nodes = onnx.ModelProto(), list[NodeProto]()
+    made.CopyFrom(written.model)
+    kept = [node for node in made.graph.node if node.op_type != "Identity"]
+    rename(kept, {node.input[0]: node.output[0] for node in made.graph.node if node.op_type == "Identity"})
+    for node in kept:
+        nodes.append(node)
+        for index, name in enumerate(node.output):
             if place_of(name, "_out") is not None:
-                copy.output[index] = name + WIDE
+                node.output[index] = name + WIDE
                 nodes.append(helper.make_node("Identity", [name + WIDE], [name], name=f"narrow_{name}"))
-    made = onnx.ModelProto()
-    made.CopyFrom(model)
-    del made.graph.node[:]
-    made.graph.node.extend(nodes)
-    return FloatGraph(folder, part, made, written.inputs, written.outputs)
+    replace_all(made.graph.node, nodes)
+    return FloatGraph(made, written.inputs, written.outputs, folder, part)
+
+
+def rename(nodes: Iterable[NodeProto], names: Mapping[str, str]) -> None:
+    """Give tensors other names wherever a node reads or writes them."""
+    for node in nodes:
+        node.input[:] = [names.get(name, name) for name in node.input]
+        node.output[:] = [names.get(name, name) for name in node.output]
+
+
+def replace_all(field: Any, items: Iterable[Any]) -> None:
+    """Put other messages in the place of those of a repeated field, which may be among them."""
+    kept = list(items)
+    del field[:]
+    field.extend(kept)

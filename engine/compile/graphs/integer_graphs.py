@@ -12,7 +12,7 @@ import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
-from engine.bundle.manifest import GraphKind, GraphSpec, TensorSpec
+from engine.bundle.manifest import GraphKind, TensorSpec
 from engine.bundle.tensors import Encoding
 from engine.bundle.weight_files import EMBEDDING_FILE
 from engine.compile.arguments import QualityLevel, Split
@@ -26,7 +26,15 @@ from engine.compile.calibration.encodings import (
 from engine.compile.calibration.observe import Passage, calibration_shape, observe, observed_graph
 from engine.compile.check.parity import plain_cpu
 from engine.compile.compilation import Compilation, describe, pool_graph
-from engine.compile.graphs.graph_builder import DEQUANTIZE, QUANTIZE, FloatGraph, WrittenGraph, prepare, value_info
+from engine.compile.graphs.graph_builder import (
+    DEQUANTIZE,
+    QUANTIZE,
+    FloatGraph,
+    WrittenGraph,
+    prepare,
+    replace_all,
+    value_info,
+)
 from engine.compile.graphs.pool import GraphPlan, plan_graphs, save_graph
 from engine.compile.graphs.vision import vision_graph, vision_network
 from engine.compile.quantisation.weight_file import WeightFile
@@ -54,8 +62,7 @@ class _Rewriter:
         self._real: dict[str, str] = {}
 
     def run(self) -> WrittenGraph:
-        inputs = tuple(self._border(tensor) for tensor in self._graph.inputs)
-        outputs = tuple(self._border(tensor) for tensor in self._graph.outputs)
+        inputs, outputs = (tuple(map(self._border, each)) for each in (self._graph.inputs, self._graph.outputs))
         for tensor in inputs:
             if tensor.scale is not None:
                 self._dequantise(tensor.name)
@@ -64,24 +71,17 @@ class _Rewriter:
         model = onnx.ModelProto()
         model.CopyFrom(self._graph.model)
         graph = model.graph
-        for field, items in (
-            (graph.node, self._nodes),
-            (graph.input, [value_info(tensor) for tensor in inputs]),
-            (graph.output, [value_info(tensor) for tensor in outputs]),
-            (graph.initializer, self._used()),
-        ):
-            del field[:]
-            field.extend(items)
+        read = {name for node in self._nodes for name in node.input}
+        used = [tensor for name, tensor in (self._initializers | self._added).items() if name in read]
+        replace_all(graph.node, self._nodes)
+        replace_all(graph.input, map(value_info, inputs))
+        replace_all(graph.output, map(value_info, outputs))
+        replace_all(graph.initializer, used)
         return WrittenGraph(model, inputs, outputs)
 
-    def _used(self) -> list[TensorProto]:
-        read = {name for node in self._nodes for name in node.input}
-        return [tensor for name, tensor in (self._initializers | self._added).items() if name in read]
-
     def _border(self, tensor: TensorSpec) -> TensorSpec:
-        if not tensor.dtype.startswith("float"):
-            return tensor
-        return coded_as(tensor, self._encoding(tensor.name))
+        is_float = tensor.dtype.startswith("float")
+        return coded_as(tensor, self._encoding(tensor.name)) if is_float else tensor
 
     def _encoding(self, name: str) -> Encoding:
         return self._encodings[self._graph.key(name)]
@@ -89,17 +89,16 @@ class _Rewriter:
     def _rewrite(self, node: onnx.NodeProto) -> None:
         if node.op_type == DEQUANTIZE:
             self._nodes.append(node)
-            return
-        if node.op_type == "Identity":
+        elif node.op_type == "Identity":
             self._quantise(node.output[0], self._real[node.input[0]])
-            return
-        made = onnx.NodeProto()
-        made.CopyFrom(node)
-        made.input[:] = [self._read(name) for name in node.input]
-        made.output[:] = [f"{name}_float" for name in node.output]
-        self._nodes.append(made)
-        for name in node.output:
-            self._quantise(name, f"{name}_float")
+        else:
+            made = onnx.NodeProto()
+            made.CopyFrom(node)
+            made.input[:] = [self._read(name) for name in node.input]
+            made.output[:] = [f"{name}_float" for name in node.output]
+            self._nodes.append(made)
+            for name in node.output:
+                self._quantise(name, f"{name}_float")
 
     def _read(self, name: str) -> str:
         """What an operator reads for `name`: a real value of its codes, or an integer constant as it is."""
@@ -114,15 +113,13 @@ class _Rewriter:
         """A norm's weight, a bias or a number, as codes of its own."""
         values = np.asarray(self._graph.value(name), np.float64)
         encoding = wide_encoding(Range(float(values.min()), float(values.max())))
-        codes = encoding.encode(values)
-        self._added[f"{name}_codes"] = numpy_helper.from_array(codes, f"{name}_codes")
+        self._added[f"{name}_codes"] = numpy_helper.from_array(encoding.encode(values), f"{name}_codes")
         self._dequantise(f"{name}_codes", encoding, name)
 
     def _quantise(self, name: str, source: str) -> None:
-        encoding = self._encoding(name)
-        parameters = self._parameters(encoding)
+        parameters = self._parameters(self._encoding(name))
         self._nodes.append(helper.make_node(QUANTIZE, [source, *parameters], [name], name=f"quantise_{name}"))
-        self._dequantise(name, encoding)
+        self._dequantise(name)
 
     def _dequantise(self, codes: str, encoding: Encoding | None = None, name: str = "") -> None:
         name = name or codes
@@ -214,9 +211,7 @@ def _images(work: Compilation) -> list[Float32]:
     folder.mkdir()
     with WeightFile(folder, VISION_DATA) as file:
         graph = vision_graph(network, work.original, file, work.network.spec.hidden, "float32", lambda _: None)
-    (folder / network.spec.file).write_bytes(graph.model("vision").SerializeToString())
-    tensors = tuple(graph.inputs), tuple(graph.outputs)
-    spec = GraphSpec("vision", network.spec.file, GraphKind.IMAGE_ENCODER, 1, 1, *tensors)
+    spec = graph.save(folder, "vision", GraphKind.IMAGE_ENCODER)
     manifest = msgspec.structs.replace(describe(work), vision=network.spec, image_graph=spec)
     reader = FixedVisionGraph(folder, manifest, plain_cpu())
     found = [reader.read(pixels) for pixels in pictures(fixed.height, fixed.width)]

@@ -5,6 +5,7 @@ Shapes: N rows, P past columns, C = P + N, G query heads on one key head.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from engine.bundle.model_spec import RopeSpec
 from engine.bundle.segments import FLOAT, MASK, A, B, ranks_axis
@@ -45,8 +46,7 @@ class LoraPaths:
         paths = [self._path(x, module) for module in self.modules if module.linear == linear]
         if not paths:
             return product
-        added = paths[0] if len(paths) == 1 else self.graph.op("Concat", paths, axis=-1)
-        return self.graph.op("Add", [product, added])
+        return self.graph.op("Add", [product, self.graph.op("Concat", paths, axis=-1) if paths[1:] else paths[0]])
 
     def _path(self, x: str, module: LoraModule) -> str:
         graph, ranks = self.graph, ranks_axis(module)
@@ -60,18 +60,16 @@ class LoraPaths:
 def lora_modules(network: Network) -> tuple[LoraModule, ...]:
     """Every matrix of the layers, in the order in which the linear layers stack them."""
     names, spec, details = network.details.names, network.spec, network.details
-    query, key = network.query_width, network.key_width
-    scaled = 0 if details.has_qk_norm else query  # where the query matrix carries the scale of attention
-    residual = details.multipliers.residual
+    query, key, residual = network.query_width, network.key_width, details.multipliers.residual
     added = (0, 1.0) if residual == 1.0 else (spec.hidden, residual)
-    found = _stacked(names.qkv, QKV, spec.hidden, (query, key, key))
-    first = found[0]
-    if scaled:
-        found[0] = LoraModule(first.path, first.linear, first.inputs, first.outputs, scaled, network.attention_scale)
-    found.append(LoraModule(names.output, OUTPUT, query, spec.hidden, *added))
-    found += _stacked(names.gate_up, GATE_UP, spec.hidden, (spec.ffn, spec.ffn))
-    found.append(LoraModule(names.down, DOWN, spec.ffn, spec.hidden, *added))
-    return tuple(found)
+    first, *others = _stacked(names.qkv, QKV, spec.hidden, (query, key, key))
+    if not details.has_qk_norm:  # the query matrix carries the scale of attention
+        first = LoraModule(first.path, first.linear, first.inputs, first.outputs, query, network.attention_scale)
+    return (
+        *(first, *others, LoraModule(names.output, OUTPUT, query, spec.hidden, *added)),
+        *_stacked(names.gate_up, GATE_UP, spec.hidden, (spec.ffn, spec.ffn)),
+        LoraModule(names.down, DOWN, spec.ffn, spec.hidden, *added),
+    )
 
 
 def _stacked(paths: tuple[str, ...], linear: str, inputs: int, outputs: tuple[int, ...]) -> list[LoraModule]:
@@ -106,10 +104,9 @@ class LayerWriter:
 
     def layer(self, x: str, packed: PackedLayer, index: int) -> str:
         """x [1, N, hidden] -> the same shape; declares the layer's KV inputs and outputs."""
-        graph = self.graph
         attended = self._attention(self.normed(x, packed.attention_norm), packed, index)
-        x = graph.op("Add", [x, self.normed(linear(graph, attended, packed.output), packed.attention_post_norm)])
-        return self.with_feed_forward(x, packed)
+        grown = self.normed(linear(self.graph, attended, packed.output), packed.attention_post_norm)
+        return self.with_feed_forward(self.graph.op("Add", [x, grown]), packed)
 
     def normed(self, x: str, weight: StoredTensor | None) -> str:
         """The norm, x itself where there is none."""
@@ -128,16 +125,13 @@ class LayerWriter:
         dense = "" if packed.gate_up is None else self._dense(normed, packed.gate_up, packed)
         if experts is None or details is None:
             return dense
+        by_expert = partial(grouped, activated=self.activated)
         if (beside := experts.beside) is not None:
             asked, given = self.normed(x, beside.router_norm), self.normed(x, beside.norm)
-            scores = linear(graph, asked, experts.router)
-            mixed = grouped(graph, given, scores, experts, details, self.activated, self.rows)
+            mixed = by_expert(graph, given, linear(graph, asked, experts.router), experts, details, rows=self.rows)
             return graph.op("Add", [self.normed(dense, beside.dense_post_norm), self.normed(mixed, beside.post_norm)])
-        scores = linear(graph, normed, experts.router)
-        if self.network.details.activation is Activation.GATED_SILU:
-            mixed = routed(graph, normed, scores, experts, details, self.rows)
-        else:
-            mixed = grouped(graph, normed, scores, experts, details, self.activated, self.rows)
+        mix = routed if self.network.details.activation is Activation.GATED_SILU else by_expert
+        mixed = mix(graph, normed, linear(graph, normed, experts.router), experts, details, rows=self.rows)
         if not dense:
             return mixed
         if experts.shared_gate is not None:
@@ -149,11 +143,13 @@ class LayerWriter:
         assert packed.down is not None
         if self.network.details.activation.matrices == 1:
             return self.project(self.activated(self.project(normed, gate_up, GATE_UP)), packed.down, DOWN)
-        gate, up = self._gate_and_up(normed, gate_up)
+        if self.paths is None or not self.paths.change(GATE_UP):
+            gate, up = linear_halves(self.graph, normed, gate_up)
+        else:
+            gate, up = self.graph.split(self.project(normed, gate_up, GATE_UP), *[self.network.spec.ffn] * 2)
         if packed.gate_cutoff is not None:
             gate = self._above(gate, packed.gate_cutoff)
-        inner = self.graph.op("Mul", [self.activated(gate), up])
-        return self.project(inner, packed.down, DOWN)
+        return self.project(self.graph.op("Mul", [self.activated(gate), up]), packed.down, DOWN)
 
     def _above(self, gate: str, cutoff: float) -> str:
         """gate [1, N, ffn] -> how far it is above so many deviations over its row's mean, 0 below."""
@@ -185,23 +181,16 @@ class LayerWriter:
         cap = self.network.details.logit_softcap
         return self.graph.op("Mul", [self.graph.op("Tanh", [x]), self.graph.real(cap)]) if cap else x
 
-    def _gate_and_up(self, x: str, packed: PackedLinear) -> list[str]:
-        graph, ffn = self.graph, self.network.spec.ffn
-        if self.paths is None or not self.paths.change(GATE_UP):
-            return linear_halves(graph, x, packed)
-        return graph.op_many("Split", [self.project(x, packed, GATE_UP), graph.integers(ffn, ffn)], 2, axis=-1)
-
     def _attention(self, x: str, packed: PackedLayer, index: int) -> str:
         """x [1, N, hidden] -> the heads' outputs [1, N, heads * head_dim]."""
         graph, network, spec = self.graph, self.network, self.network.spec
-        widths = network.query_width, network.key_width, network.key_width
-        query, key, value = linear_pieces(graph, x, packed.qkv, widths)
+        query, key, value = linear_pieces(graph, x, packed.qkv, (network.query_width, *[network.key_width] * 2))
         query = self.rotated_heads(query, spec.heads, packed.q_norm, index)
         key = self.rotated_heads(key, spec.kv_heads, packed.k_norm, index)
         value = graph.reshape(value, 1, "rows", spec.kv_heads, spec.head_dim)
         fresh_key, fresh_value = f"past_key_{index}_out", f"past_value_{index}_out"
-        graph.op("Transpose", [key], name=fresh_key, perm=[1, 0, 3, 2])
-        graph.op("Transpose", [value], name=fresh_value, perm=[2, 0, 1, 3])
+        graph.transpose(key, 1, 0, 3, 2, name=fresh_key)
+        graph.transpose(value, 2, 0, 1, 3, name=fresh_value)
         query = graph.op("Reshape", [query, self._folded_shape("query_shape", spec.kv_heads, spec.head_dim)])
         if graph.shape is not None and not graph.shape.past:
             mixed = self._mix_alone(query, fresh_key, fresh_value, index)
@@ -210,19 +199,17 @@ class LayerWriter:
             graph.add_output(fresh_key, dtype, spec.kv_heads, 1, spec.head_dim, "rows")
             graph.add_output(fresh_value, dtype, spec.kv_heads, 1, "rows", spec.head_dim)
             mixed = self._mix(query, fresh_key, fresh_value, index)
-        mixed = graph.reshape(mixed, 1, spec.heads, "rows", spec.head_dim)
-        mixed = graph.op("Transpose", [mixed], perm=[0, 2, 1, 3])
+        mixed = graph.transpose(graph.reshape(mixed, 1, spec.heads, "rows", spec.head_dim), 0, 2, 1, 3)
         return graph.reshape(mixed, 1, "rows", network.query_width)
 
     def rotated_heads(self, x: str, heads: int, norm: StoredTensor | None, index: int = 0) -> str:
         """[1, N, heads * d] -> [1, heads, N, d], normed (if there is a norm) and rotated as the layer wants it."""
         graph, spec, kind = self.graph, self.network.spec, self.network.details.qk_norm
-        if norm is not None and kind is QkNorm.ALL:
-            x = self.norm(x, graph.parameter(norm))
+        if kind is QkNorm.ALL:
+            x = self.normed(x, norm)
         if norm is not None and kind is QkNorm.HEADS:
             x = self._normed_heads(x, heads, norm)
-        x = graph.reshape(x, 1, "rows", heads, spec.head_dim)
-        x = graph.op("Transpose", [x], perm=[0, 2, 1, 3])
+        x = graph.transpose(graph.reshape(x, 1, "rows", heads, spec.head_dim), 0, 2, 1, 3)
         if (rope := spec.rope_of(index)) is not None:
             x = self.turned(x, rope)
         if norm is not None and kind is QkNorm.TURNED_HEADS:
@@ -247,8 +234,7 @@ class LayerWriter:
         spread to [first, G, 1, last] instead. Free graphs choose when they run."""
         graph, spec = self.graph, self.network.spec
         group = spec.heads // spec.kv_heads
-        folded = graph.dims(first, 1, f"rows*{group}", last)
-        spread = graph.dims(first, group, 1, last)
+        folded, spread = graph.dims(first, 1, f"rows*{group}", last), graph.dims(first, group, 1, last)
         if not self.lowering.spreads_single_row:
             return folded
         if graph.shape is not None:
@@ -273,11 +259,10 @@ class LayerWriter:
     def _folded_mask(self, index: int) -> str:
         """The layer's mask repeated for the group, in the layout of the scores."""
         graph, spec, mask = self.graph, self.network.spec, self.visible(index)
-        context = self.columns(index)[1]
 
         def folded() -> str:
             repeated = graph.op("Expand", [mask, graph.integers(1, spec.heads // spec.kv_heads, 1, 1)])
-            return graph.op("Reshape", [repeated, self._folded_shape("mask_shape", 1, context)])
+            return graph.op("Reshape", [repeated, self._folded_shape("mask_shape", 1, self.columns(index)[1])])
 
         return graph.once(f"folded_{mask}", folded)
 
@@ -306,10 +291,8 @@ class LayerWriter:
         columns: Callable[[], str],
         ending: str = "",
     ) -> str:
-        """Softmax over past and fresh columns of a layer together; the caches themselves are never joined.
-
-        columns: how many of both there are. It and the mask are written where they are used. ending: of nodes' names.
-        """
+        """Softmax over past and fresh columns of a layer together; the caches themselves are never joined. columns: how
+        many of both there are. It and the mask are written where they are used. ending: of nodes' names."""
         graph = self.graph
         with graph.scope(f"mix_{index}", ending):
             scores = self._capped(graph.op("Concat", [graph.op("MatMul", [query, key]) for key in keys], axis=-1))
@@ -321,8 +304,7 @@ class LayerWriter:
         graph, cap = self.graph, self.network.details.attention_softcap
         if not cap:
             return scores
-        shrunk = graph.op("Tanh", [graph.op("Div", [scores, graph.real(cap)])])
-        return graph.op("Mul", [shrunk, graph.real(cap)])
+        return graph.op("Mul", [graph.op("Tanh", [graph.op("Div", [scores, graph.real(cap)])]), graph.real(cap)])
 
     def _mix_alone(self, query: str, key: str, value: str, index: int) -> str:
         """Softmax over the rows' own columns: a graph without a past keeps nothing."""
@@ -336,6 +318,4 @@ class LayerWriter:
         graph = self.graph
         if graph.shape is not None:
             return graph.dims(columns, graph.shape.rows)
-        past = graph.op("Shape", [past_key], start=3, end=4)
-        rows = graph.op("Shape", [fresh_key], start=3, end=4)
-        return graph.op("Concat", [past, rows], axis=0)
+        return graph.op("Concat", [graph.op("Shape", [key], start=3, end=4) for key in (past_key, fresh_key)], axis=0)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from engine.bundle.model_spec import RopeSpec
@@ -43,7 +44,7 @@ def _fused_rotate(graph: GraphBuilder, x: str, head_dim: int, rope: RopeSpec, in
     return rotate_by(graph, x, _table_rows(graph, rope.rotary_dim, inputs), head_dim, rope)
 
 
-def rotate_by(graph: GraphBuilder, x: str, tables: tuple[str, str], head_dim: int, rope: RopeSpec) -> str:
+def rotate_by(graph: GraphBuilder, x: str, tables: Tables, head_dim: int, rope: RopeSpec) -> str:
     """x [1, heads, rows, head_dim] -> the same shape, by cos and sin [1, rows, rotary_dim / 2]."""
     return graph.op("RotaryEmbedding", [x, *tables], **_rotation(head_dim, rope))
 
@@ -62,14 +63,12 @@ def _rotation(head_dim: int, rope: RopeSpec) -> dict[str, Any]:
 
 def _table_rows(graph: GraphBuilder, rotary_dim: int, inputs: Tables = PLAIN_TABLES) -> Tables:
     """cos and sin as the operator wants them: [1, rows, rotary_dim / 2]."""
-    cos, sin = inputs
-    rows = graph.once(f"{cos} rows", lambda: graph.reshape(cos, 1, "rows", rotary_dim // 2))
-    return rows, graph.once(f"{sin} rows", lambda: graph.reshape(sin, 1, "rows", rotary_dim // 2))
+    cos, sin = (graph.once(f"{x} rows", partial(graph.reshape, x, 1, "rows", rotary_dim // 2)) for x in inputs)
+    return cos, sin
 
 
 def _plain_norm(graph: GraphBuilder, x: str, weight: str, epsilon: float) -> str:
-    square = graph.op("Mul", [x, x])
-    mean = graph.op("ReduceMean", [square, graph.integers(-1)], keepdims=1)
+    mean = graph.op("ReduceMean", [graph.op("Mul", [x, x]), graph.integers(-1)], keepdims=1)
     root = graph.op("Sqrt", [graph.op("Add", [mean, graph.real(epsilon)])])
     return graph.op("Mul", [graph.op("Div", [x, root]), weight])
 
@@ -79,11 +78,13 @@ def _plain_silu(graph: GraphBuilder, x: str) -> str:
 
 
 def _plain_rotate(graph: GraphBuilder, x: str, head_dim: int, rope: RopeSpec, inputs: Tables) -> str:
+    return turn_halves(graph, x, head_dim, rope.rotary_dim, inputs)
+
+
+def turn_halves(graph: GraphBuilder, x: str, head_dim: int, rotary_dim: int, tables: Tables) -> str:
     """Each number of the first half of the rotary part turns with its partner in the second half."""
-    half, (cos, sin) = rope.rotary_dim // 2, inputs
-    rest = head_dim - rope.rotary_dim
-    sizes = (half, half, rest) if rest else (half, half)
-    first, second, *kept = graph.op_many("Split", [x, graph.integers(*sizes)], len(sizes), axis=-1)
+    half, rest, (cos, sin) = rotary_dim // 2, head_dim - rotary_dim, tables
+    first, second, *kept = graph.split(x, half, half, *([rest] if rest else []))
     low = graph.op("Sub", [graph.op("Mul", [first, cos]), graph.op("Mul", [second, sin])])
     high = graph.op("Add", [graph.op("Mul", [second, cos]), graph.op("Mul", [first, sin])])
     return graph.op("Concat", [low, high, *kept], axis=-1)
@@ -107,12 +108,9 @@ def linear(graph: GraphBuilder, x: str, layer: PackedLinear) -> str:
 
 def linear_halves(graph: GraphBuilder, x: str, layer: PackedLinear) -> list[str]:
     """x [1, rows, inputs] -> twice [1, rows, outputs / 2]: the products of the two matrices that are stacked in one.
-
-    Two products, where the method allows, because a Split of one copies all of it on a single core.
-    """
+    Two products, where the method allows, because a Split of one copies all of it on a single core."""
     if not layer.method.has_rows:
-        half = layer.matrix.outputs // 2
-        return graph.op_many("Split", [linear(graph, x, layer), graph.integers(half, half)], 2, axis=-1)
+        return graph.split(linear(graph, x, layer), *[layer.matrix.outputs // 2] * 2)
     return [
         linear(graph, x, replace(layer, matrix=matrix, bias=layer.bias and layer.bias.part(index, 2)))
         for index, matrix in enumerate(layer.matrix.halves())
@@ -125,8 +123,7 @@ def linear_pieces(graph: GraphBuilder, x: str, layer: PackedLinear, widths: Sequ
     Each has its bias added alone. A sum of all would have one range of 16-bit integers, and the biases of keys can be
     a thousand times as large as values (Qwen2).
     """
-    product = layer.method.multiply(graph, x, layer.matrix)
-    pieces = graph.op_many("Split", [product, graph.integers(*widths)], len(widths), axis=-1)
+    pieces = graph.split(layer.method.multiply(graph, x, layer.matrix), *widths)
     if layer.bias is None:
         return pieces
     biases = layer.bias.pieces(widths)

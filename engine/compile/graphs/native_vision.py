@@ -1,4 +1,6 @@
-"""The graph that reads an image in its own proportions: patches in slots, cells of them merged to rows of the text.
+"""What the graphs of all encoders of images are made of, and the one that reads an image in its own proportions.
+
+The latter has patches in slots, and cells of them are merged to rows of the text.
 
 Shapes: P slots for patches, some of them empty; D numbers of a patch, H heads, M = merge ** 2 patches of a cell, W
 numbers of a row of the text model. Definitions: transformers `Qwen2_5_VisionTransformerPretrainedModel` and
@@ -9,7 +11,7 @@ no empty slots, and every place is known beforehand.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -28,14 +30,81 @@ from engine.bundle.vision import (
     NativeSpec,
     deep_features,
 )
-from engine.compile.graphs.graph_builder import CONTRIB, ROWS
-from engine.compile.graphs.tower import TowerWriter
+from engine.compile.graphs.graph_builder import CONTRIB, ROWS, GraphBuilder
+from engine.compile.graphs.lowering import Tables, turn_halves
+from engine.compile.quantisation.weight_file import WeightFile
+from engine.compile.sources.checkpoint import Checkpoint, Float32
 from engine.models.network import Activation
 from engine.models.vision_network import NativeNetwork, patches_of, stretched_shares
 
 CELLS = "cells"
 EPSILON = 1e-6
 HIDDEN_SCORE = -1e4  # its exponential is 0 in float32
+
+
+LIGHTEST = 255.0  # a colour as a byte
+
+
+@dataclass(frozen=True, slots=True)
+class TowerWriter:
+    """Writes nodes of one graph, and their weights in float32."""
+
+    graph: GraphBuilder
+    checkpoint: Checkpoint
+    file: WeightFile
+
+    def normalised(self, pixels: str, mean: Sequence[float], std: Sequence[float], shape: tuple[int, ...]) -> str:
+        """Bytes to (colour - mean) / std. mean, std: of channels, or of the numbers of a patch; shape: theirs."""
+        graph = self.graph
+        deviations, means = np.array(std, np.float64).reshape(shape), np.array(mean, np.float64).reshape(shape)
+        scale, shift = 1.0 / (LIGHTEST * deviations), -means / deviations
+        floats = graph.op("Cast", [pixels], to=graph.onnx_dtype)
+        scaled = graph.op("Mul", [floats, graph.constant(scale.astype(np.float32))])
+        return graph.op("Add", [scaled, graph.constant(shift.astype(np.float32))])
+
+    @property
+    def dtype(self) -> str:
+        """Of what flows through the graph."""
+        return str(self.graph.dtype)
+
+    @property
+    def has_one_size(self) -> bool:
+        """Whether it is for an NPU, as GenieX has such graphs: of plain operators, floats for pixels."""
+        return self.graph.shape is not None
+
+    def attention(self, taken: Sequence[str], heads: int, width: int, mask: str = "") -> str:
+        """Queries, keys and values [1, P, width] -> the same shape. mask: added to scores [1, P, P], of one size."""
+        graph = self.graph
+        if not self.has_one_size:
+            return graph.op("MultiHeadAttention", taken, CONTRIB, num_heads=heads)
+        size, perms = width // heads, ((0, 2, 1, 3), (0, 2, 3, 1), (0, 2, 1, 3))
+        query, key, value = (
+            graph.transpose(graph.reshape(each, 1, -1, heads, size), *perm)
+            for each, perm in zip(taken, perms, strict=True)
+        )
+        mixed = graph.attention(graph.op("Mul", [query, graph.real(size**-0.5)]), key, value, mask)
+        return graph.reshape(graph.transpose(mixed, 0, 2, 1, 3), 1, -1, width)
+
+    def activated(self, x: str, activation: Activation) -> str:
+        """GELU in one of its forms."""
+        return self.graph.op("Gelu", [x], approximate="tanh" if activation is Activation.GELU_TANH else "none")
+
+    def norm(self, x: str, name: str, width: int, epsilon: float) -> str:
+        """Over the last axis, with mean and bias."""
+        taken = [x, self.stored(f"{name}.weight", (width,)), self.stored(f"{name}.bias", (width,))]
+        return self.graph.op("LayerNormalization", taken, axis=-1, epsilon=epsilon)
+
+    def linear(self, x: str, name: str, inputs: int, outputs: int, has_bias: bool = True) -> str:
+        """[1, rows, inputs] -> [1, rows, outputs]."""
+        product = self.product(x, f"{name}.weight", self.checkpoint.tensor(f"{name}.weight", (outputs, inputs)))
+        return self.graph.op("Add", [product, self.stored(f"{name}.bias", (outputs,))]) if has_bias else product
+
+    def product(self, x: str, name: str, matrix: Float32) -> str:
+        """x [..., inputs] times a matrix [outputs, inputs]."""
+        return self.graph.op("MatMul", [x, self.graph.stored(self.file.add(name, matrix.T))])
+
+    def stored(self, name: str, shape: tuple[int, ...]) -> str:
+        return self.graph.stored(self.file.add(name, self.checkpoint.tensor(name, shape)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,9 +127,7 @@ class NativeWriter(TowerWriter):
     def encoded(self, width: int, advance: Callable[[int], None]) -> list[str]:
         """Rows of the text [P / M, W], then those that are added behind its first layers."""
         network, root = self.network, self.network.root
-        x = self.embedded()
-        turned = self.rotation()
-        merged: list[str] = []
+        x, turned, merged = self.embedded(), self.rotation(), list[str]()
         for layer in range(network.layers):
             sees_all = layer in network.seeing_all or not self.native.window
             x = self.layer(x, f"{root}blocks.{layer}.", turned, sees_all)
@@ -79,26 +146,28 @@ class NativeWriter(TowerWriter):
     def embedded(self) -> str:
         """Patches [P, 3 * patch ** 2] -> [1, P, D]. All frames of a patch are alike, so their weights are added."""
         graph, network, patch = self.graph, self.network, self.native.patch
-        name = f"{network.root}patch_embed.proj"
-        each = (1, 3 * patch**2)
+        name, each = f"{network.root}patch_embed.proj", (1, 3 * patch**2)
         mean, std = (np.repeat(values, patch**2).tolist() for values in (network.mean, network.std))
         weight = self.checkpoint.tensor(f"{name}.weight", (network.hidden, 3, network.frames, patch, patch))
         flat = weight.sum(axis=2, dtype=np.float64).astype(np.float32).reshape(network.hidden, each[1])
-        x = self.product(self.normalised(PATCHES, mean, std, each), f"{name}.weight", flat)
-        if network.table_side:
-            x = graph.op("Add", [x, self.stored(f"{name}.bias", (network.hidden,))])
-            x = graph.op("Add", [x, self.learned_positions()])
+        x = self.placed(self.product(self.normalised(PATCHES, mean, std, each), f"{name}.weight", flat))
         return graph.reshape(x, 1, ROWS, network.hidden)
 
-    def learned_positions(self) -> str:
-        """A square table, stretched over the image: between its places linear by row and column [P, D].
+    def placed(self, x: str) -> str:
+        """Products of patches [P, D] with their bias and learned positions, where there are these."""
+        graph, network = self.graph, self.network
+        if not network.table_side:
+            return x
+        x = graph.op("Add", [x, self.stored(f"{network.root}patch_embed.proj.bias", (network.hidden,))])
+        return graph.op("Add", [x, self.learned_positions()])
 
-        What a place of the table counts for is 1 minus its distance, and 0 from distance 1 on.
-        """
+    def learned_positions(self) -> str:
+        """A square table, stretched over the image: between its places linear by row and column [P, D]. What a place of
+        the table counts for is 1 minus its distance, and 0 from distance 1 on."""
         graph, network, side = self.graph, self.network, self.network.table_side
         stretched = graph.op("Div", [graph.op("Mul", [PLACES, graph.real(side - 1)]), SPAN])
         shares: list[str] = []
-        for place in graph.op_many("Split", [stretched, graph.integers(1, 1)], 2, axis=-1):
+        for place in graph.split(stretched, 1, 1):
             distance = graph.op("Sub", [place, graph.constant(np.arange(side, dtype=np.float32)[None])])
             shares.append(graph.op("Relu", [graph.op("Sub", [graph.real(1), graph.op("Abs", [distance])])]))
         rows, columns = graph.reshape(shares[0], ROWS, side, 1), graph.reshape(shares[1], ROWS, 1, side)
@@ -106,7 +175,7 @@ class NativeWriter(TowerWriter):
         table = self.stored(f"{network.root}pos_embed.weight", (side * side, network.hidden))
         return graph.op("MatMul", [share, table])
 
-    def rotation(self) -> tuple[str, str]:
+    def rotation(self) -> Tables:
         """cos and sin [1, P, D / H / 2]: the first half turns by the row, the second by the column."""
         graph, network = self.graph, self.network
         half = network.hidden // network.heads // 2
@@ -115,7 +184,7 @@ class NativeWriter(TowerWriter):
         angles = graph.reshape(graph.op("Mul", [apart, graph.constant(frequencies[None, None])]), 1, ROWS, half)
         return graph.op("Cos", [angles]), graph.op("Sin", [angles])
 
-    def layer(self, x: str, name: str, turned: tuple[str, str], sees_all: bool) -> str:
+    def layer(self, x: str, name: str, turned: Tables, sees_all: bool) -> str:
         """[1, P, D] -> the same shape: attention, then a feed-forward, each of its norm."""
         graph, network = self.graph, self.network
         hidden, ffn = network.hidden, network.ffn
@@ -124,22 +193,23 @@ class NativeWriter(TowerWriter):
         normed = self.any_norm(x, f"{name}norm2", hidden)
         if network.is_gated:
             gate, up = (self.linear(normed, f"{name}mlp.{side}_proj", hidden, ffn) for side in ("gate", "up"))
-            inner = graph.op("Mul", [self.silu(gate), up])
-            return graph.op("Add", [x, self.linear(inner, f"{name}mlp.down_proj", ffn, hidden)])
-        inner = self.activated(self.linear(normed, f"{name}mlp.linear_fc1", hidden, ffn), network.activation)
-        return graph.op("Add", [x, self.linear(inner, f"{name}mlp.linear_fc2", ffn, hidden)])
+            inner, down = graph.op("Mul", [self.silu(gate), up]), "down_proj"
+        else:
+            inner = self.activated(self.linear(normed, f"{name}mlp.linear_fc1", hidden, ffn), network.activation)
+            down = "linear_fc2"
+        return graph.op("Add", [x, self.linear(inner, f"{name}mlp.{down}", ffn, hidden)])
 
-    def attended(self, x: str, name: str, turned: tuple[str, str], sees_all: bool) -> str:
-        """[1, P, D] -> the same shape, over all slots or those of each window.
+    def attended(self, x: str, name: str, turned: Tables, sees_all: bool) -> str:
+        """[1, P, D] -> the same shape, over all slots or those of each window."""
+        hidden = self.network.hidden
+        parts = self.graph.split(self.linear(x, f"{name}qkv", hidden, 3 * hidden), hidden, hidden, hidden)
+        return self.linear(self.mixed(parts, turned, sees_all), f"{name}proj", hidden, hidden)
 
-        Heads get one number more, in which the keys of empty slots have a score that nobody sees: a mask would have the
-        operator keep all scores at once.
-        """
-        graph, network = self.graph, self.network
-        hidden, heads = network.hidden, network.heads
+    def mixed(self, parts: Sequence[str], turned: Tables, sees_all: bool) -> str:
+        """Queries, keys and values [1, P, D] -> the same shape. Heads get one number more, in which the keys of empty
+        slots have a score that nobody sees: a mask would have the operator keep all scores at once."""
+        graph, hidden, heads, (query, key, value) = self.graph, self.network.hidden, self.network.heads, parts
         size = hidden // heads
-        stacked = self.linear(x, f"{name}qkv", hidden, 3 * hidden)
-        query, key, value = graph.op_many("Split", [stacked, graph.integers(hidden, hidden, hidden)], 3, axis=-1)
         query, key = (graph.op("RotaryEmbedding", [each, *turned], num_heads=heads) for each in (query, key))
         empty = graph.once("empty", self.empty_slots)
         full = graph.once("full", lambda: graph.op("Add", [graph.op("Mul", [empty, graph.real(0)]), graph.real(1)]))
@@ -156,7 +226,7 @@ class NativeWriter(TowerWriter):
             )
         scale = 1.0 / math.sqrt(size)
         mixed = graph.op("MultiHeadAttention", [query, key, value], CONTRIB, num_heads=heads, scale=scale)
-        return self.linear(graph.reshape(mixed, 1, ROWS, hidden), f"{name}proj", hidden, hidden)
+        return graph.reshape(mixed, 1, ROWS, hidden)
 
     def silu(self, x: str) -> str:
         return self.graph.op("QuickGelu", [x], CONTRIB, alpha=1.0)
@@ -169,10 +239,8 @@ class NativeWriter(TowerWriter):
         return graph.op("Expand", [scores, graph.integers(1, 1, network.heads, 1)])
 
     def merged(self, x: str, name: str, width: int, is_normed_whole: bool = False) -> str:
-        """[1, P, D] -> rows [P / M, W]: the patches of a cell side by side, through two matrices.
-
-        is_normed_whole: the norm is over all of a cell, not over each patch.
-        """
+        """[1, P, D] -> rows [P / M, W]: the patches of a cell side by side, through two matrices. is_normed_whole: the
+        norm is over all of a cell, not over each patch."""
         graph, network = self.graph, self.network
         whole = network.hidden * self.native.merge**2
         norm, first, second = ("ln_q", "mlp.0", "mlp.2") if network.is_gated else ("norm", "linear_fc1", "linear_fc2")
@@ -207,28 +275,24 @@ class SizedWriter(NativeWriter):
         graph.add_input(SEEN, self.dtype, 1, ROWS, ROWS)
         names = [FEATURES, *map(deep_features, range(len(network.deep)))]
         for name, rows in zip(names, self.encoded(width, advance), strict=True):
-            graph.op("Identity", [self.ordered(rows, width, True)], name=name)
-            graph.add_output(name, self.dtype, patches_of(network) // self.native.merge**2, width)
+            count = patches_of(network) // self.native.merge**2
+            graph.give(self.ordered(rows, width, True), name, self.dtype, count, width)
 
     def embedded(self) -> str:
         """pixel_values [P, 3 * frames * patch ** 2] -> [1, P, D]."""
-        graph, network, patch = self.graph, self.network, self.native.patch
-        name = f"{network.root}patch_embed.proj"
-        weight = self.checkpoint.tensor(f"{name}.weight", (network.hidden, 3, network.frames, patch, patch))
-        x = self.product(PIXEL_VALUES, f"{name}.weight", weight.reshape(network.hidden, -1))
-        if network.table_side:
-            x = graph.op("Add", [x, self.stored(f"{name}.bias", (network.hidden,))])
-            x = graph.op("Add", [x, self.learned_positions()])
-        return graph.reshape(self.ordered(x, network.hidden * self.native.merge**2, False), 1, ROWS, network.hidden)
+        network, patch, name = self.network, self.native.patch, f"{self.network.root}patch_embed.proj.weight"
+        weight = self.checkpoint.tensor(name, (network.hidden, 3, network.frames, patch, patch))
+        x = self.placed(self.product(PIXEL_VALUES, name, weight.reshape(network.hidden, -1)))
+        ordered = self.ordered(x, network.hidden * self.native.merge**2, False)
+        return self.graph.reshape(ordered, 1, ROWS, network.hidden)
 
     def ordered(self, x: str, width: int, is_reverse: bool) -> str:
         """Cells [P / M, width] window after window, or row by row again; Qwen2.5-VL."""
         graph, order = self.graph, cell_order(self.network.spec)
         if not self.native.window:
             return x
-        order = np.argsort(order) if is_reverse else order
-        cells = graph.reshape(x, -1, width)
-        return graph.op("Gather", [cells, graph.constant(order.astype(np.int32))], axis=0)
+        places = graph.constant((np.argsort(order) if is_reverse else order).astype(np.int32))
+        return graph.op("Gather", [graph.reshape(x, -1, width), places], axis=0)
 
     def learned_positions(self) -> str:
         """The table, stretched over an image of this size [P, D]."""
@@ -237,33 +301,23 @@ class SizedWriter(NativeWriter):
         stretched = stretched_shares(network) @ table.astype(np.float64)
         return self.graph.stored(self.file.add(name, stretched.astype(np.float32)))
 
-    def rotation(self) -> tuple[str, str]:
+    def rotation(self) -> Tables:
         """cos and sin [1, 1, P, D / H / 2] as they come in."""
         graph, pairs = self.graph, self.network.hidden // self.network.heads // 2
         return graph.reshape(COS, 1, 1, ROWS, pairs), graph.reshape(SIN, 1, 1, ROWS, pairs)
 
-    def attended(self, x: str, name: str, turned: tuple[str, str], sees_all: bool) -> str:
-        """[1, P, D] -> the same shape, under the mask of all or that of windows."""
-        graph, network = self.graph, self.network
-        hidden, heads = network.hidden, network.heads
-        stacked = self.linear(x, f"{name}qkv", hidden, 3 * hidden)
-        query, key, value = graph.op_many("Split", [stacked, graph.integers(hidden, hidden, hidden)], 3, axis=-1)
-        taken = (self.turned(query, turned), self.turned(key, turned), value)
-        return self.linear(
-            self.attention(taken, heads, hidden, SEEN if sees_all else SEEN_IN_WINDOW), f"{name}proj", hidden, hidden
-        )
+    def mixed(self, parts: Sequence[str], turned: Tables, sees_all: bool) -> str:
+        """Queries, keys and values [1, P, D] -> the same shape, under the mask of all or that of windows."""
+        query, key, value = parts
+        taken = self.turned(query, turned), self.turned(key, turned), value
+        return self.attention(taken, self.network.heads, self.network.hidden, SEEN if sees_all else SEEN_IN_WINDOW)
 
-    def turned(self, x: str, tables: tuple[str, str]) -> str:
-        """[1, P, D] -> the same shape: each number of the first half of a head turns with its partner in the second."""
-        graph, network = self.graph, self.network
-        heads, half = network.heads, network.hidden // network.heads // 2
-        cos, sin = tables
-        apart = graph.op("Transpose", [graph.reshape(x, 1, ROWS, heads, 2 * half)], perm=[0, 2, 1, 3])
-        first, second = graph.op_many("Split", [apart, graph.integers(half, half)], 2, axis=-1)
-        low = graph.op("Sub", [graph.op("Mul", [first, cos]), graph.op("Mul", [second, sin])])
-        high = graph.op("Add", [graph.op("Mul", [second, cos]), graph.op("Mul", [first, sin])])
-        joined = graph.op("Transpose", [graph.op("Concat", [low, high], axis=-1)], perm=[0, 2, 1, 3])
-        return graph.reshape(joined, 1, ROWS, network.hidden)
+    def turned(self, x: str, tables: Tables) -> str:
+        """[1, P, D] -> the same shape."""
+        graph, heads, size = self.graph, self.network.heads, self.network.hidden // self.network.heads
+        apart = graph.transpose(graph.reshape(x, 1, ROWS, heads, size), 0, 2, 1, 3)
+        joined = graph.transpose(turn_halves(graph, apart, size, size, tables), 0, 2, 1, 3)
+        return graph.reshape(joined, 1, ROWS, self.network.hidden)
 
     def silu(self, x: str) -> str:
         return self.graph.op("Mul", [x, self.graph.op("Sigmoid", [x])])

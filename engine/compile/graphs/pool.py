@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import onnx
 from onnx import TensorProto
 
 from engine.bundle.manifest import GraphKind, GraphSpec
@@ -81,10 +80,8 @@ BORDERS = 32  # columns of the blocks in which what a sequence sees begins and e
 
 
 def window_past(spec: ModelSpec, shapes: Sequence[StepShape]) -> int:
-    """Most past columns of layers with a window beside layers that see everything, 0 = as many as these have.
-
-    Half of theirs, at least what a sequence and the widest step take.
-    """
+    """Most past columns of layers with a window beside layers that see everything, 0 = as many as these have. Half of
+    theirs, at least what a sequence and the widest step take."""
     if not shapes or spec.sight or not any(spec.layer_windows):
         return 0
     most = max(shape.past for shape in shapes)
@@ -95,7 +92,7 @@ def window_past(spec: ModelSpec, shapes: Sequence[StepShape]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class GraphPlan:
-    """One graph to write. shape None = free. sees_context: its name and spec carry a context width.
+    """One graph to write. shape None = free. Without layers its rows alone matter, and its spec has no context.
 
     window_past: most past columns of layers with a window, 0 = as many as of others.
     """
@@ -105,17 +102,10 @@ class GraphPlan:
     shape: StepShape | None
     window_past: int = 0
 
-    @property
-    def sees_context(self) -> bool:
-        """False for a part without layers: only its number of rows matters."""
-        return bool(self.part.layers)
-
 
 def plan_graphs(part: PartPlan, shapes: tuple[StepShape, ...], windows: int = 0) -> tuple[GraphPlan, ...]:
     """Every shape for a part with layers; one shape for each number of rows otherwise. No shapes = one free graph.
-
-    windows: as `window_past` says.
-    """
+    windows: as `window_past` says."""
     if not shapes:
         return (GraphPlan(f"free_{part.number}_of_{part.count}", part, None),)
     # The widest context names a graph that has none, so that names keep the contract's pattern.
@@ -125,19 +115,11 @@ def plan_graphs(part: PartPlan, shapes: tuple[StepShape, ...], windows: int = 0)
 
 def save_graph(plan: GraphPlan, written: WrittenGraph, folder: Path) -> GraphSpec:
     """Write `folder/<name>.onnx` and describe it."""
-    file = f"{plan.name}.onnx"
-    (folder / file).write_bytes(written.model.SerializeToString())
-    shape, layers = plan.shape, plan.part.layers
-    return GraphSpec(
-        name=plan.name,
-        file=file,
-        kind=plan.part.kind,
-        part=plan.part.number,
-        parts=plan.part.count,
-        inputs=written.inputs,
-        outputs=written.outputs,
+    shape, part, layers = plan.shape, plan.part, plan.part.layers
+    return written.save(
+        *(folder, plan.name, part.kind, part.number, part.count),
         rows=shape.rows if shape else None,
-        context=shape.context if shape and plan.sees_context else None,
+        context=shape.context if shape and layers else None,
         first_layer=layers[0] if layers else None,
         last_layer=layers[-1] if layers else None,
     )
@@ -148,16 +130,12 @@ def build_graph(plan: GraphPlan, packed: PackedPart, network: Network, lowering:
     graph, part, spec = GraphBuilder(dtype, plan.shape, window_past=plan.window_past), plan.part, network.spec
     writer = LayerWriter(graph, lowering, network)
     rows = LOGIT_ROWS if part.kind is GraphKind.LMHEAD else "rows"
-    if part.has_table:
-        graph.add_input(part.source, "int32", 1, rows)
-    else:
-        graph.add_input(part.source, dtype, 1, rows, spec.hidden)
-    if part.layers:
-        for mask, (_, context) in {writer.visible(each): writer.columns(each) for each in part.layers}.items():
-            graph.add_input(mask, dtype, 1, 1, "rows", context)
-        for rope in dict.fromkeys(filter(None, map(spec.rope_of, part.layers))):
-            for table in writer.tables(rope):
-                graph.add_input(table, dtype, 1, 1, "rows", rope.rotary_dim // 2)
+    graph.add_input(part.source, *(("int32", 1, rows) if part.has_table else (dtype, 1, rows, spec.hidden)))
+    for mask, (_, context) in {writer.visible(each): writer.columns(each) for each in part.layers}.items():
+        graph.add_input(mask, dtype, 1, 1, "rows", context)
+    for rope in dict.fromkeys(filter(None, map(spec.rope_of, part.layers))):
+        for table in writer.tables(rope):
+            graph.add_input(table, dtype, 1, 1, "rows", rope.rotary_dim // 2)
     x = writer.embedded(embed(graph, part.source, packed.table)) if packed.table else part.source
     deep = [layer for layer in part.layers if layer < network.deepstack]
     if deep:
@@ -165,15 +143,12 @@ def build_graph(plan: GraphPlan, packed: PackedPart, network: Network, lowering:
     for index, layer in zip(part.layers, packed.layers, strict=True):
         x = writer.layer(x, layer, index)
         if index in deep:
-            x = graph.op(
-                "Add", [x, _of_images(graph, graph.add_input(deep_features(index), dtype, DEEP_ROWS, spec.hidden))]
-            )
-    if packed.final_norm is not None:
-        x = writer.norm(x, graph.parameter(packed.final_norm))
+            added = graph.add_input(deep_features(index), dtype, DEEP_ROWS, spec.hidden)
+            x = graph.op("Add", [x, _of_images(graph, added)])
+    x = writer.normed(x, packed.final_norm)
     if packed.head is not None:
         x = writer.logits(linear(graph, x, packed.head))
-    graph.op("Identity", [x], name=part.result)
-    graph.add_output(part.result, dtype, 1, rows, spec.hidden if packed.head is None else spec.vocab)
+    graph.give(x, part.result, dtype, 1, rows, spec.hidden if packed.head is None else spec.vocab)
     return graph
 
 
@@ -190,12 +165,8 @@ def _of_images(graph: GraphBuilder, deep: str) -> str:
         before = graph.constant(np.triu(np.ones((count, count), graph.dtype), 1))
         return graph.op("Cast", [graph.op("MatMul", [graph.once("image_flags", flags), before])], to=TensorProto.INT32)
 
+    def column() -> str:
+        return graph.reshape(graph.once("image_flags", flags), 1, "rows", 1)
+
     rows = graph.op("Gather", [deep, graph.once("image_ranks", ranks)], axis=0)
-    return graph.op(
-        "Mul", [rows, graph.once("image_column", lambda: graph.reshape(graph.once("image_flags", flags), 1, "rows", 1))]
-    )
-
-
-def check_graph(path: Path) -> None:
-    """Have onnx check a written file against its own rules (contrib operators are outside them)."""
-    onnx.checker.check_model(str(path))
+    return graph.op("Mul", [rows, graph.once("image_column", column)])

@@ -39,9 +39,7 @@ NORM_EPSILON = 1e-6  # of the length of queries and keys
 
 def start_recurrence(layers: LayerWriter, x: str, stacked: str, packed: PackedRecurrence) -> None:
     """x [1, N, hidden], normed, and its stacked product [1, N, C + H * V] -> what the recurrence takes, and its gate.
-
-    decay is a logarithm: -exp(A_log) * softplus(a + dt_bias). beta is a sigmoid, or of Mamba2 that softplus.
-    """
+    decay is a logarithm: -exp(A_log) * softplus(a + dt_bias). beta is a sigmoid, or of Mamba2 that softplus."""
     graph, spec = layers.graph, _spec(layers)
     if packed.delta is None:
         _start_convolution(graph, spec, stacked)
@@ -100,24 +98,17 @@ def recurrent_output(layers: LayerWriter, rows: str, packed: PackedRecurrence) -
 
 def recurrent_graph(spec: RecurrentSpec) -> GraphBuilder:
     """Rows of one sequence through the convolution and, where there are matrices, from those of one state to the next.
-
-    state and conv_state are not changed: the new ones are outputs, with memory of their own.
-    """
+    state and conv_state are not changed: the new ones are outputs, with memory of their own."""
     graph = GraphBuilder(DTYPE, None)
     graph.declare(*recurrent_forms(spec))
     weight, bias, skip = CONV_WEIGHT, "", ""
     if spec.kind is RecurrentKind.MAMBA2:
-        weight, bias, skip = graph.op_many("Split", [CONV_WEIGHT, graph.integers(spec.kernel, 1, 1)], 3, axis=-1)
+        weight, bias, skip = graph.split(CONV_WEIGHT, spec.kernel, 1, 1)
         bias = graph.reshape(bias, spec.channels)
-    turned = graph.op("Transpose", [CONV_IN], perm=[0, 2, 1])
-    convolved = graph.node(
-        "CausalConvWithState",
-        [turned, weight, bias, TAIL],
-        ["convolved", TAIL_OUT],
-        CONTRIB,
-        **({"activation": "silu"} if spec.has_memory else {}),
-    )[0]
-    rows = graph.op("Transpose", [convolved], name="" if spec.has_memory else OUT, perm=[0, 2, 1])
+    turned = graph.transpose(CONV_IN, 0, 2, 1)
+    form = {"activation": "silu"} if spec.has_memory else {}
+    graph.node("CausalConvWithState", [turned, weight, bias, TAIL], ["convolved", TAIL_OUT], CONTRIB, **form)
+    rows = graph.transpose("convolved", 0, 2, 1, name="" if spec.has_memory else OUT)
     if spec.kind is RecurrentKind.MAMBA2:
         _add_state_space(graph, spec, rows, skip)
     elif spec.has_memory:
@@ -127,8 +118,7 @@ def recurrent_graph(spec: RecurrentSpec) -> GraphBuilder:
 
 def _add_delta_rule(graph: GraphBuilder, spec: RecurrentSpec, rows: str) -> None:
     """rows [1, N, C]: queries, keys and values."""
-    widths = graph.integers(spec.key_width, spec.key_width, spec.value_width)
-    query, key, value = graph.op_many("Split", [rows, widths], 3, axis=-1)
+    query, key, value = graph.split(rows, spec.key_width, spec.key_width, spec.value_width)
     # A row of unit length; queries also carry the scale 1 / sqrt(K).
     unit = 1.0 / math.sqrt(spec.key_dim)
     query, key = _of_length(graph, spec, query, unit * unit), _of_length(graph, spec, key, unit)
@@ -137,30 +127,25 @@ def _add_delta_rule(graph: GraphBuilder, spec: RecurrentSpec, rows: str) -> None
 
 def _add_state_space(graph: GraphBuilder, spec: RecurrentSpec, rows: str, skip: str) -> None:
     """rows [1, N, C]: values, keys and queries. skip [C, 1, 1]: how much of a value is added to what its row gives."""
-    widths = graph.integers(spec.value_width, spec.key_width, spec.key_width)
-    value, key, query = graph.op_many("Split", [rows, widths], 3, axis=-1)
+    value, key, query = graph.split(rows, spec.value_width, spec.key_width, spec.key_width)
     query, key = (_repeated(graph, spec, part) for part in (query, key))
     apart = graph.reshape(value, 1, f"{ROWS}*{spec.value_heads}", spec.value_dim)
     stepped = graph.op("Mul", [apart, graph.reshape(BETA, 1, f"{ROWS}*{spec.value_heads}", 1)])
     scaled = graph.reshape(stepped, 1, ROWS, spec.value_width)
     given = _advance(graph, spec, [query, key, scaled, MEMORY, DECAY], "gated", "given")
-    places = [graph.integers(number) for number in (0, spec.value_width, 0)]
-    kept = graph.op("Mul", [value, graph.reshape(graph.op("Slice", [skip, *places]), spec.value_width)])
+    kept = graph.op("Mul", [value, graph.reshape(graph.slice(skip, 0, spec.value_width, 0), spec.value_width)])
     graph.op("Add", [given, kept], name=OUT)
 
 
 def _advance(graph: GraphBuilder, spec: RecurrentSpec, inputs: list[str], rule: str, name: str) -> str:
-    """queries, keys [1, N, H * K], values [1, N, H * V], state and steps -> the rows of that name, and the next
-    state."""
+    """queries, keys [1, N, H * K], values [1, N, H * V], state and steps -> rows of that name, and the next state."""
     heads = {"q_num_heads": spec.value_heads, "kv_num_heads": spec.value_heads}
     return graph.node("LinearAttention", inputs, [name, MEMORY_OUT], CONTRIB, update_rule=rule, scale=1.0, **heads)[0]
 
 
 def _of_length(graph: GraphBuilder, spec: RecurrentSpec, x: str, scale: float) -> str:
-    """x [1, N, G * K] -> [1, N, H * K]: every head x / |x| * sqrt(K) * scale, repeated for the values it serves.
-
-    The norm over K numbers takes their mean, so its epsilon is a K-th of that of their sum.
-    """
+    """x [1, N, G * K] -> [1, N, H * K]: every head x / |x| * sqrt(K) * scale, repeated for the values it serves. The
+    norm over K numbers takes their mean, so its epsilon is a K-th of that of their sum."""
     apart = graph.reshape(x, 1, f"{ROWS}*{spec.key_heads}", spec.key_dim)
     weight = graph.constant(np.full(spec.key_dim, scale, np.float32))
     normed = graph.op("RMSNormalization", [apart, weight], axis=-1, epsilon=NORM_EPSILON / spec.key_dim)
@@ -181,9 +166,8 @@ def conv_weights_stage(work: Compilation) -> None:
     spec, names = work.network.spec.recurrent, work.network.details.recurrent_names
     if spec is None:
         return
-    write_floats(
-        work.folder / CONV_WEIGHTS, *(_conv_weight(work.checkpoint, spec, names, layer) for layer in spec.layers)
-    )
+    weights = (_conv_weight(work.checkpoint, spec, names, layer) for layer in spec.layers)
+    write_floats(work.folder / CONV_WEIGHTS, *weights)
     work.files[CONV_WEIGHTS] = describe_file(work.folder / CONV_WEIGHTS)
 
 

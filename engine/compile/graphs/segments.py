@@ -16,7 +16,7 @@ from engine.bundle.vision import EMBEDDED, EMBEDS, deepstack_name
 from engine.compile.graphs.embedding import embed
 from engine.compile.graphs.graph_builder import LOGIT_ROWS, ROWS, GraphBuilder
 from engine.compile.graphs.layers import OUTPUT, QKV, LayerWriter, LoraPaths
-from engine.compile.graphs.lowering import COS_INPUT, FUSED, SIN_INPUT, linear, rotate_rows
+from engine.compile.graphs.lowering import FUSED, PLAIN_TABLES, linear, rotate_rows
 from engine.compile.graphs.recurrence import recurrent_output, start_recurrence
 from engine.compile.graphs.streams import corrected, first_stream, merged, predicted, spread, with_path
 from engine.compile.quantisation.packed import PackedEnding, PackedLatents, PackedLayer, PackedLayerInputs, PackedPart
@@ -35,25 +35,21 @@ def start_latents(layers: LayerWriter, stacked: str, packed: PackedLatents) -> N
     stacked [1, N, ...]: queries or their latents, latents of keys and values, what turns of the keys. Queries, keys and
     values [1, N, H * D] are given.
     """
-    graph, network, latent = layers.graph, layers.network, _latent(layers)
-    spec = network.spec
-    widths = graph.integers(*network.qkv_outputs(0))
-    query, low, turning = graph.op_many("Split", [stacked, widths], 3, axis=-1)
+    graph, network, latent, spec = layers.graph, layers.network, _latent(layers), layers.network.spec
+    query, low, turning = graph.split(stacked, *network.qkv_outputs(0))
     if packed.query_up is not None and packed.query_norm is not None:
         query = linear(graph, _normed(layers, query, graph.parameter(packed.query_norm)), packed.query_up)
     both = linear(graph, _normed(layers, low, graph.parameter(packed.kv_norm)), packed.kv_up)
     kept, turned = _split(layers, query, latent.kept, latent.turned)
     wide = graph.reshape(turned, 1, ROWS, spec.heads * latent.turned)
-    turned = graph.reshape(
-        rotate_rows(graph, wide, spec.heads, latent.turned, spec.rope), *_apart(layers, latent.turned)
-    )
-    _join(layers, [turned, kept], QUERY)
+    turned = rotate_rows(graph, wide, spec.heads, latent.turned, spec.rope)
+    _join(layers, [graph.reshape(turned, *_apart(layers, latent.turned)), kept], QUERY)
     kept, value = _split(layers, both, latent.kept, latent.value_dim)
     shared = graph.reshape(rotate_rows(graph, turning, 1, latent.turned, spec.rope), 1, ROWS, 1, latent.turned)
     shared = graph.op("Expand", [shared, graph.integers(1, 1, spec.heads, 1)])
     _join(layers, [graph.reshape(shared, *_apart(layers, latent.turned)), kept], KEY)
-    missing = latent.head_dim - latent.value_dim
-    value = graph.op("Pad", [value, graph.integers(0, 0, 0, 0, 0, missing)]) if missing else value
+    if missing := latent.head_dim - latent.value_dim:
+        value = graph.op("Pad", [value, graph.integers(0, 0, 0, 0, 0, missing)])
     _join(layers, [value], VALUE)
     for name in (QUERY, KEY, VALUE):
         graph.add_output(name, DTYPE, 1, ROWS, network.query_width)
@@ -65,8 +61,7 @@ def values_alone(layers: LayerWriter, attended: str, rows: str) -> str:
     if latent.value_dim == latent.head_dim:
         return attended
     apart = graph.reshape(attended, 1, f"{rows}*{heads}", latent.head_dim)
-    places = [graph.integers(number) for number in (0, latent.value_dim, -1)]
-    return graph.reshape(graph.op("Slice", [apart, *places]), 1, rows, heads * latent.value_dim)
+    return graph.reshape(graph.slice(apart, 0, latent.value_dim, -1), 1, rows, heads * latent.value_dim)
 
 
 def _latent(layers: LayerWriter) -> LatentAttention:
@@ -84,12 +79,9 @@ def _apart(layers: LayerWriter, size: int) -> tuple[int, str, int]:
     return 1, f"{ROWS}*{layers.network.spec.heads}", size
 
 
-def _split(layers: LayerWriter, x: str, first: int, second: int) -> tuple[str, str]:
-    """[1, N, H * (first + second)] -> two parts of each head."""
-    graph = layers.graph
-    apart = graph.reshape(x, *_apart(layers, first + second))
-    parts = graph.op_many("Split", [apart, graph.integers(first, second)], 2, axis=-1)
-    return parts[0], parts[1]
+def _split(layers: LayerWriter, x: str, *sizes: int) -> list[str]:
+    """[1, N, H * sum of sizes] -> the parts of each head."""
+    return layers.graph.split(layers.graph.reshape(x, *_apart(layers, sum(sizes))), *sizes)
 
 
 def _join(layers: LayerWriter, parts: list[str], name: str) -> None:
@@ -138,11 +130,10 @@ class LinearWriter:
 
     def _ended(self, x: str, packed: PackedEnding, layer: int, rows: str, name: str) -> str:
         """x with what the layer makes of its own inputs, times the layer's factor."""
-        graph = self.graph
-        if packed.gate is not None:
-            x = graph.op("Add", [x, self._of_inputs(x, packed, layer, rows)])
         assert packed.scale is not None
-        return graph.op("Mul", [x, graph.parameter(packed.scale)], name=name)
+        if packed.gate is not None:
+            x = self.graph.op("Add", [x, self._of_inputs(x, packed, layer, rows)])
+        return self.graph.op("Mul", [x, self.graph.parameter(packed.scale)], name=name)
 
     def _of_inputs(self, x: str, packed: PackedEnding | None, layer: int, rows: str) -> str:
         """What the layer makes of its own inputs and x [1, N, hidden]; declares them."""
@@ -150,8 +141,7 @@ class LinearWriter:
         assert packed is not None and packed.gate is not None and packed.output is not None
         size = spec.layer_inputs
         graph.add_input(LAYER_INPUTS, DTYPE, 1, rows, spec.layers * size)
-        places = [graph.integers(number) for number in (layer * size, (layer + 1) * size, -1)]
-        given = graph.op("Slice", [LAYER_INPUTS, *places])
+        given = graph.slice(LAYER_INPUTS, layer * size, (layer + 1) * size, -1)
         gate = layers.activated(linear(graph, x, packed.gate))
         return layers.normed(linear(graph, graph.op("Mul", [gate, given]), packed.output), packed.norm)
 
@@ -187,8 +177,7 @@ class LinearWriter:
         own = stacked = self.layers.project(normed, packed.qkv, QKV)
         recurrent = network.spec.recurrence_of(layer)
         if recurrent is not None and recurrent.is_beside:
-            widths = self.graph.integers(sum(network.qkv_outputs(layer)), recurrent.inputs)
-            stacked, own = self.graph.op_many("Split", [stacked, widths], 2, axis=-1)
+            stacked, own = self.graph.split(stacked, sum(network.qkv_outputs(layer)), recurrent.inputs)
         if packed.recurrence is not None:
             start_recurrence(self.layers, normed, own, packed.recurrence)
         if layer in network.spec.attention_layers:
@@ -196,21 +185,21 @@ class LinearWriter:
 
     def _start_attention(self, stacked: str, packed: PackedLayer, layer: int) -> None:
         """Query [1, N, H * D], key and value [1, N, K * D], normed and rotated."""
-        graph, network, spec = self.graph, self.network, self.network.spec
-        rope = spec.rope_of(layer)
-        for name in (COS_INPUT, SIN_INPUT):
-            if rope is not None:
+        graph, spec, heads = self.graph, self.network.spec, self.network.heads_of(layer)
+        rope, widths = spec.rope_of(layer), self.network.qkv_outputs(layer)
+        if rope is not None:
+            for name in PLAIN_TABLES:
                 graph.add_input(name, DTYPE, 1, 1, ROWS, rope.rotary_dim // 2)
-        heads = network.heads_of(layer)
         if packed.latents is not None:
             start_latents(self.layers, stacked, packed.latents)
             return
-        query, *fresh = self._apart(stacked, layer, VALUE if packed.v_norm is None else "")
+        # Keys are there unless they are another layer's, values unless keys are made of the same.
+        last = "" if packed.v_norm else VALUE
+        query, *fresh = [stacked] if len(widths) == 1 else graph.split(stacked, *widths, name=last)
         if spec.has_output_gate:
             query = self._without_gate(query)
-        gain = graph.add_input(GAIN, DTYPE, 1, ROWS, 1) if rope is not None and rope.gain else ""
-        if gain:  # turning is linear: it is the same before
-            query = graph.op("Mul", [query, gain])
+        if rope is not None and rope.gain:  # turning is linear: it is the same before
+            query = graph.op("Mul", [query, graph.add_input(GAIN, DTYPE, 1, ROWS, 1)])
         self._turn(query, heads, heads.heads, packed.q_norm, rope, QUERY)
         graph.add_output(QUERY, DTYPE, 1, ROWS, heads.query_width)
         if fresh:
@@ -220,22 +209,13 @@ class LinearWriter:
             for name in (KEY, VALUE):
                 graph.add_output(name, DTYPE, 1, ROWS, heads.key_width)
         if packed.sinks is not None:
-            graph.op("Identity", [graph.parameter(packed.sinks)], name=SINKS)
-            graph.add_output(SINKS, DTYPE, spec.heads)
-
-    def _apart(self, stacked: str, layer: int, name: str) -> list[str]:
-        """Queries; keys, unless they are another layer's; values of that name, unless keys are made of the same."""
-        graph, widths = self.graph, self.network.qkv_outputs(layer)
-        if len(widths) == 1:
-            return [stacked]
-        return graph.op_many("Split", [stacked, graph.integers(*widths)], len(widths), name=name, axis=-1)
+            graph.give(graph.parameter(packed.sinks), SINKS, DTYPE, spec.heads)
 
     def _without_gate(self, query: str) -> str:
         """[1, N, H * 2 * D], for each head its query and its gate -> the queries [1, N, H * D]; the gates are given."""
         graph, spec, width = self.graph, self.network.spec, self.network.query_width
         apart = graph.reshape(query, 1, f"{ROWS}*{spec.heads}", 2 * spec.head_dim)
-        sizes = graph.integers(spec.head_dim, spec.head_dim)
-        query, gate = graph.op_many("Split", [apart, sizes], 2, axis=-1)
+        query, gate = graph.split(apart, spec.head_dim, spec.head_dim)
         graph.reshape(gate, 1, ROWS, width, name=GATE_OUT)
         graph.add_output(GATE_OUT, DTYPE, 1, ROWS, width)
         return graph.reshape(query, 1, ROWS, width)
@@ -244,19 +224,18 @@ class LinearWriter:
         self, x: str, form: HeadForm, heads: int, norm: StoredTensor | None, rope: RopeSpec | None, name: str
     ) -> None:
         """[1, N, heads * D] -> the same shape under that name: normed (if there is a norm) and rotated."""
-        graph, size, kind = self.graph, form.head_dim, self.network.details.qk_norm
-        if norm is not None and kind is QkNorm.ALL:
-            x = self.layers.norm(x, graph.parameter(norm))
+        size, kind = form.head_dim, self.network.details.qk_norm
+        is_last = rope is not None and kind is not QkNorm.TURNED_HEADS
+        if kind is QkNorm.ALL:
+            x = self.layers.normed(x, norm)
         elif norm is not None and kind is not QkNorm.TURNED_HEADS:
             x = self._normed_heads(x, heads, size, norm)
-        if rope is not None and kind is not QkNorm.TURNED_HEADS:
-            rotate_rows(graph, x, heads, size, rope, name)
-            return
         if rope is not None:
-            x = rotate_rows(graph, x, heads, size, rope)
+            x = rotate_rows(self.graph, x, heads, size, rope, name if is_last else "")
         if norm is not None and kind is QkNorm.TURNED_HEADS:
             x = self._normed_heads(x, heads, size, norm)
-        graph.op("Identity", [x], name=name)
+        if not is_last:
+            self.graph.op("Identity", [x], name=name)
 
     def _normed_heads(self, x: str, heads: int, size: int, norm: StoredTensor, name: str = "") -> str:
         """Each head by itself."""
@@ -267,9 +246,7 @@ class LinearWriter:
 
 def linear_graph(packed: PackedPart, network: Network, part: int, modules: tuple[LoraModule, ...] = ()) -> GraphBuilder:
     """Part 1 embeds and starts layer 0; part i + 1 finishes layer i - 1 and starts layer i; the last gives logits.
-
-    modules: what adapters may change.
-    """
+    modules: what adapters may change."""
     graph, spec = GraphBuilder(DTYPE, None), network.spec
     rows = LOGIT_ROWS if part > spec.layers else ROWS
     paths = LoraPaths(graph, modules, rows)
@@ -304,13 +281,10 @@ def linear_graph(packed: PackedPart, network: Network, part: int, modules: tuple
 
 
 def _add_head(writer: LinearWriter, packed: PackedPart) -> None:
-    graph = writer.graph
-    assert packed.final_norm is not None
-    x = writer.finish_layer(LOGIT_ROWS, packed.layers[-1], writer.network.spec.layers - 1)
+    spec, width = writer.network.spec, writer.network.spec.hidden
+    x = writer.finish_layer(LOGIT_ROWS, packed.layers[-1], spec.layers - 1)
     x = merged(writer.layers, x, packed.merging) if packed.merging else x
-    x = writer.layers.norm(x, graph.parameter(packed.final_norm))
-    width = writer.network.spec.hidden
+    x = writer.layers.normed(x, packed.final_norm)
     if packed.head is not None:
-        x, width = writer.layers.logits(linear(graph, x, packed.head)), writer.network.spec.vocab
-    graph.op("Identity", [x], name=LOGITS)
-    graph.add_output(LOGITS, DTYPE, 1, LOGIT_ROWS, width)
+        x, width = writer.layers.logits(linear(writer.graph, x, packed.head)), spec.vocab
+    writer.graph.give(x, LOGITS, DTYPE, 1, LOGIT_ROWS, width)

@@ -28,9 +28,10 @@ from engine.compile.quantisation.weight_file import StoredTensor
 from engine.models.network import Network
 from engine.models.speech import EPSILON, SpeechNetwork
 
-DTYPE = "float32"
-ROW, KEY = [0, 2, 1, 3], [0, 2, 3, 1]  # [B, N, H, D] -> [B, H, N, D] and [B, H, D, N]
+DTYPE, HALF = "float32", "float16"
+ROW, KEY = (0, 2, 1, 3), (0, 2, 3, 1)  # [B, N, H, D] -> [B, H, N, D] and [B, H, D, N]
 COPIED = 0  # a dimension that Reshape takes from its input
+TO_END = 2**31
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,25 +69,22 @@ class PackedSpeech:
     head: PackedLinear
 
 
-def _declared(network: SpeechNetwork, spec: SpeechSpec, kind: GraphKind) -> "SpeechWriter":
-    """Of a graph of that kind, with its inputs and outputs."""
-    writer, decoder = SpeechWriter(GraphBuilder(DTYPE, None), network.decoder), network.decoder
-    writer.graph.declare(*graph_forms(decoder.spec, spec, decoder.compiled_context, kind))
-    return writer
-
-
 def write_encoder(packed: PackedSpeech, network: SpeechNetwork, spec: SpeechSpec, folder: Path) -> GraphSpec:
     """Frames of one window -> keys and values of every layer of the decoder."""
     writer = _declared(network, spec, GraphKind.SPEECH_ENCODER)
-    x = writer.frames(packed)
-    for layer in packed.encoder:
-        x = writer.encoder_layer(x, layer, network.encoder_heads)
-    x = writer.norm(x, packed.encoder_norm)
+    x = writer.encoded(packed, network)
     for index, layer in enumerate(packed.decoder):
         key, value = writer.cross(x, layer)
         writer.heads(key, KEY, name=cross_name("k", index))
         writer.heads(value, ROW, name=cross_name("v", index))
     return writer.graph.save(folder, "encoder", GraphKind.SPEECH_ENCODER)
+
+
+def _declared(network: SpeechNetwork, spec: SpeechSpec, kind: GraphKind) -> "SpeechWriter":
+    """Of a graph of that kind, with its inputs and outputs."""
+    writer, decoder = SpeechWriter(GraphBuilder(DTYPE, None), network.decoder), network.decoder
+    writer.graph.declare(*graph_forms(decoder.spec, spec, decoder.compiled_context, kind))
+    return writer
 
 
 def write_decoder(packed: PackedSpeech, network: SpeechNetwork, spec: SpeechSpec, folder: Path) -> GraphSpec:
@@ -97,9 +95,8 @@ def write_decoder(packed: PackedSpeech, network: SpeechNetwork, spec: SpeechSpec
         x = writer.cached_attention(x, layer, index)
         x, _ = writer.heard_attention(x, layer, index)
         x = writer.feed_forward(x, layer)
-    last = graph.op("Slice", [x, graph.integers(-1), graph.integers(2**31), graph.integers(1)])
-    logits = linear(graph, writer.norm(last, packed.norm), packed.head)
-    graph.op("Identity", [logits], name=LOGITS)
+    last = writer.norm(graph.slice(x, -1, TO_END, 1), packed.norm)
+    graph.op("Identity", [linear(graph, last, packed.head)], name=LOGITS)
     return graph.save(folder, "decoder", GraphKind.SPEECH_DECODER)
 
 
@@ -109,12 +106,11 @@ def write_alignment(packed: PackedSpeech, network: SpeechNetwork, spec: SpeechSp
     graph, x = writer.graph, writer.embedded(packed)
     scores: dict[tuple[int, int], str] = {}
     for index, layer in enumerate(packed.decoder):
-        x = writer.own_attention(x, layer)
+        x = writer.own_attention(x, layer, MASK)
         x, weights = writer.heard_attention(x, layer, index)
-        for of_layer, head in spec.alignment:
-            if of_layer == index:
-                taken = [weights, *(graph.integers(number) for number in (head, head + 1, 1))]
-                scores[index, head] = graph.op("Slice", taken)
+        for pair in spec.alignment:
+            if pair[0] == index:
+                scores[pair] = graph.slice(weights, pair[1], pair[1] + 1, 1)
         x = writer.feed_forward(x, layer)
     graph.op("Concat", [scores[pair] for pair in spec.alignment], name=ALIGNMENT, axis=1)
     return graph.save(folder, "alignment", GraphKind.SPEECH_ALIGNMENT)
@@ -122,26 +118,38 @@ def write_alignment(packed: PackedSpeech, network: SpeechNetwork, spec: SpeechSp
 
 @dataclass(frozen=True, slots=True)
 class SpeechWriter:
-    """Writes the nodes of one graph."""
+    """Writes the nodes of one graph. heard_places: T of an NPU's decoder, which reads what was heard as [H, 1, ..]."""
 
     graph: GraphBuilder
     network: Network
+    heard_places: int = 0
 
-    def frames(self, packed: PackedSpeech) -> str:
-        """What the encoder's layers begin with [1, T, hidden]."""
+    def encoded(self, packed: PackedSpeech, network: SpeechNetwork) -> str:
+        """Frames [1, mels, 2 T] -> rows [1, T, hidden], each of which has seen all of them."""
         graph, x = self.graph, FEATURES
         for (weight, bias), stride in zip(packed.convolutions, (1, 2), strict=True):
             inputs = [x, graph.parameter(weight), graph.parameter(bias)]
             x = graph.op("Gelu", [graph.op("Conv", inputs, kernel_shape=[3], pads=[1, 1], strides=[stride])])
-        x = graph.op("Transpose", [x], perm=[0, 2, 1])
-        return graph.op("Add", [x, graph.parameter(packed.heard_positions)])
+        x = graph.op("Add", [graph.transpose(x, 0, 2, 1), graph.parameter(packed.heard_positions)])
+        for layer in packed.encoder:
+            if self.is_npu:
+                x = self.own_attention(x, layer, heads=network.encoder_heads)
+            else:
+                heads, parts = network.encoder_heads, self.parts(x, layer)
+                mixed = graph.op("MultiHeadAttention", parts, CONTRIB, num_heads=heads, scale=1.0)
+                x = graph.op("Add", [x, linear(graph, mixed, layer.own.output)])
+            x = self.feed_forward(x, layer)
+        return self.norm(x, packed.encoder_norm)
+
+    @property
+    def is_npu(self) -> bool:
+        """Whether the graph is of plain operators in half precision."""
+        return self.graph.dtype == HALF
 
     def cross(self, x: str, layer: PackedSpeechLayer) -> list[str]:
         """Keys and values of what was heard for a layer of the decoder, each [1, T, hidden]."""
-        graph, hidden = self.graph, self.network.spec.hidden
         assert layer.heard is not None
-        pair = linear(graph, x, layer.heard.inputs[1])
-        return graph.op_many("Split", [pair, graph.integers(hidden, hidden)], 2, axis=-1)
+        return self.graph.split(linear(self.graph, x, layer.heard.inputs[1]), *[self.network.spec.hidden] * 2)
 
     def embedded(self, packed: PackedSpeech) -> str:
         """Tokens and positions [B, N, hidden]."""
@@ -151,43 +159,53 @@ class SpeechWriter:
 
     def parts(self, x: str, layer: PackedSpeechLayer) -> list[str]:
         """Queries, keys and values of rows that see their own kind, each [B, N, hidden]."""
-        graph, hidden = self.graph, self.network.spec.hidden
-        stacked = linear(graph, self.norm(x, layer.own.norm), layer.own.inputs[0])
-        return graph.op_many("Split", [stacked, graph.integers(hidden, hidden, hidden)], 3, axis=-1)
-
-    def encoder_layer(self, x: str, layer: PackedSpeechLayer, heads: int) -> str:
-        """x [1, T, hidden] -> the same shape; every row sees all of them."""
-        graph, parts = self.graph, self.parts(x, layer)
-        mixed = graph.op("MultiHeadAttention", parts, domain=CONTRIB, num_heads=heads, scale=1.0)
-        x = graph.op("Add", [x, linear(graph, mixed, layer.own.output)])
-        return self.feed_forward(x, layer)
+        stacked = linear(self.graph, self.norm(x, layer.own.norm), layer.own.inputs[0])
+        return self.graph.split(stacked, *[self.network.spec.hidden] * 3)
 
     def cached_attention(self, x: str, layer: PackedSpeechLayer, index: int) -> str:
         """Each token over its text's cache, which the operator writes new keys and values into where it lies."""
         graph, heads = self.graph, self.network.spec.heads
-        caches = [self_name(side, index, "in") for side in ("k", "v")]
+        caches, updated = ([self_name(side, index, end) for side in ("k", "v")] for end in ("in", "out"))
         inputs = [*self.parts(x, layer), *caches, LAST_PLACES, TOTAL]
-        outputs = [f"own_{index}", *(self_name(side, index, "out") for side in ("k", "v"))]
         counts = {"num_heads": heads, "kv_num_heads": heads}
-        mixed, *_ = graph.node("GroupQueryAttention", inputs, outputs, CONTRIB, scale=1.0, **counts)
+        mixed, *_ = graph.node("GroupQueryAttention", inputs, [f"own_{index}", *updated], CONTRIB, scale=1.0, **counts)
         return graph.op("Add", [x, linear(graph, mixed, layer.own.output)])
 
-    def own_attention(self, x: str, layer: PackedSpeechLayer) -> str:
-        """Each token over those of its text, all of them new."""
-        graph, (query, key, value) = self.graph, self.parts(x, layer)
-        query, key, value = (self.heads(part, perm) for part, perm in ((query, ROW), (key, KEY), (value, ROW)))
-        scores = graph.op("Add", [graph.op("MatMul", [query, key]), MASK])
-        mixed = graph.op("MatMul", [graph.op("Softmax", [scores], axis=-1), value])
-        return self.joined(x, mixed, layer.own.output)
+    def own_attention(self, x: str, layer: PackedSpeechLayer, mask: str = "", heads: int = 0) -> str:
+        """Each row over those of its own kind, all of them new. heads: H where it is not the decoder's."""
+        parts = zip(self.parts(x, layer), (ROW, KEY, ROW), strict=True)
+        query, key, value = (self.heads(part, perm, count=heads) for part, perm in parts)
+        return self.joined(x, self.graph.attention(query, key, value, mask), layer.own.output)
+
+    def moved_attention(self, x: str, layer: PackedSpeechLayer, index: int, places: int) -> str:
+        """One token over its text's cache of P = `places` and itself; the moved caches are outputs. NPU only."""
+        graph, heads, size = self.graph, self.network.spec.heads, self.network.spec.head_dim
+        query, *fresh = self.parts(x, layer)
+        joined, shapes = [], {"k": (heads, 1, size, places), "v": (heads, 1, places, size)}
+        for (side, shape), part, perm, axis in zip(shapes.items(), fresh, (KEY, ROW), (3, 2), strict=True):
+            before = graph.reshape(graph.add_input(self_name(side, index, "in"), HALF, *shape), 1, heads, *shape[2:])
+            joined.append(graph.op("Concat", [before, self.heads(part, perm)], axis=axis))
+            graph.reshape(graph.slice(joined[-1], 1, TO_END, axis), *shape, name=self_name(side, index, "out"))
+            graph.add_output(self_name(side, index, "out"), HALF, *shape)
+        key, value = joined
+        return self.joined(x, graph.attention(self.heads(query, ROW), key, value, MASK), layer.own.output)
 
     def heard_attention(self, x: str, layer: PackedSpeechLayer, index: int) -> tuple[str, str]:
         """Each token over all of what was heard; the new x, and the scores [B, H, N, T]."""
-        graph, heard = self.graph, layer.heard
+        graph, spec, places, heard = self.graph, self.network.spec, self.heard_places, layer.heard
         assert heard is not None
         query = self.heads(linear(graph, self.norm(x, heard.norm), heard.inputs[0]), ROW)
-        scores = graph.op("MatMul", [query, cross_name("k", index)])
+        scores = graph.op("MatMul", [query, self._heard(cross_name("k", index), spec.head_dim, places)])
         weights = graph.op("Softmax", [scores], axis=-1)
-        return self.joined(x, graph.op("MatMul", [weights, cross_name("v", index)]), heard.output), scores
+        value = self._heard(cross_name("v", index), places, spec.head_dim)
+        return self.joined(x, graph.op("MatMul", [weights, value]), heard.output), scores
+
+    def _heard(self, name: str, *sizes: int) -> str:
+        """Keys or values [1, H, ..], declared here in an NPU's graph."""
+        if not self.is_npu:
+            return name
+        heads = self.network.spec.heads
+        return self.graph.reshape(self.graph.add_input(name, HALF, heads, 1, *sizes), 1, heads, *sizes)
 
     def feed_forward(self, x: str, layer: PackedSpeechLayer) -> str:
         """x [B, N, hidden] -> the same shape."""
@@ -195,11 +213,11 @@ class SpeechWriter:
         inner = graph.op("Gelu", [linear(graph, self.norm(x, layer.ffn_norm), layer.up)])
         return graph.op("Add", [x, linear(graph, inner, layer.down)])
 
-    def heads(self, x: str, perm: list[int], name: str = "", count: int = 0) -> str:
+    def heads(self, x: str, perm: tuple[int, ...], name: str = "", count: int = 0) -> str:
         """[B, N, hidden] -> [B, N, H, D], turned. count: H where it is not the decoder's."""
         spec, heads = self.network.spec, count or self.network.spec.heads
         shape = self.graph.integers(COPIED, COPIED, heads, spec.hidden // heads)
-        return self.graph.op("Transpose", [self.graph.op("Reshape", [x, shape])], name=name, perm=perm)
+        return self.graph.transpose(self.graph.op("Reshape", [x, shape]), *perm, name=name)
 
     def norm(self, x: str, packed: PackedNorm) -> str:
         weight, bias = self.graph.parameter(packed.weight), self.graph.parameter(packed.bias)
@@ -207,14 +225,9 @@ class SpeechWriter:
 
     def joined(self, x: str, mixed: str, output: PackedLinear) -> str:
         """x and what attention [B, H, N, D] adds to it."""
-        graph = self.graph
-        turned = graph.op("Transpose", [mixed], perm=[0, 2, 1, 3])
-        whole = graph.op("Reshape", [turned, graph.integers(COPIED, COPIED, self.network.spec.hidden)])
+        graph, shape = self.graph, (COPIED, COPIED, self.network.spec.hidden)
+        whole = graph.op("Reshape", [graph.transpose(mixed, *ROW), graph.integers(*shape)])
         return graph.op("Add", [x, linear(graph, whole, output)])
-
-
-HALF = "float16"
-TO_END = 2**31
 
 
 def write_npu_encoder(packed: PackedSpeech, network: SpeechNetwork, folder: Path) -> GraphSpec:
@@ -222,22 +235,18 @@ def write_npu_encoder(packed: PackedSpeech, network: SpeechNetwork, folder: Path
     writer = SpeechWriter(GraphBuilder(HALF, None), network.decoder)
     graph, spec = writer.graph, network.decoder.spec
     graph.add_input(FEATURES, HALF, 1, network.mels, network.frames)
-    x = writer.frames(packed)
-    for layer in packed.encoder:
-        x = _encoder_layer(writer, x, layer, network.encoder_heads)
-    x = writer.norm(x, packed.encoder_norm)
+    x = writer.encoded(packed, network)
+    shapes = {"k": (spec.head_dim, network.positions), "v": (network.positions, spec.head_dim)}
     for index, layer in enumerate(packed.decoder):
-        shapes = {"k": (spec.heads, 1, spec.head_dim, network.positions)}
-        shapes["v"] = (spec.heads, 1, network.positions, spec.head_dim)
-        for (side, shape), part, perm in zip(shapes.items(), writer.cross(x, layer), (KEY, ROW), strict=True):
-            graph.reshape(writer.heads(part, perm), *shape, name=cross_name(side, index))
-            graph.add_output(cross_name(side, index), HALF, *shape)
+        for (side, sizes), part, perm in zip(shapes.items(), writer.cross(x, layer), (KEY, ROW), strict=True):
+            graph.reshape(writer.heads(part, perm), spec.heads, 1, *sizes, name=cross_name(side, index))
+            graph.add_output(cross_name(side, index), HALF, spec.heads, 1, *sizes)
     return graph.save(folder, "encoder", GraphKind.SPEECH_ENCODER)
 
 
 def write_npu_decoder(packed: PackedSpeech, network: SpeechNetwork, places: int, folder: Path) -> GraphSpec:
     """One token over P = `places` others -> logits [1, V, 1, 1] and its text's moved caches."""
-    writer = SpeechWriter(GraphBuilder(HALF, None), network.decoder)
+    writer = SpeechWriter(GraphBuilder(HALF, None), network.decoder, network.positions)
     graph, spec = writer.graph, network.decoder.spec
     graph.add_input(IDS, "int32", 1, 1)
     graph.add_input(MASK, HALF, 1, 1, 1, places + 1)
@@ -245,55 +254,9 @@ def write_npu_decoder(packed: PackedSpeech, network: SpeechNetwork, places: int,
     place = graph.op("Gather", [graph.parameter(packed.positions), POSITIONS], axis=0)
     x = graph.op("Add", [embed(graph, IDS, packed.table), graph.reshape(place, 1, 1, spec.hidden)])
     for index, layer in enumerate(packed.decoder):
-        x = _own_attention(writer, x, layer, index, places)
-        x = _heard_attention(writer, x, layer, index, network.positions)
+        x = writer.moved_attention(x, layer, index, places)
+        x, _ = writer.heard_attention(x, layer, index)
         x = writer.feed_forward(x, layer)
     graph.reshape(linear(graph, writer.norm(x, packed.norm), packed.head), 1, spec.vocab, 1, 1, name=LOGITS)
     graph.add_output(LOGITS, HALF, 1, spec.vocab, 1, 1)
     return graph.save(folder, "decoder", GraphKind.SPEECH_DECODER)
-
-
-def _encoder_layer(writer: SpeechWriter, x: str, layer: PackedSpeechLayer, heads: int) -> str:
-    """x [1, T, hidden] -> the same shape; every row sees all of them."""
-    query, key, value = (
-        writer.heads(part, perm, count=heads)
-        for part, perm in zip(writer.parts(x, layer), (ROW, KEY, ROW), strict=True)
-    )
-    weights = writer.graph.op("Softmax", [writer.graph.op("MatMul", [query, key])], axis=-1)
-    mixed = writer.graph.op("MatMul", [weights, value])
-    return writer.feed_forward(writer.joined(x, mixed, layer.own.output), layer)
-
-
-def _own_attention(writer: SpeechWriter, x: str, layer: PackedSpeechLayer, index: int, places: int) -> str:
-    """The token over its text's cache and itself; the moved caches are outputs."""
-    graph, spec = writer.graph, writer.network.spec
-    heads, size = spec.heads, spec.head_dim
-    query, *fresh = writer.parts(x, layer)
-    joined = []
-    shapes = {"k": (heads, 1, size, places), "v": (heads, 1, places, size)}
-    for (side, shape), part, perm in zip(shapes.items(), fresh, (KEY, ROW), strict=True):
-        before = graph.add_input(self_name(side, index, "in"), HALF, *shape)
-        axis = 3 if side == "k" else 2
-        before = graph.reshape(before, 1, heads, *shape[2:])
-        joined.append(graph.op("Concat", [before, writer.heads(part, perm)], axis=axis))
-        bounds = [graph.integers(number) for number in (1, TO_END, axis)]
-        moved = graph.op("Slice", [joined[-1], *bounds])
-        graph.reshape(moved, *shape, name=self_name(side, index, "out"))
-        graph.add_output(self_name(side, index, "out"), HALF, *shape)
-    scores = graph.op("Add", [graph.op("MatMul", [writer.heads(query, ROW), joined[0]]), MASK])
-    mixed = graph.op("MatMul", [graph.op("Softmax", [scores], axis=-1), joined[1]])
-    return writer.joined(x, mixed, layer.own.output)
-
-
-def _heard_attention(writer: SpeechWriter, x: str, layer: PackedSpeechLayer, index: int, positions: int) -> str:
-    """The token over all of what was heard."""
-    graph, spec, heard = writer.graph, writer.network.spec, layer.heard
-    assert heard is not None
-    heads, size = spec.heads, spec.head_dim
-    key = graph.add_input(cross_name("k", index), HALF, heads, 1, size, positions)
-    value = graph.add_input(cross_name("v", index), HALF, heads, 1, positions, size)
-    query = writer.heads(linear(graph, writer.norm(x, heard.norm), heard.inputs[0]), ROW)
-    scores = graph.op("MatMul", [query, graph.reshape(key, 1, heads, size, positions)])
-    weights = graph.op("Softmax", [scores], axis=-1)
-    mixed = graph.op("MatMul", [weights, graph.reshape(value, 1, heads, positions, size)])
-    return writer.joined(x, mixed, heard.output)

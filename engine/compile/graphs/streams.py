@@ -17,10 +17,8 @@ _LEAST = 1e-5  # of a mean square that is divided by
 
 def first_stream(layers: LayerWriter, streams: str) -> str:
     """Side by side -> the first [1, N, hidden]; itself where it is the only one."""
-    graph, spec = layers.graph, layers.network.spec
-    if spec.streams == 1:
-        return streams
-    return graph.op("Slice", [streams, *(graph.integers(number) for number in (0, spec.hidden, -1))])
+    spec = layers.network.spec
+    return streams if spec.streams == 1 else layers.graph.slice(streams, 0, spec.hidden, -1)
 
 
 def spread(layers: LayerWriter, x: str, packed: PackedLinear) -> str:
@@ -49,10 +47,8 @@ def with_path(layers: LayerWriter, x: str, normed: str, packed: PackedStreams) -
 
 
 def corrected(layers: LayerWriter, streams: str, x: str, packed: PackedStreams, of_inputs: Callable[[str], str]) -> str:
-    """Predicted streams and x [1, N, hidden], which a layer made of the first -> streams side by side.
-
-    of_inputs: what a layer adds to all but the first, of the first [1, N, hidden].
-    """
+    """Predicted streams and x [1, N, hidden], which a layer made of the first -> streams side by side. of_inputs: what
+    a layer adds to all but the first, of the first [1, N, hidden]."""
     graph, spec = layers.graph, layers.network.spec
     shares = graph.reshape(linear(graph, _shares(layers, x, packed), packed.correction), ROWS, spec.streams, 1)
     change = graph.reshape(graph.op("Sub", [x, first_stream(layers, streams)]), ROWS, 1, spec.hidden)
@@ -67,8 +63,7 @@ def corrected(layers: LayerWriter, streams: str, x: str, packed: PackedStreams, 
 def merged(layers: LayerWriter, streams: str, packed: tuple[PackedLinear, ...]) -> str:
     """Streams side by side -> what the last norm takes [1, N, hidden]: the mean of all, made as large as the first."""
     graph, spec = layers.graph, layers.network.spec
-    widths = graph.integers(*(spec.hidden,) * spec.streams)
-    total, *others = graph.op_many("Split", [streams, widths], spec.streams, axis=-1)
+    total, *others = graph.split(streams, *[spec.hidden] * spec.streams)
     target = _magnitude(graph, total)
     for other, matrix in zip(others, packed, strict=True):
         x = linear(graph, other, matrix)
@@ -79,8 +74,7 @@ def merged(layers: LayerWriter, streams: str, packed: tuple[PackedLinear, ...]) 
 
 def _shares(layers: LayerWriter, x: str, packed: PackedStreams) -> str:
     """x [1, N, hidden] -> what coefficients of streams are made of [1, N, S]."""
-    graph = layers.graph
-    return graph.op("Tanh", [linear(graph, layers.normed(x, packed.router_norm), packed.router)])
+    return layers.graph.op("Tanh", [linear(layers.graph, layers.normed(x, packed.router_norm), packed.router)])
 
 
 def _magnitude(graph: GraphBuilder, x: str, least: float = 0.0) -> str:
@@ -90,8 +84,7 @@ def _magnitude(graph: GraphBuilder, x: str, least: float = 0.0) -> str:
 
 
 def _apart(layers: LayerWriter, streams: str) -> str:
-    spec = layers.network.spec
-    return layers.graph.reshape(streams, ROWS, spec.streams, spec.hidden)
+    return layers.graph.reshape(streams, ROWS, layers.network.spec.streams, layers.network.spec.hidden)
 
 
 def _side_by_side(layers: LayerWriter, apart: str, name: str = "") -> str:

@@ -10,13 +10,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from engine.bundle.manifest import GraphKind, GraphSpec, describe_file
+from engine.bundle.manifest import GraphKind, describe_file
 from engine.bundle.variant import StepShape
 from engine.bundle.vision import FEATURES, PIXEL_VALUES, PIXELS
 from engine.compile.compilation import Compilation
 from engine.compile.graphs.graph_builder import GraphBuilder
-from engine.compile.graphs.native_vision import NativeWriter, SizedWriter
-from engine.compile.graphs.tower import TowerWriter
+from engine.compile.graphs.native_vision import NativeWriter, SizedWriter, TowerWriter
 from engine.compile.quantisation.weight_file import HalfWeightFile, WeightFile
 from engine.compile.sources.checkpoint import Checkpoint
 from engine.compile.sources.text_files import load_tokenizer
@@ -51,14 +50,10 @@ def vision_stage(work: Compilation) -> None:
     kind, dtype = (HalfWeightFile, "float16") if network.spec.fixed else (WeightFile, "float32")
     with kind(work.graph_folder, VISION_DATA) as file:
         graph = vision_graph(network, work.checkpoint, file, work.network.spec.hidden, dtype, work.progress.advance)
-    path = work.graph_folder / network.spec.file
-    path.write_bytes(graph.model("vision").SerializeToString())
-    work.vision = network.spec
-    if network.spec.fixed is not None:
-        tensors = tuple(graph.inputs), tuple(graph.outputs)
-        work.image_graph = GraphSpec("vision", network.spec.file, GraphKind.IMAGE_ENCODER, 1, 1, *tensors)
+    graph_spec = graph.save(work.graph_folder, "vision", GraphKind.IMAGE_ENCODER)
+    work.vision, work.image_graph = network.spec, graph_spec if network.spec.fixed else None
     if work.keeps_graphs:
-        work.files |= {VISION_DATA: file.entry, network.spec.file: describe_file(path)}
+        work.files |= {VISION_DATA: file.entry, graph_spec.file: describe_file(work.graph_folder / graph_spec.file)}
 
 
 def vision_network(work: Compilation) -> Encoder:
@@ -122,20 +117,16 @@ class TileWriter(TowerWriter):
 
     def patches(self, pixels: str, name: str) -> str:
         """[1, 3, S, S] -> [1, P, D]."""
-        graph, network = self.graph, self.network
-        patch, hidden = network.patch, network.hidden
-        weight = self.stored(f"{name}.weight", (hidden, 3, patch, patch))
-        bias = self.stored(f"{name}.bias", (hidden,))
-        found = graph.op("Conv", [pixels, weight, bias], strides=[patch, patch], kernel_shape=[patch, patch])
-        return graph.op("Transpose", [graph.reshape(found, 1, hidden, network.grid**2)], perm=[0, 2, 1])
+        graph, network, patch, hidden = self.graph, self.network, self.network.patch, self.network.hidden
+        stored = self.stored(f"{name}.weight", (hidden, 3, patch, patch)), self.stored(f"{name}.bias", (hidden,))
+        found = graph.op("Conv", [pixels, *stored], strides=[patch, patch], kernel_shape=[patch, patch])
+        return graph.transpose(graph.reshape(found, 1, hidden, network.grid**2), 0, 2, 1)
 
     def connected(self, x: str, width: int) -> str:
         """[1, P, D] -> [1, tokens, W]."""
         network = self.network
-        x = self.norm(x, f"{network.root}post_layernorm", network.hidden, network.epsilon)
-        return self.linear(
-            self.shuffled(x), network.connector, network.hidden * network.shuffle**2, width, has_bias=False
-        )
+        x = self.shuffled(self.norm(x, f"{network.root}post_layernorm", network.hidden, network.epsilon))
+        return self.linear(x, network.connector, network.hidden * network.shuffle**2, width, has_bias=False)
 
     def layer(self, x: str, index: int) -> str:
         """[1, P, D] -> the same shape: attention over all patches, then a feed-forward, each of its norm."""
@@ -146,15 +137,14 @@ class TileWriter(TowerWriter):
         mixed = self.attention(taken, network.heads, hidden)
         x = graph.op("Add", [x, self.linear(mixed, f"{name}self_attn.out_proj", hidden, hidden)])
         inner = self.linear(self.norm(x, f"{name}layer_norm2", hidden, epsilon), f"{name}mlp.fc1", hidden, network.ffn)
-        inner = self.activated(inner, network.activation)
-        return graph.op("Add", [x, self.linear(inner, f"{name}mlp.fc2", network.ffn, hidden)])
+        grown = self.linear(self.activated(inner, network.activation), f"{name}mlp.fc2", network.ffn, hidden)
+        return graph.op("Add", [x, grown])
 
     def shuffled(self, x: str) -> str:
         """[1, P, D] -> [1, tokens, D * shuffle ** 2]: squares of patches side by side, row by row."""
         graph, network = self.graph, self.network
         step, rows = network.shuffle, network.grid // network.shuffle
-        apart = graph.reshape(x, rows, step, rows, step * network.hidden)
-        together = graph.op("Transpose", [apart], perm=[0, 2, 1, 3])
+        together = graph.transpose(graph.reshape(x, rows, step, rows, step * network.hidden), 0, 2, 1, 3)
         return graph.reshape(together, 1, rows * rows, step * step * network.hidden)
 
 
@@ -184,15 +174,12 @@ class ClassTokenWriter(TileWriter):
         return self.added(x, self.linear(inner, f"{name}mlp.fc2", network.ffn, hidden), f"{name}lambda_2")
 
     def added(self, x: str, grown: str, scale: str) -> str:
-        graph = self.graph
-        scaled = graph.op("Mul", [grown, self.stored(scale, (self.network.hidden,))])
-        return graph.op("Add", [x, scaled])
+        return self.graph.op("Add", [x, self.graph.op("Mul", [grown, self.stored(scale, (self.network.hidden,))])])
 
     def connected(self, x: str, width: int) -> str:
         """[1, 1 + P, D] -> [1, tokens, W]."""
-        graph, network, name = self.graph, self.network, self.network.connector
-        rows = [graph.integers(value) for value in (1, network.grid**2 + 1, 1)]
-        x = self.shuffled(graph.op("Slice", [x, *rows]))
+        network, name = self.network, self.network.connector
+        x = self.shuffled(self.graph.slice(x, 1, network.grid**2 + 1, 1))
         inputs = network.hidden * network.shuffle**2
         normed = self.norm(x, f"{name}layer_norm", inputs, CONNECTOR_EPSILON)
         inner = self.activated(self.linear(normed, f"{name}linear_1", inputs, width), Activation.GELU)
@@ -212,8 +199,8 @@ class PooledWriter(TileWriter):
         means = graph.op("ReduceMean", [apart, graph.integers(1, 3)], keepdims=0)
         stored = f"{name}soft_emb_norm.weight"
         weight = graph.stored(self.file.add(stored, self.checkpoint.tensor(stored, (hidden,)) + np.float32(1)))
-        taken = [graph.reshape(means, 1, rows * rows, hidden), weight]
-        normed = graph.op("RMSNormalization", taken, axis=-1, epsilon=network.epsilon)
+        rows_of_text = graph.reshape(means, 1, rows * rows, hidden)
+        normed = graph.op("RMSNormalization", [rows_of_text, weight], axis=-1, epsilon=network.epsilon)
         return graph.op("MatMul", [normed, self.stored(f"{name}input_projection_weight", (hidden, width))])
 
 

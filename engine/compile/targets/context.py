@@ -51,9 +51,8 @@ def make_binary(job: ContextJob) -> None:
     for source, wrapper in zip(job.sources, job.wrappers, strict=True):
         config = {"ep.context_enable": "1", "ep.context_embed_mode": "0", "ep.context_file_path": wrapper}
         if shared:
-            config[SHARE] = "1"
-        if shared and len(sessions) == len(job.sources) - 1:
-            config[STOP_SHARING] = "1"
+            is_last = len(sessions) == len(job.sources) - 1
+            config |= {SHARE: "1", STOP_SHARING: "1"} if is_last else {SHARE: "1"}
         try:
             sessions.append(open_session(Path(source), options, config))
         except BundleError:

@@ -3,6 +3,7 @@
 Legend: L = layers with keys and values, 2 = keys and values, K = KV heads, D = head size.
 """
 
+from contextlib import closing
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -90,15 +91,12 @@ def measured_scales(work: Compilation, manifest: Manifest) -> Float32:
     work.progress.stage("cache scales", len(texts), "texts")
     reach, layers = KvReach(work.network.spec), range(len(work.network.spec.attention_layers))
     shapes = reading_shapes(manifest, length)
-    runtime = SegmentRuntime(work.folder, manifest, shapes, plain_cpu())
-    try:
+    with closing(SegmentRuntime(work.folder, manifest, shapes, plain_cpu())) as runtime:
         for tokens in texts:
             read_rows(runtime, StepShape(length, 0), tokens, 0, (), is_kept=False)
             for layer in layers:
                 reach.add(layer, *runtime.written(layer))
             work.progress.advance(1)
-    finally:
-        runtime.close()
     return reach.scales(margin)
 
 
@@ -138,9 +136,8 @@ def segment_losses_stage(work: Compilation) -> None:
     context, spec = work.network.compiled_context, work.network.spec
     weights = sum(entry.bytes for entry in work.files.values())
     memory = CacheMemory(context * spec.cache_numbers * FLOAT_BYTES, weights, usable_memory())
-    float_type = KvType.FLOAT32
-    if not is_exact(work.arguments):
-        float_type = float_kv(work.arguments, work.network, memory.is_short)
+    is_float = is_exact(work.arguments)
+    float_type = KvType.FLOAT32 if is_float else float_kv(work.arguments, work.network, memory.is_short)
     draft = _with_caches(work, float_type)
     memory = replace(memory, caches=context * draft.kv_bytes_per_token)
     texts = held_out_texts(work, work.arguments.parity_tokens)
@@ -177,7 +174,7 @@ def segment_losses_stage(work: Compilation) -> None:
 def _rounded_figures(work: Compilation, expected: Float32, floats: Float32, rounded: Float32) -> dict[str, float]:
     """Of logits over rounded caches against the float model, and against those over float ones."""
     figures = parity_figures(work, compare_logits(floats, rounded))
-    kept = {f"kv_{name}": figures[name] for name in figures.keys() - {"tokens", "relative_error"}}
+    kept = {f"kv_{name}": value for name, value in figures.items() if name not in ("tokens", "relative_error")}
     return parity_figures(work, compare_logits(expected, rounded)) | kept
 
 
@@ -201,10 +198,11 @@ def whole_network(layers: int) -> PartPlan:
 
 def segment_weights_stage(work: Compilation) -> None:
     """Quantise and write the weights; embedding, norms and biases lie apart from the matrices."""
+    folder = work.folder
     with (
         packing(work) as packer,
-        WeightFile(work.folder, SHARED_DATA) as shared,
-        WeightFile(work.folder, LINEAR_DATA) as matrices,
+        WeightFile(folder, SHARED_DATA) as shared,
+        WeightFile(folder, LINEAR_DATA) as matrices,
     ):
         work.packed.append(packer.pack(work.parts[0], matrices, shared))
     work.files |= {file.name: file.entry for file in (shared, matrices)}

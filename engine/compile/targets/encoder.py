@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 import msgspec
@@ -42,34 +42,33 @@ from engine.isolation.machine import usable_memory
 from engine.models.config_fields import ConfigFields
 from engine.models.encoder_families import ENCODER_FAMILIES
 from engine.models.encoders import architecture_of, read_encoder, read_length, read_pooling
-from engine.models.network import Activation, EncoderDetails, Network
+from engine.models.network import EncoderDetails, Network
 from engine.runtime.sessions import Provider
 from engine.sources.publish import staged_folder
 
 
+@dataclass(frozen=True, slots=True)
 class EncoderPacker:
     """Writes an encoder's weights into one file."""
 
-    def __init__(self, network: Network, packer: WeightPacker, checkpoint: Checkpoint) -> None:
-        self._network = network
-        self._packer = packer
-        self._checkpoint = checkpoint
+    network: Network
+    packer: WeightPacker
+    checkpoint: Checkpoint
+    file: WeightFile
 
-    def pack(self, details: EncoderDetails, file: WeightFile) -> PackedEncoder:
-        spec = self._network.spec
-        positions = None
-        if details.positions is not None:
-            positions = self._rows(file, "positions", details.positions, details.table_rows)
+    def pack(self, details: EncoderDetails) -> PackedEncoder:
+        places = details.positions  # None: positions turn the heads
+        positions = None if places is None else self._rows("positions", places, details.table_rows)
         return PackedEncoder(
-            self._packer.table(file),
-            self._rows(file, "token_types", details.token_types, details.spec.token_types),
+            self.packer.table(self.file),
+            self._rows("token_types", details.token_types, details.spec.token_types),
             positions,
-            self._norm(file, "embedding_norm", details.embedding_norm),
-            tuple(self._layer(file, layer, details.activation) for layer in range(spec.layers)),
+            self._norm("embedding_norm", details.embedding_norm),
+            tuple(self._layer(layer, details.activation.matrices) for layer in range(self.network.spec.layers)),
         )
 
-    def _layer(self, file: WeightFile, layer: int, activation: Activation) -> PackedEncoderLayer:
-        spec, details, at = self._network.spec, self._network.details, f"layer_{layer}"
+    def _layer(self, layer: int, gates: int) -> PackedEncoderLayer:
+        spec, details, at = self.network.spec, self.network.details, f"layer_{layer}"
         names, hidden = details.names, spec.hidden
 
         def named(*modules: str) -> tuple[str, ...]:
@@ -78,32 +77,30 @@ class EncoderPacker:
         scale = 1.0 / math.sqrt(spec.head_dim)
         qkv = LinearSource(named(*names.qkv), (hidden,) * 3, hidden, details.qkv_bias, hidden, scale)
         output = LinearSource(named(names.output), (hidden,), hidden, details.output_bias)
-        gates = activation.matrices
         up = LinearSource(named(*names.gate_up), (spec.ffn,) * gates, hidden, details.ffn_bias)
         down = LinearSource(named(names.down), (hidden,), spec.ffn, details.ffn_bias)
         return PackedEncoderLayer(
-            self._packer.linear(file, file, f"{at}_qkv", qkv),
-            self._packer.linear(file, file, f"{at}_output", output),
-            self._norm(file, f"{at}_attention_norm", *named(names.attention_norm)),
-            self._packer.linear(file, file, f"{at}_up", up),
-            self._packer.linear(file, file, f"{at}_down", down),
-            self._norm(file, f"{at}_ffn_norm", *named(names.ffn_norm)),
+            self.packer.linear(self.file, self.file, f"{at}_qkv", qkv),
+            self.packer.linear(self.file, self.file, f"{at}_output", output),
+            self._norm(f"{at}_attention_norm", *named(names.attention_norm)),
+            self.packer.linear(self.file, self.file, f"{at}_up", up),
+            self.packer.linear(self.file, self.file, f"{at}_down", down),
+            self._norm(f"{at}_ffn_norm", *named(names.ffn_norm)),
         )
 
-    def _norm(self, file: WeightFile, name: str, module: str) -> PackedNorm:
-        return self._packer.layer_norm(file, name, module, self._network.spec.hidden)
+    def _norm(self, name: str, module: str) -> PackedNorm:
+        return self.packer.layer_norm(self.file, name, module, self.network.spec.hidden)
 
-    def _rows(self, file: WeightFile, name: str, module: str, rows: int) -> StoredTensor:
-        return file.add(name, self._checkpoint.tensor(f"{module}.weight", (rows, self._network.spec.hidden)))
+    def _rows(self, name: str, module: str, rows: int) -> StoredTensor:
+        return self.file.add(name, self.checkpoint.tensor(f"{module}.weight", (rows, self.network.spec.hidden)))
 
 
 def write_score_head(checkpoint: Checkpoint, network: Network, path: Path) -> None:
     """A layer [hidden, hidden] and its bias, then [1, hidden] and its bias."""
     encoder, hidden = network.encoder, network.spec.hidden
     assert encoder is not None and encoder.score_head is not None
-    names = encoder.score_head
     parts: list[Float32] = []
-    for module, outputs in ((names.dense, hidden), (names.scores, 1)):
+    for module, outputs in ((encoder.score_head.dense, hidden), (encoder.score_head.scores, 1)):
         parts.append(checkpoint.tensor(f"{module}.weight", (outputs, hidden)))
         parts.append(checkpoint.tensor(f"{module}.bias", (outputs,)))
     write_floats(path, *parts)
@@ -119,9 +116,7 @@ STORED = ("dense_2.weight", "dense_3.weight")  # of GGUF files, without a bias
 
 def folded_layers(files: SentenceFiles, checkpoint: Checkpoint, hidden: int) -> Layer | None:
     """The linear layers behind the pooling, one behind the other as one [X, H]; None where there are none.
-
-    UnsupportedModel for an activation between them, CompileError for a layer that does not fit the one before.
-    """
+    UnsupportedModel for an activation between them, CompileError for a layer that does not fit the one before."""
     folded: Layer | None = None
     for (kind, config), folder in zip(files.modules, files.folders, strict=True):
         if kind != DENSE:
@@ -167,17 +162,16 @@ FOREIGN = (
 def check_encoder_arguments(arguments: CompileArguments) -> None:
     """CompileError naming the option and its limit."""
     usual = {field.name: field.default for field in fields(CompileArguments)}
-    for name in FOREIGN:
-        if getattr(arguments, name) != usual[name]:
-            raise CompileError(f"--{name.replace('_', '-')} is for models that generate; this checkpoint is an encoder")
+    foreign = [f"--{name.replace('_', '-')}" for name in FOREIGN if getattr(arguments, name) != usual[name]]
     if arguments.layout not in (None, Layout.POOL):
-        raise CompileError(f"--layout {arguments.layout} is for models that generate; this checkpoint is an encoder")
+        foreign.append(f"--layout {arguments.layout}")
     if arguments.quality not in (None, QualityLevel.FAST):
-        raise CompileError(f"--quality {arguments.quality} is for models that generate; this checkpoint is an encoder")
-    taken = FOR_ENCODERS[arguments.is_npu]
+        foreign.append(f"--quality {arguments.quality}")
+    if foreign:
+        raise CompileError(f"{foreign[0]} is for models that generate; this checkpoint is an encoder")
+    taken, target = FOR_ENCODERS[arguments.is_npu], f"--target {arguments.target}"
     if arguments.quant not in taken:
-        listed = ", ".join(item.value for item in taken)
-        raise CompileError(f"an encoder for --target {arguments.target} takes --quant {listed}, not {arguments.quant}")
+        raise CompileError(f"an encoder for {target} takes --quant {', '.join(taken)}, not {arguments.quant}")
     check_numbers(arguments)
 
 
@@ -207,18 +201,15 @@ def resolve_encoder_task(arguments: CompileArguments, config: Mapping[str, objec
 
 def longest_text(folder: Path, asked: int) -> int:
     """Most tokens of a text, by the files and by the option; 0 = neither says."""
-    lengths = [asked]
-    for name in LENGTH_FILES:
-        lengths.append(read_length(ConfigFields(read_optional_json(folder / name), name)))
-    return min(filter(None, lengths), default=0)
+    lengths = (read_length(ConfigFields(read_optional_json(folder / name), name)) for name in LENGTH_FILES)
+    return min(filter(None, (asked, *lengths)), default=0)
 
 
 def encoder_pooling(tokenizer: Tokenizer, files: SentenceFiles, details: EncoderDetails, outputs: int) -> PoolingSpec:
     """As the files say; without them the mean of the rows, of length 1. UnsupportedModel for other modules."""
     names = [name for name, _ in files.modules]
-    for name in names:
-        if name not in KNOWN_MODULES:
-            raise UnsupportedModel(f"{MODULES}: module {brief(name)} is not supported, it would change the vectors")
+    if unknown := [name for name in names if name not in KNOWN_MODULES]:
+        raise UnsupportedModel(f"{MODULES}: module {brief(unknown[0])} is not supported, it would change the vectors")
     if names != sorted(names, key=KNOWN_MODULES.index):
         raise UnsupportedModel(f"{MODULES}: modules are supported in the order {', '.join(KNOWN_MODULES)}")
     config = files.config_of("Pooling")
@@ -280,8 +271,8 @@ def encoder_weights_stage(work: Compilation) -> None:
     part, is_two_way = work.parts[0], work.network.details.sees_both_ways
     with packing(work) as packer:
         with work.pipeline.weight_file(work.graph_folder, part.data_file) as file:
-            whole = EncoderPacker(work.network, packer, work.checkpoint)
-            work.packed_encoder = packer.pack(part, file, file) if is_two_way else whole.pack(encoder, file)
+            whole = EncoderPacker(work.network, packer, work.checkpoint, file)
+            work.packed_encoder = packer.pack(part, file, file) if is_two_way else whole.pack(encoder)
         if work.keeps_graphs:
             work.files[part.data_file] = file.entry
         if encoder.spec.score_head:
@@ -290,11 +281,11 @@ def encoder_weights_stage(work: Compilation) -> None:
 
 def encoder_graph(work: Compilation, plan: GraphPlan) -> WrittenGraph:
     """The graph of one number of rows."""
-    packed, pipeline = work.packed_encoder, work.pipeline
+    packed, how = work.packed_encoder, (work.network, work.pipeline.lowering, work.pipeline.dtype)
     assert packed is not None
     if isinstance(packed, PackedPart):
-        return build_two_way_graph(plan, packed, work.network, pipeline.lowering, pipeline.dtype).written(plan.name)
-    return build_encoder_graph(plan, packed, work.network, pipeline.lowering, pipeline.dtype).written(plan.name)
+        return build_two_way_graph(plan, packed, *how).written(plan.name)
+    return build_encoder_graph(plan, packed, *how).written(plan.name)
 
 
 def measure_encoder(work: Compilation, manifest: Manifest, provider: Provider) -> None:
@@ -335,10 +326,8 @@ def told_by(source: Source, path: Path) -> SentenceFiles:
 
 
 def compile_encoder(arguments: CompileArguments, source: Source, progress: ProgressSink) -> Manifest:
-    """Compile an encoder's Hugging Face folder or GGUF file into a bundle folder and return its manifest.
-
-    Raises UnsupportedModel or CompileError; then nothing is left at the output.
-    """
+    """Compile an encoder's Hugging Face folder or GGUF file into a bundle folder and return its manifest. Raises
+    UnsupportedModel or CompileError; then nothing is left at the output."""
     check_encoder_arguments(arguments)
     arguments = with_kept_floats(arguments, source.float_bytes(), usable_memory())
     arguments = replace(arguments, layout=Layout.POOL, split=Split.NONE)  # for stages shared with other models
@@ -352,6 +341,5 @@ def compile_encoder(arguments: CompileArguments, source: Source, progress: Progr
         network = replace(network, compiled_context=min(network.compiled_context, shapes[-1].rows))
         pipeline, parts = ENCODER_NPU if arguments.is_npu else ENCODER_CPU, (encoder_part(network),)
         with staged_folder(arguments.output, arguments.force) as folder:
-            return finished(
-                Compilation(arguments, progress, pipeline, source, checkpoint, network, shapes, parts, folder)
-            )
+            work = Compilation(arguments, progress, pipeline, source, checkpoint, network, shapes, parts, folder)
+            return finished(work)

@@ -3,7 +3,7 @@
 import os
 import re
 import subprocess
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import pairwise
@@ -11,12 +11,12 @@ from pathlib import Path
 
 import msgspec
 import onnx
-from onnx import AttributeProto, NodeProto, helper
+from onnx import NodeProto, helper
 
-from engine.bundle.manifest import GraphKind, GraphSpec, NpuSpec, TensorSpec
+from engine.bundle.manifest import GraphKind, GraphSpec, NpuSpec
 from engine.compile.arguments import DEFAULT_PART_MB, DEFAULT_SPLIT, CompileArguments, Layout, Quant, Split, Target
 from engine.compile.compilation import Compilation, describe
-from engine.compile.graphs.graph_builder import as_model, value_info
+from engine.compile.graphs.graph_builder import WrittenGraph, as_model, value_info
 from engine.compile.graphs.pool import GraphPlan, PartPlan, plan_graphs, plan_parts
 from engine.compile.plan import layout_of
 from engine.compile.quantisation.methods.table import METHODS, head_method, method_of
@@ -29,7 +29,7 @@ from engine.processes import child_environment, exit_text, module_command
 from engine.runtime.qnn.environment import MISSING, PACKAGE
 from engine.runtime.qnn.provider import HtpTarget
 
-CONTEXT_OP = "EPContext"
+CONTEXT_OP, BINARY = "EPContext", "ep_cache_context"
 UNSUPPORTED = re.compile(r"Unsupported nodes in QNN EP: \{ name: (\S+), type: (\w+) \}")
 FAILED_OPERATION = re.compile(r"(?:Failed to (?:validate|finalize|add)|[Vv]alidation failed).{0,200}")
 COLOURS = re.compile(r"\x1b\[[0-9;]*m")
@@ -57,8 +57,7 @@ def reason(errors: str, code: int) -> str:
     errors = COLOURS.sub("", errors)
     if PACKAGE in errors and "No module named" in errors:
         return MISSING
-    found = UNSUPPORTED.search(errors)
-    if found:
+    if found := UNSUPPORTED.search(errors):
         return f"the NPU has no operator {found[2]} (node {found[1]})"
     detail = FAILED_OPERATION.search(errors)
     words = detail[0] if detail else " ".join(errors.split())[-_LAST_WORDS:]
@@ -74,19 +73,9 @@ def context_node(wrapper: Path) -> tuple[onnx.ModelProto, NodeProto]:
     return model, nodes[0]
 
 
-def binary_of(node: NodeProto) -> str:
-    """The binary's file name as a context node has it."""
-    return str(helper.get_attribute_value(_attribute(node, "ep_cache_context")).decode())
-
-
-def sdk_of(node: NodeProto) -> str:
-    """The QNN version that made the binary."""
-    return str(helper.get_attribute_value(_attribute(node, "ep_sdk_version")).decode())
-
-
-def _attribute(node: NodeProto, name: str) -> AttributeProto:
-    found: AttributeProto = next(attribute for attribute in node.attribute if attribute.name == name)
-    return found
+def told_by(node: NodeProto, name: str) -> str:
+    """An attribute of a context node: the binary's file name, or the QNN version that made it."""
+    return str(next(attribute.s for attribute in node.attribute if attribute.name == name).decode())
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,40 +88,24 @@ class Link:
 
 def write_wrapper(name: str, links: Sequence[Link], part: int, parts: int, folder: Path) -> GraphSpec:
     """Write `folder/<name>.onnx` and describe it. Tensors that one part hands to a later one stay inside it."""
-    made = {tensor.name for link in links for tensor in link.spec.outputs}
-    taken = {tensor.name for link in links for tensor in link.spec.inputs}
-    inputs = _unique(tensor for link in links for tensor in link.spec.inputs if tensor.name not in made)
-    outputs = _unique(tensor for link in links for tensor in link.spec.outputs if tensor.name not in taken)
-    nodes = [link.node for link in links]
+    made = {tensor.name: tensor for link in links for tensor in link.spec.outputs}
+    taken = {tensor.name: tensor for link in links for tensor in link.spec.inputs}
+    inputs = tuple(tensor for name, tensor in taken.items() if name not in made)
+    outputs = tuple(tensor for name, tensor in made.items() if name not in taken)
     # onnxruntime cannot infer what a context node gives, so what stays inside is declared as well.
-    inner = _unique(tensor for link in links for tensor in link.spec.outputs if tensor.name in taken)
+    inner = [tensor for name, tensor in made.items() if name in taken]
     taken_in, given, kept = ([*map(value_info, tensors)] for tensors in (inputs, outputs, inner))
-    graph = helper.make_graph(nodes, name, taken_in, given, value_info=kept)
-    (folder / f"{name}.onnx").write_bytes(as_model(graph).SerializeToString())
+    graph = helper.make_graph([link.node for link in links], name, taken_in, given, value_info=kept)
+    is_whole = len(links) == 1 and links[0].spec.kind in KEPT_KINDS
+    kind = links[0].spec.kind if is_whole else GraphKind.DEFAULT if parts == 1 else GraphKind.DECODER
     layers = [link.spec for link in links if link.spec.first_layer is not None]
-    return GraphSpec(
-        name=name,
-        file=f"{name}.onnx",
-        kind=_kind(links, parts),
-        part=part,
-        parts=parts,
-        inputs=inputs,
-        outputs=outputs,
+    return WrittenGraph(as_model(graph), inputs, outputs).save(
+        *(folder, name, kind, part, parts),
         rows=links[0].spec.rows,
         context=links[-1].spec.context,
         first_layer=layers[0].first_layer if layers else None,
         last_layer=layers[-1].last_layer if layers else None,
     )
-
-
-def _kind(links: Sequence[Link], parts: int) -> GraphKind:
-    if len(links) == 1 and links[0].spec.kind in KEPT_KINDS:
-        return links[0].spec.kind
-    return GraphKind.DEFAULT if parts == 1 else GraphKind.DECODER
-
-
-def _unique(tensors: Iterable[TensorSpec]) -> tuple[TensorSpec, ...]:
-    return tuple({tensor.name: tensor for tensor in tensors}.values())
 
 
 # SoC numbers and Hexagon versions as Qualcomm's tools list them; the laptops' are X Elite, X Plus and X2 Elite.
@@ -151,17 +124,9 @@ MEMORY_SHARE = 0.8  # of the machine, for one compiler; the rest of the system h
 
 
 def plan_binaries(arguments: CompileArguments, network: Network, memory: int = 0) -> tuple[PartPlan, ...]:
-    """Parts in the order they run, none with more weights than `part_mb`. CompileError when one layer has more.
-
-    memory: bytes of the machine, 0 = unknown. The default of `part_mb` is less where its compiler would not fit.
-    """
-    return plan_parts(arguments.split or DEFAULT_SPLIT, _layer_runs(arguments, network, memory))
-
-
-def _layer_runs(arguments: CompileArguments, network: Network, memory: int) -> list[range]:
-    """Layers in runs of nearly equal length, as few as fit."""
-    spec = network.spec
-    layer = layer_bytes(arguments.quant, network)
+    """Parts in the order they run, none with more weights than `part_mb`. CompileError when one layer has more. memory:
+    bytes of the machine, 0 = unknown. The default of `part_mb` is less where its compiler would not fit."""
+    spec, layer = network.spec, layer_bytes(arguments.quant, network)
     embedding = spec.vocab * spec.hidden * 2
     first = 0 if arguments.split in (Split.LUT_LMHEAD, Split.HOST_LMHEAD) else embedding
     head = spec.vocab * spec.hidden * head_method(arguments).bytes_per_weight
@@ -169,6 +134,7 @@ def _layer_runs(arguments: CompileArguments, network: Network, memory: int) -> l
     limit = float(arguments.part_mb * MEGABYTE)
     if memory and arguments.part_mb == DEFAULT_PART_MB:
         limit = min(limit, max(compilable_bytes(memory), layer + max(first, last)))
+    # Layers in runs of nearly equal length, as few as fit.
     for count in range(1, spec.layers + 1):
         bounds = [spec.layers * index // count for index in range(count + 1)]
         runs = [range(start, stop) for start, stop in pairwise(bounds)]
@@ -176,7 +142,7 @@ def _layer_runs(arguments: CompileArguments, network: Network, memory: int) -> l
         sizes[0] += first
         sizes[-1] += last
         if max(sizes) <= limit:
-            return runs
+            return plan_parts(arguments.split or DEFAULT_SPLIT, runs)
     raise CompileError(
         f"--part-mb {arguments.part_mb} is too small: one layer has {layer / MEGABYTE:.0f} MB, "
         f"the embedding {embedding / MEGABYTE:.0f} MB, the LM head {head / MEGABYTE:.0f} MB"
@@ -204,20 +170,19 @@ SOURCES = "sources"  # folder in the unfinished bundle for the weights and ONNX 
 def binaries_stage(work: Compilation) -> None:
     """Compile every graph into a context binary, then write the wrappers that run the parts of a step in a chain."""
     work.progress.stage("context binaries", len(work.graphs), "graphs")
-    nodes: dict[str, NodeProto] = {}
-    binaries: dict[str, tuple[str, ...]] = {}
+    nodes, binaries = dict[str, NodeProto](), dict[str, tuple[str, ...]]()
     for file, made in compile_groups(work, binary_groups(work)):
         binaries[file] = tuple(node.name for node in made.values())
         nodes.update(made)
         work.progress.advance(len(made))
-    names_of_graphs = [name for names in binaries.values() for name in names]
-    if len(set(names_of_graphs)) < len(names_of_graphs):
+    names = [node.name for node in nodes.values()]
+    if len(set(names)) < len(names):
         raise CompileError("two graphs got the same name inside their binaries; they could not be told apart")
-    chip, sdk = NPU_TARGETS[work.arguments.target], sdk_of(next(iter(nodes.values())))
+    chip, sdk = NPU_TARGETS[work.arguments.target], told_by(next(iter(nodes.values())), "ep_sdk_version")
     work.onnx_graphs = tuple(work.graphs)
     work.graphs[:], chains = chain(work, nodes)
-    not_genie = NOT_GENIE if _is_fused(work) else ""
-    work.npu = NpuSpec(chip.soc_model, chip.htp_arch, binaries, chains, sdk, not_genie=not_genie)
+    is_fused = layout_of(work.arguments) is Layout.FUSED
+    work.npu = NpuSpec(chip.soc_model, chip.htp_arch, binaries, chains, sdk, not_genie=NOT_GENIE if is_fused else "")
 
 
 def image_binary_stage(work: Compilation) -> None:
@@ -238,17 +203,20 @@ def binary_groups(work: Compilation) -> dict[str, list[str]]:
     """File name of each binary and the graphs that go into it."""
     groups: dict[str, list[str]] = {}
     for plan in work.plans():
-        part = plan.part
-        shared = f"part_{part.number}_of_{part.count}.bin"
+        shared = f"part_{plan.part.number}_of_{plan.part.count}.bin"
         groups.setdefault(shared if work.arguments.share_weights else f"{plan.name}.bin", []).append(plan.name)
     return groups
 
 
 def compile_groups(work: Compilation, groups: dict[str, list[str]]) -> Iterator[tuple[str, dict[str, NodeProto]]]:
     """Make the binaries, several at once where processors and memory allow it; each with its context nodes."""
+    folder, target, has_integers = work.folder, work.arguments.target, method_of(work.arguments).has_integer_blocks
     largest = max(path.stat().st_size for path in work.graph_folder.iterdir())
     with ThreadPoolExecutor(at_once(largest, len(groups), os.cpu_count() or 1, usable_memory())) as pool:
-        jobs = [pool.submit(compile_group, work, file, names) for file, names in groups.items()]
+        jobs = [
+            pool.submit(make_binary, work.graph_folder, names, folder / file, target, has_integers)
+            for file, names in groups.items()
+        ]
         try:
             for file, job in zip(groups, jobs, strict=True):
                 yield file, job.result()
@@ -262,12 +230,6 @@ def at_once(largest_bytes: int, jobs: int, processors: int, memory: int = 0) -> 
     return max(1, min(jobs, processors, together // max(1, largest_bytes)))
 
 
-def compile_group(work: Compilation, file: str, names: list[str]) -> dict[str, NodeProto]:
-    """Make one binary of a compilation; context node by graph name."""
-    has_integers = method_of(work.arguments).has_integer_blocks
-    return make_binary(work.graph_folder, names, work.folder / file, work.arguments.target, has_integers)
-
-
 def make_binary(
     sources: Path, names: Sequence[str], output: Path, target: Target, has_integers: bool = False
 ) -> dict[str, NodeProto]:
@@ -276,14 +238,13 @@ def make_binary(
     graphs = tuple(str(sources / f"{name}.onnx") for name in names)
     run_job(ContextJob(graphs, tuple(map(str, wrappers)), chip.soc_model, chip.htp_arch, has_integers))
     nodes = {name: context_node(wrapper)[1] for name, wrapper in zip(names, wrappers, strict=True)}
-    found = {binary_of(node) for node in nodes.values()}
+    found = {told_by(node, BINARY) for node in nodes.values()}
     if len(found) != 1:
-        raise CompileError(
-            f"{', '.join(names)} became {len(found)} binaries instead of one: {', '.join(sorted(found))}"
-        )
+        told = f"{len(found)} binaries instead of one: {', '.join(sorted(found))}"
+        raise CompileError(f"{', '.join(names)} became {told}")
     (sources / found.pop()).replace(output)
     for node in nodes.values():
-        _attribute(node, "ep_cache_context").s = output.name.encode()
+        next(attribute for attribute in node.attribute if attribute.name == BINARY).s = output.name.encode()
     return nodes
 
 
@@ -294,36 +255,28 @@ def chain(work: Compilation, nodes: dict[str, NodeProto]) -> tuple[list[GraphSpe
     """One wrapper for the layers of each shape, one for each LM head; and what each of them runs."""
     specs = {spec.name: spec for spec in work.graphs}
     head = next((part for part in work.parts if part.kind is GraphKind.LMHEAD), None)
-    count = 1 if head is None else 2
-    body = [part for part in work.parts if part is not head]
+    count, body = 1 if head is None else 2, [part for part in work.parts if part is not head]
     made, chains = [], {}
     wanted = [
         (f"{shape}_1_of_{count}", 1, [plan_of(part, work, shape.rows, shape.context) for part in body])
         for shape in work.shapes
     ]
     wanted += [(f"{plan.shape}_2_of_2", 2, [plan]) for plan in (plan_graphs(head, work.shapes) if head else ())]
-    if _is_fused(work):  # a graph is a whole step
+    if layout_of(work.arguments) is Layout.FUSED:  # a graph is a whole step
         wanted = [(plan.name, 1, [plan]) for plan in work.plans()]
     for name, number, plans in wanted:
         links = [Link(specs[plan.name], nodes[plan.name]) for plan in plans]
-        spec = write_wrapper(name, links, number, count, work.folder)
-        made.append(spec)
-        chains[spec.name] = tuple((binary_of(link.node), link.node.name) for link in links)
+        made.append(write_wrapper(name, links, number, count, work.folder))
+        chains[name] = tuple((told_by(link.node, BINARY), link.node.name) for link in links)
     return made, chains
 
 
 def plan_of(part: PartPlan, work: Compilation, rows: int, context: int) -> GraphPlan:
     """The graph of a part that runs in a step of this shape."""
     for plan in plan_graphs(part, work.shapes):
-        shape = plan.shape
-        assert shape is not None
-        if shape.rows == rows and (shape.context == context or not plan.sees_context):
+        if plan.shape and plan.shape.rows == rows and (plan.shape.context == context or not part.layers):
             return plan
     raise AssertionError(f"part {part.number} has no graph for {rows} rows")
-
-
-def _is_fused(work: Compilation) -> bool:
-    return layout_of(work.arguments) is Layout.FUSED
 
 
 def genie_stage(work: Compilation) -> None:

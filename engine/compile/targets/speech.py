@@ -2,7 +2,7 @@
 
 import math
 import shutil
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 import msgspec
@@ -32,7 +32,7 @@ from engine.compile.quantisation.packer import WeightPacker
 from engine.compile.quantisation.weight_file import HalfWeightFile, StoredTensor, WeightFile
 from engine.compile.sources.checkpoint import Checkpoint
 from engine.compile.sources.speech.source import KEY_BIAS, NEEDLESS, SpeechSource, open_speech
-from engine.compile.targets.npu import NPU_TARGETS, SOURCES, Link, make_binary, sdk_of, write_wrapper
+from engine.compile.targets.npu import NPU_TARGETS, SOURCES, Link, make_binary, told_by, write_wrapper
 from engine.errors import CompileError, UnsupportedModel
 from engine.models.speech import EMBEDDING, SpeechNetwork
 from engine.sources.publish import staged_folder
@@ -65,16 +65,14 @@ def check_speech_arguments(arguments: CompileArguments) -> None:
 
 
 def compile_speech(arguments: CompileArguments, progress: ProgressSink) -> Manifest:
-    """Compile a Whisper into a bundle folder and return its manifest.
-
-    Raises UnsupportedModel or CompileError; then nothing is left at the output.
-    """
+    """Compile a Whisper into a bundle folder and return its manifest. Raises UnsupportedModel or CompileError; then
+    nothing is left at the output."""
     check_speech_arguments(arguments)
     with open_speech(arguments.source) as source, staged_folder(arguments.output, arguments.force) as folder:
-        size = sum(math.prod(source.checkpoint.shape(name)) for name in source.checkpoint.unused() if _counts(name))
+        numbers = (name for name in source.checkpoint.unused() if name not in NEEDLESS and not name.endswith(KEY_BIAS))
+        size = sum(math.prod(source.checkpoint.shape(name)) for name in numbers)  # parameters of a Whisper's own
         manifest = _written(arguments, source, folder, progress)
-        spec = msgspec.structs.replace(manifest.model, parameters=size)
-        manifest = msgspec.structs.replace(manifest, model=spec)
+        manifest = msgspec.structs.replace(manifest, model=msgspec.structs.replace(manifest.model, parameters=size))
         check_speech(manifest)
         save_manifest(folder, manifest)
     progress.note(summary(manifest))
@@ -106,11 +104,6 @@ def _written(arguments: CompileArguments, source: SpeechSource, folder: Path, pr
     return msgspec.structs.replace(manifest, task=ModelTask.TRANSCRIBE, speech=spec)
 
 
-def _counts(name: str) -> bool:
-    """Whether a tensor's numbers are parameters of a Whisper's own."""
-    return name not in NEEDLESS and not name.endswith(KEY_BIAS)
-
-
 def _for_npu(
     arguments: CompileArguments,
     source: SpeechSource,
@@ -120,9 +113,7 @@ def _for_npu(
     progress: ProgressSink,
 ) -> Manifest:
     """Both graphs as context binaries, named as Qualcomm AI Hub names them. Nothing in them tells when words are said.
-
-    told: text and special tokens. The sources of the binaries are removed.
-    """
+    told: text and special tokens. The sources of the binaries are removed."""
     network, sources = source.network, folder / SOURCES
     context = min(NPU_CONTEXT, network.decoder.compiled_context)
     progress.stage("context binaries", 2, "graphs")
@@ -135,7 +126,7 @@ def _for_npu(
         file = f"{spec.name}.bin"
         node = make_binary(sources, [spec.name], folder / file, arguments.target)[spec.name]
         graphs.append(write_wrapper(spec.name, [Link(spec, node)], 1, 1, folder))
-        binaries[file], chains[spec.name], sdk = (node.name,), ((file, node.name),), sdk_of(node)
+        binaries[file], chains[spec.name], sdk = (node.name,), ((file, node.name),), told_by(node, "ep_sdk_version")
         progress.advance(1)
     shutil.rmtree(sources)
     files = {path.name: describe_file(path) for path in sorted(folder.iterdir())}
@@ -150,31 +141,27 @@ def _for_npu(
     )
 
 
+@dataclass(frozen=True, slots=True)
 class SpeechPacker:
     """Writes all weights into one file."""
 
-    def __init__(
-        self,
-        network: SpeechNetwork,
-        packer: WeightPacker,
-        checkpoint: Checkpoint,
-        file: WeightFile,
-        arguments: CompileArguments,
-    ) -> None:
-        self._network = network
-        self._packer = packer
-        self._checkpoint = checkpoint
-        self._file = file
-        self._hearing, self._wide = hearing_method(arguments), wide_method(arguments)
-        self._hidden = network.decoder.spec.hidden
+    network: SpeechNetwork
+    packer: WeightPacker
+    checkpoint: Checkpoint
+    file: WeightFile
+    arguments: CompileArguments
+
+    @property
+    def _hidden(self) -> int:
+        return self.network.decoder.spec.hidden
 
     def pack(self) -> PackedSpeech:
-        network, spec, hidden = self._network, self._network.decoder.spec, self._hidden
+        network, spec, hidden = self.network, self.network.decoder.spec, self._hidden
         inputs = ((hidden, network.mels, 3), (hidden, hidden, 3))
         convolutions = [
             (
-                self._file.add(f"{name}_weight", self._checkpoint.tensor(f"model.encoder.{name}.weight", shape)),
-                self._file.add(f"{name}_bias", self._checkpoint.tensor(f"model.encoder.{name}.bias", (hidden,))),
+                self.file.add(f"{name}_weight", self.checkpoint.tensor(f"model.encoder.{name}.weight", shape)),
+                self.file.add(f"{name}_bias", self.checkpoint.tensor(f"model.encoder.{name}.bias", (hidden,))),
             )
             for name, shape in zip(("conv1", "conv2"), inputs, strict=True)
         ]
@@ -184,26 +171,22 @@ class SpeechPacker:
             heard_positions=self._positions("encoder", network.positions),
             encoder=tuple(self._layer("encoder", index) for index in range(network.encoder_layers)),
             encoder_norm=self._norm("encoder_norm", "model.encoder.layer_norm"),
-            table=self._packer.table(self._file),
+            table=self.packer.table(self.file),
             positions=self._positions("decoder", network.decoder.compiled_context),
             decoder=tuple(self._layer("decoder", index) for index in range(spec.layers)),
             norm=self._norm("norm", "model.decoder.layer_norm"),
-            head=self._packer.linear(self._file, self._file, "head", head, self._wide),
+            head=self.packer.linear(self.file, self.file, "head", head, wide_method(self.arguments)),
         )
 
     def _layer(self, half: str, index: int) -> PackedSpeechLayer:
         is_decoder, at, name = half == "decoder", f"model.{half}.layers.{index}", f"{half}_{index}"
-        ffn = self._network.decoder.spec.ffn if is_decoder else self._network.encoder_ffn
-        heads = self._network.decoder.spec.heads if is_decoder else self._network.encoder_heads
-        stacks: tuple[tuple[str, ...], ...] = (("q_proj", "k_proj", "v_proj"),)
-        own = self._attention(f"{name}_own", f"{at}.self_attn", stacks, heads)
-        heard = None
-        if is_decoder:
-            stacks = (("q_proj",), ("k_proj", "v_proj"))
-            heard = self._attention(f"{name}_heard", f"{at}.encoder_attn", stacks, heads)
+        ffn = self.network.decoder.spec.ffn if is_decoder else self.network.encoder_ffn
+        heads = self.network.decoder.spec.heads if is_decoder else self.network.encoder_heads
+        own = self._attention(f"{name}_own", f"{at}.self_attn", (("q_proj", "k_proj", "v_proj"),), heads)
+        stacks = ("q_proj",), ("k_proj", "v_proj")
+        heard = self._attention(f"{name}_heard", f"{at}.encoder_attn", stacks, heads) if is_decoder else None
         return PackedSpeechLayer(
-            own,
-            heard,
+            *(own, heard),
             self._norm(f"{name}_ffn_norm", f"{at}.final_layer_norm"),
             self._linear(f"{name}_up", LinearSource((f"{at}.fc1",), (ffn,), self._hidden, has_bias=True)),
             self._linear(f"{name}_down", LinearSource((f"{at}.fc2",), (self._hidden,), ffn, has_bias=True)),
@@ -213,8 +196,7 @@ class SpeechPacker:
         """The first stack begins with the query, which carries the scale of the scores."""
         hidden, scale, inputs = self._hidden, 1.0 / math.sqrt(self._hidden // heads), []
         for number, stack in enumerate(stacks):
-            modules = tuple(f"{at}.{part}" for part in stack)
-            scaled = hidden if number == 0 else 0
+            modules, scaled = tuple(f"{at}.{part}" for part in stack), hidden if number == 0 else 0
             stacked = LinearSource(modules, (hidden,) * len(stack), hidden, True, scaled, scale)
             inputs.append(self._linear(f"{name}_{number}", stacked))
         output = self._linear(f"{name}_output", LinearSource((f"{at}.out_proj",), (hidden,), hidden, has_bias=True))
@@ -222,12 +204,12 @@ class SpeechPacker:
 
     def _linear(self, name: str, source: LinearSource) -> PackedLinear:
         hears = all(module.startswith("model.encoder.") or module.endswith(HEARD) for module in source.names)
-        method = self._hearing if hears else None
-        return self._packer.linear(self._file, self._file, name, source, method)
+        method = hearing_method(self.arguments) if hears else None
+        return self.packer.linear(self.file, self.file, name, source, method)
 
     def _norm(self, name: str, module: str) -> PackedNorm:
-        return self._packer.layer_norm(self._file, name, module, self._hidden)
+        return self.packer.layer_norm(self.file, name, module, self._hidden)
 
     def _positions(self, half: str, rows: int) -> StoredTensor:
-        table = self._checkpoint.tensor(f"model.{half}.embed_positions.weight", (rows, self._hidden))
-        return self._file.add(f"{half}_positions", table)
+        table = self.checkpoint.tensor(f"model.{half}.embed_positions.weight", (rows, self._hidden))
+        return self.file.add(f"{half}_positions", table)

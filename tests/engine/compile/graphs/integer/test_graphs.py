@@ -13,7 +13,6 @@ from engine.bundle.manifest import Manifest
 from engine.bundle.variant import StepShape
 from engine.compile.arguments import CompileArguments, Quant, Split
 from engine.compile.calibration.documents import samples, token_sequences
-from engine.compile.graphs.pool import check_graph
 from engine.compile.pipeline import compile_bundle
 from engine.compile.progress import SilentProgress
 from engine.errors import CompileError
@@ -27,7 +26,7 @@ QUANTISERS = ("QuantizeLinear", "DequantizeLinear")
 def test_every_operator_stands_between_quantisers(integer_bundle: Make, quant: Quant) -> None:
     folder, manifest = integer_bundle(quant)
     for spec in manifest.graphs:
-        check_graph(folder / spec.file)
+        onnx.checker.check_model(str(folder / spec.file))
         graph = onnx.load(str(folder / spec.file), load_external_data=False).graph
         makers = {name: node.op_type for node in graph.node for name in node.output}
         constants = {tensor.name: tensor.data_type for tensor in graph.initializer}
