@@ -168,11 +168,9 @@ QUANTS: dict[Backend, tuple[Quant, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class ExportArguments:
-    """One export of `source` into the new folder `output`.
-
-    block: rows of a sequence in a step, 0 = as config.json says, else 4. context: columns of the cache. quant: None =
-    the backend's first. shared_masks: the masks' first dimension is 1 instead of the number of layers.
-    """
+    """One export of `source` into the new folder `output`. block: rows of a sequence in a step, 0 = as config.json
+    says, else 4. context: columns of the cache. quant: None = the backend's first. shared_masks: the masks' first
+    dimension is 1 instead of the number of layers."""
 
     source: Path
     output: Path

@@ -95,11 +95,9 @@ PIPELINES = {
 def resolve(
     arguments: CompileArguments, progress: ProgressSink, opened: Source | None = None
 ) -> tuple[CompileArguments, Source, Network]:
-    """Check the options and resolve each that was left open, once and in the order in which they need each other.
-
-    Open is only the type of int8 caches, which is measured. Raises UnsupportedModel, or CompileError naming the option.
-    opened: the source with its encoder, where it was read before.
-    """
+    """Check the options and resolve each that was left open, once and in the order in which they need each other. Open
+    is only the type of int8 caches, which is measured. Raises UnsupportedModel, or CompileError naming the option.
+    opened: the source with its encoder, where it was read before."""
     check_arguments(arguments)
     shapes = fixed_shapes(arguments)
     source = opened if opened is not None and has_images(arguments) else open_for(arguments)

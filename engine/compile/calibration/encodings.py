@@ -11,9 +11,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.bundle.tensors import Encoding, place_of
+from engine.bundle.tensors import MASK, WINDOW_MASK, Encoding, place_of
 from engine.compile.graphs.graph_builder import DEQUANTIZE, WIDE, FloatGraph
-from engine.compile.graphs.layers import MASK_INPUT, WINDOW_MASK
 from engine.compile.graphs.lowering import LOCAL_TABLES, PLAIN_TABLES
 
 # Room for what the calibration text did not show; at 16 bits it costs next to nothing.
@@ -101,7 +100,7 @@ MASK_FLOOR = -100.0  # or deeper, where scores reach further
 HIDDEN_DEPTH = 32.0
 
 ROTARY_INPUTS = (*PLAIN_TABLES, *LOCAL_TABLES)
-MASK_INPUTS = (MASK_INPUT, WINDOW_MASK)
+MASK_INPUTS = (MASK, WINDOW_MASK)
 SHARE_ENCODING = Encoding(WIDE_DTYPE, 1.0 / 65536, 0)
 FIXED_OPERATORS = {"Softmax": SHARE_ENCODING, "Sigmoid": SHARE_ENCODING}
 

@@ -60,11 +60,9 @@ def attention_graphs(network: Network, kv_dtype: str) -> dict[str, GraphBuilder]
 
 
 def grouped_graph(network: Network, form: LayerAttention = PLAIN_ATTENTION, kv_dtype: str = DTYPE) -> GraphBuilder:
-    """Few rows of one sequence over its float cache, the fresh columns in it already; the mask is added to scores.
-
-    The query heads of a key head become rows of one product, so that every key is read once: the operator reads it
-    for each of them. In return all columns are computed with, also those behind the last row.
-    """
+    """Few rows of one sequence over its float cache, the fresh columns in it already; the mask is added to scores. The
+    query heads of a key head become rows of one product, so that every key is read once: the operator reads it for each
+    of them. In return all columns are computed with, also those behind the last row."""
     graph, heads = GraphBuilder(DTYPE, None), network.spec.heads_of(form)
     graph.declare(*grouped_forms(network.spec, kv_dtype, form))
     keys, values = (_floats(graph, name, kv_dtype) for name in OPERANDS[3:])
@@ -89,10 +87,8 @@ def _folded_attention(graph: GraphBuilder, heads: HeadForm, query: str, keys: st
 
 def attention_graph(network: Network, form: LayerAttention = PLAIN_ATTENTION, kv_dtype: str = DTYPE) -> GraphBuilder:
     """One sequence's rows over its cache [1, K, columns, D], causal; the queries carry the scale. form: of the layers.
-
     The fresh columns are written behind the past ones, rounded where the cache is; presents may be bound to the memory
-    of the pasts.
-    """
+    of the pasts."""
     graph = GraphBuilder(DTYPE, None)
     graph.declare(*attention_forms(network.spec, kv_dtype, form))
     outputs = [ATTENDED, *(f"present_{side}" for side in (KEY, VALUE))]
@@ -101,11 +97,9 @@ def attention_graph(network: Network, form: LayerAttention = PLAIN_ATTENTION, kv
 
 
 def _chunk(network: Network, form: LayerAttention, kv_dtype: str) -> GraphBuilder:
-    """Fresh rows are rounded first and attend to what is stored of them, as later rows will.
-
-    So it makes no difference beyond rounding how a prompt is cut into chunks. Scales of int8 codes are multiplied into
-    queries and into what comes out: that is less than multiplying the past with them.
-    """
+    """Fresh rows are rounded first and attend to what is stored of them, as later rows will. So it makes no difference
+    beyond rounding how a prompt is cut into chunks. Scales of int8 codes are multiplied into queries and into what
+    comes out: that is less than multiplying the past with them."""
     graph, is_scaled = GraphBuilder(DTYPE, None), kv_dtype == ROUNDED
     graph.declare(*chunk_forms(network.spec, kv_dtype))
     rows = graph.op("Shape", [QUERY], start=1, end=2)

@@ -19,13 +19,14 @@ import onnx
 from msgspec import Meta
 
 from engine.bundle.specs import Heads, HeadSize, Layers, Name, Rows, TokenId, Tokens, Vocabulary
+from engine.bundle.tensors import MASK
 from engine.bundle.variant import StepShape
 from engine.compile.arguments import QUANTS, Backend, CompileArguments, ExportArguments, Quant, Split, Target
 from engine.compile.calibration.attention import rotation_tables
 from engine.compile.compilation import check_all_used, overflow_refused
 from engine.compile.graphs.embedding import embed
 from engine.compile.graphs.graph_builder import GraphBuilder
-from engine.compile.graphs.layers import MASK_INPUT, LayerWriter
+from engine.compile.graphs.layers import LayerWriter
 from engine.compile.graphs.lowering import FUSED, NPU, PLAIN, PLAIN_TABLES, Lowering, linear
 from engine.compile.graphs.pool import plan_parts
 from engine.compile.progress import ProgressSink
@@ -165,7 +166,7 @@ class ExportWriter:
 
     def _mask(self, layer: int, group: int) -> str:
         """The layer's attention mask for the rows of a group: [b, 1, G * B, M + B]."""
-        own = self._of_layer(MASK_INPUT, layer)
+        own = self._of_layer(MASK, layer)
         return self.graph.once(f"folded_{own}", lambda: self.graph.op("Concat", [own] * group, axis=2))
 
 

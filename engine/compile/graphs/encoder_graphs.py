@@ -4,7 +4,6 @@ Of encoders proper every sum is normed after it is made (post-norm), as in the f
 layers of a decoder that see both ways.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,10 +16,10 @@ from engine.bundle.tensors import COS, FLOATS, IDS, MASK, SIN
 from engine.compile.graphs.embedding import embed
 from engine.compile.graphs.graph_builder import ROWS, GraphBuilder
 from engine.compile.graphs.layers import LayerWriter
-from engine.compile.graphs.lowering import PLAIN_TABLES, Lowering, linear, rotate_by
+from engine.compile.graphs.lowering import PLAIN_TABLES, Lowering, activated, linear, rotate_by
 from engine.compile.graphs.pool import GraphPlan, PartPlan
 from engine.compile.quantisation.packed import PackedEncoder, PackedEncoderLayer, PackedNorm, PackedPart
-from engine.models.network import Activation, Network
+from engine.models.network import Network
 
 
 def encoder_part(network: Network) -> PartPlan:
@@ -78,7 +77,10 @@ class _EncoderWriter:
         x = self._norm(graph.op("Add", [x, attended]), packed.attention_norm)
         encoder = self.network.encoder
         assert encoder is not None
-        inner = _ACTIVATIONS[encoder.activation](self, linear(graph, x, packed.up))
+        inner, kind = linear(graph, x, packed.up), encoder.activation
+        gate, *up = graph.split(inner, *[self.network.spec.ffn] * 2) if kind.matrices == 2 else [inner]
+        inner = activated(graph, gate, kind, self.lowering)
+        inner = graph.op("Mul", [inner, *up]) if up else inner
         return self._norm(graph.op("Add", [x, linear(graph, inner, packed.down)]), packed.ffn_norm)
 
     def _attention(self, qkv: str) -> str:
@@ -103,19 +105,6 @@ class _EncoderWriter:
     @property
     def _is_rotary(self) -> bool:
         return self.network.encoder is not None and self.network.encoder.positions is None
-
-    def gated(self, x: str) -> str:
-        """[1, N, 2 * ffn], gate first -> [1, N, ffn]."""
-        gate, up = self.graph.split(x, *[self.network.spec.ffn] * 2)
-        return self.graph.op("Mul", [self.lowering.silu(self.graph, gate), up])
-
-
-_ACTIVATIONS: dict[Activation, Callable[[_EncoderWriter, str], str]] = {
-    Activation.GELU: lambda writer, x: writer.graph.op("Gelu", [x]),
-    Activation.GELU_TANH: lambda writer, x: writer.graph.op("Gelu", [x], approximate="tanh"),
-    Activation.RELU: lambda writer, x: writer.graph.op("Relu", [x]),
-    Activation.GATED_SILU: lambda writer, x: writer.gated(x),
-}
 
 
 def build_two_way_graph(

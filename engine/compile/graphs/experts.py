@@ -134,11 +134,9 @@ def grouped(
     activated: Callable[[str], str],
     rows: str = "",
 ) -> str:
-    """As `routed`, for any activation, with gates or without.
-
-    onnxruntime's operators for experts have silu gates alone on a CPU (1.31). Here rows are sorted by expert, and each
-    expert costs two nodes, which take a microsecond where no row has chosen it. activated: writes the activation.
-    """
+    """As `routed`, for any activation, with gates or without. onnxruntime's operators for experts have silu gates alone
+    on a CPU (1.31). Here rows are sorted by expert, and each expert costs two nodes, which take a microsecond where no
+    row has chosen it. activated: writes the activation."""
     assert packed.gate_up.bias is None
     spec, first, last = details.spec, packed.gate_up.matrix, packed.down.matrix
     apart = graph.reshape(outputs, "rows", spec.count)

@@ -27,7 +27,7 @@ from engine.bundle.fused import (
 from engine.bundle.manifest import TensorSpec
 from engine.bundle.model_spec import ModelSpec
 from engine.bundle.specs import FusedSpec
-from engine.bundle.tensors import FLOATS, Encoding
+from engine.bundle.tensors import FLOATS, MASK, Encoding
 from engine.compile.compilation import Compilation
 from engine.compile.graphs.embedding import embed
 from engine.compile.graphs.graph_builder import (
@@ -42,8 +42,8 @@ from engine.compile.graphs.graph_builder import (
     replace_all,
     value_info,
 )
-from engine.compile.graphs.integer_graphs import coded_as, quantise_graph
-from engine.compile.graphs.layers import MASK_INPUT, LayerWriter
+from engine.compile.graphs.integer_graphs import IntegerRewriter, coded_as
+from engine.compile.graphs.layers import LayerWriter
 from engine.compile.graphs.lowering import PLAIN_TABLES, Lowering, linear
 from engine.compile.graphs.pool import GraphPlan
 from engine.compile.plan import fused_spec
@@ -108,7 +108,7 @@ class FusedLayerWriter(LayerWriter):
 
     fused: FusedBuilder
     shape: FusedShape
-    mask: str = MASK_INPUT
+    mask: str = MASK
 
     def _mix(self, query: str, fresh_key: str, fresh_value: str, index: int) -> str:
         """Attention of each branch over its cache and its own rows; nothing of another branch is read."""
@@ -174,11 +174,8 @@ KEY_AXIS, VALUE_AXIS = 3, 2  # of the columns
 
 class CacheUpdater(GraphBuilder):
     """Writes the nodes that update the caches of one graph. Rows that hold nothing go into the last column, which
-    nobody reads.
-
-    has_pairs: codes are moved as numbers between a dequantise and a quantise node, the one form in which an NPU's back
-    end knows that they are codes; a CPU moves them as they are.
-    """
+    nobody reads. has_pairs: codes are moved as numbers between a dequantise and a quantise node, the one form in which
+    an NPU's back end knows that they are codes; a CPU moves them as they are."""
 
     def __init__(self, model: ModelSpec, shape: FusedShape, past: int, has_pairs: bool = False) -> None:
         super().__init__("float32", None, prefix="update_")
@@ -272,11 +269,11 @@ def build_fused_graph(
 def _add_mask(graph: GraphBuilder, has_codes: bool) -> str:
     """Declare the mask; the value to add to scores."""
     if not has_codes:
-        return graph.add_input(MASK_INPUT, str(graph.dtype), 1, 1, "rows", "context")
-    graph.add_input(MASK_INPUT, MASK_CODES.dtype, 1, 1, "rows", "context")
+        return graph.add_input(MASK, str(graph.dtype), 1, 1, "rows", "context")
+    graph.add_input(MASK, MASK_CODES.dtype, 1, 1, "rows", "context")
     graph.inputs[-1] = coded_as(graph.inputs[-1], MASK_CODES)
     scale = graph.constant(np.array(MASK_CODES.scale, np.float32))
-    return graph.op("DequantizeLinear", [MASK_INPUT, scale, graph.constant(np.array(MASK_CODES.zero_point, np.uint16))])
+    return graph.op("DequantizeLinear", [MASK, scale, graph.constant(np.array(MASK_CODES.zero_point, np.uint16))])
 
 
 def finish(
@@ -317,7 +314,7 @@ def fused_graph(work: Compilation, plan: GraphPlan) -> WrittenGraph:
     written, shape = graph.written(plan.name), fused_shape(plan.name)
     if is_integer:
         prepared = prepare(work.graph_folder, plan.part.number, written)
-        written = quantise_graph(prepared, _encodings(work, plan, prepared, shape))
+        written = IntegerRewriter(prepared, _encodings(work, plan, prepared, shape)).run()
     return finish(written, work.network.spec, shape, fused_spec(work.arguments), work.arguments.is_npu)
 
 

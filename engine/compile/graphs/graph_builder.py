@@ -20,13 +20,9 @@ OPSET = 23  # RMSNormalization and RotaryEmbedding
 IR_VERSION = 11
 CONTRIB = "com.microsoft"
 
-ROWS = "rows"
-PAST = "past"
-CONTEXT = "context"
+ROWS, PAST, CONTEXT = "rows", "past", "context"
 WINDOW_PAST = "window_past"  # of layers with a window, where these have fewer columns
-WINDOW_CONTEXT = "window_context"
-LOGIT_ROWS = "logit_rows"
-COLUMNS = "columns"
+WINDOW_CONTEXT, LOGIT_ROWS = "window_context", "logit_rows"
 
 Dim = int | str
 
@@ -57,11 +53,9 @@ class Scope:
 
 
 class GraphBuilder:
-    """Writes one graph. dtype: of activations, masks and caches ('float32' or 'float16').
-
-    shape None leaves rows, past and context symbolic; otherwise every dimension is a number. prefix: of all names.
-    window_past: most past columns of layers with a window, 0 = as many as of others.
-    """
+    """Writes one graph. dtype: of activations, masks and caches ('float32' or 'float16'). shape None leaves rows, past
+    and context symbolic; otherwise every dimension is a number. prefix: of all names. window_past: most past columns of
+    layers with a window, 0 = as many as of others."""
 
     def __init__(self, dtype: str, shape: StepShape | None, prefix: str = "", window_past: int = 0) -> None:
         self._prefix = prefix
@@ -240,11 +234,8 @@ WIDE = "_wide"  # a KV tensor before it is narrowed to the cache's type
 
 @dataclass(frozen=True, slots=True)
 class FloatGraph(WrittenGraph):
-    """One part in one shape: float activations, weights stored as integers behind a DequantizeLinear.
-
-    Tensor names are the same in every shape of a part, which is why one calibration serves all shapes.
-    `folder` holds the weights.
-    """
+    """One part in one shape: float activations, weights stored as integers behind a DequantizeLinear. Tensor names are
+    the same in every shape of a part, which is why one calibration serves all shapes. `folder` holds the weights."""
 
     folder: Path
     part: int
@@ -261,10 +252,6 @@ class FloatGraph(WrittenGraph):
         """Name of a tensor within the bundle: parts share the tensors on their borders and no others."""
         border = any(tensor.name == name for tensor in (*self.inputs, *self.outputs))
         return name if border else f"{self.part}/{name}"
-
-    def weights(self) -> set[str]:
-        """Values that are dequantised initializers: their encoding is the stored one."""
-        return {node.output[0] for node in self.model.graph.node if node.op_type == DEQUANTIZE}
 
     def activations(self) -> Iterator[str]:
         """Float tensors that are neither constants nor weights, in the order they come up."""

@@ -44,19 +44,16 @@ from engine.models.vision_network import VISION_DATA
 from engine.runtime.vision import FixedVisionGraph
 
 
-def quantise_graph(graph: FloatGraph, encodings: Mapping[str, Encoding]) -> WrittenGraph:
-    """The integer graph; `encodings` by key."""
-    return _Rewriter(graph, encodings).run()
-
-
-class _Rewriter:
-    """Tensor t of the float graph becomes codes `t`; `t_real` is what operators read, `t_float` what they write."""
+class IntegerRewriter:
+    """Makes an integer graph; `encodings` by key. Tensor t of the float graph becomes codes `t`; `t_real` is what
+    operators read, `t_float` what they write."""
 
     def __init__(self, graph: FloatGraph, encodings: Mapping[str, Encoding]) -> None:
         self._graph = graph
         self._encodings = encodings
         self._initializers = graph.initializers
-        self._weights = graph.weights()
+        # Dequantised initializers: their encoding is the stored one.
+        self._weights = {node.output[0] for node in graph.model.graph.node if node.op_type == DEQUANTIZE}
         self._nodes: list[onnx.NodeProto] = []
         self._added: dict[str, TensorProto] = {}
         self._real: dict[str, str] = {}
@@ -171,7 +168,7 @@ def integer_graph(work: Compilation, plan: GraphPlan) -> WrittenGraph:
     missing = [name for name in graph.activations() if graph.key(name) not in work.encodings]
     if missing:
         raise CompileError(f"activation {missing[0]} of {plan.name} was not calibrated")
-    return quantise_graph(graph, work.encodings)
+    return IntegerRewriter(graph, work.encodings).run()
 
 
 SQUARES = (1, 2, 4, 8, 16, 32, 64, 128)  # of a side of each picture

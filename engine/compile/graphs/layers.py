@@ -8,16 +8,18 @@ from dataclasses import dataclass
 from functools import partial
 
 from engine.bundle.model_spec import RopeSpec
-from engine.bundle.segments import FLOAT, MASK, A, B, ranks_axis
+from engine.bundle.segments import FLOAT, A, B, ranks_axis
+from engine.bundle.segments import MASK as RANKS_MASK
 from engine.bundle.specs import STARTING, LoraModule
+from engine.bundle.tensors import COS, MASK, WINDOW_MASK
 from engine.compile.graphs.experts import grouped, routed
 from engine.compile.graphs.graph_builder import CONTEXT, CONTRIB, PAST, WINDOW_CONTEXT, WINDOW_PAST, Dim, GraphBuilder
 from engine.compile.graphs.lowering import (
-    COS_INPUT,
     LOCAL_TABLES,
     PLAIN_TABLES,
     Lowering,
     Tables,
+    activated,
     linear,
     linear_halves,
     linear_pieces,
@@ -27,34 +29,6 @@ from engine.compile.quantisation.weight_file import StoredTensor
 from engine.models.network import Activation, Network, NormKind, QkNorm
 
 QKV, OUTPUT, GATE_UP, DOWN = STARTING, "output", "gate_up", "down"
-
-
-@dataclass(frozen=True, slots=True)
-class LoraPaths:
-    """Writes the paths of one graph. rows: the name of its axis of rows."""
-
-    graph: GraphBuilder
-    modules: tuple[LoraModule, ...]
-    rows: str
-
-    def change(self, linear: str) -> bool:
-        """Whether an adapter may change this linear layer."""
-        return any(module.linear == linear for module in self.modules)
-
-    def add(self, x: str, product: str, linear: str) -> str:
-        """x [1, N, inputs], product [1, N, outputs] -> the product and what the adapters of each row add to it."""
-        paths = [self._path(x, module) for module in self.modules if module.linear == linear]
-        if not paths:
-            return product
-        return self.graph.op("Add", [product, self.graph.op("Concat", paths, axis=-1) if paths[1:] else paths[0]])
-
-    def _path(self, x: str, module: LoraModule) -> str:
-        graph, ranks = self.graph, ranks_axis(module)
-        a = graph.add_input(A + module.name, FLOAT, ranks, module.inputs)
-        b = graph.add_input(B + module.name, FLOAT, ranks, module.outputs)
-        mask = graph.add_input(MASK + module.name, FLOAT, 1, self.rows, ranks)
-        narrow = graph.op("FusedMatMul", [x, a], domain=CONTRIB, transB=1)
-        return graph.op("MatMul", [graph.op("Mul", [narrow, mask]), b])
 
 
 def lora_modules(network: Network) -> tuple[LoraModule, ...]:
@@ -78,23 +52,32 @@ def _stacked(paths: tuple[str, ...], linear: str, inputs: int, outputs: tuple[in
     return [LoraModule(path, linear, inputs, width) for path, width in zip(paths, widths, strict=True)]
 
 
-MASK_INPUT, WINDOW_MASK = "attention_mask", "swa_attention_mask"
-
-
 @dataclass(frozen=True, slots=True)
 class LayerWriter:
-    """Writes the layers of one graph. rows: the axis of an output that tells chosen experts, "" = none does."""
+    """Writes the layers of one graph. modules: what adapters may change. rows: the axis of their masks and of an output
+    that tells chosen experts, "" = there are none."""
 
     graph: GraphBuilder
     lowering: Lowering
     network: Network
-    paths: LoraPaths | None = None
+    modules: tuple[LoraModule, ...] = ()
     rows: str = ""
 
     def project(self, x: str, packed: PackedLinear, name: str) -> str:
-        """x [1, N, inputs] -> [1, N, outputs], with the paths of adapters where the graph has them."""
+        """x [1, N, inputs] -> [1, N, outputs] and what the adapters of each row add to them."""
         product = linear(self.graph, x, packed)
-        return product if self.paths is None else self.paths.add(x, product, name)
+        paths = [self._path(x, module) for module in self.modules if module.linear == name]
+        if not paths:
+            return product
+        return self.graph.op("Add", [product, self.graph.op("Concat", paths, axis=-1) if paths[1:] else paths[0]])
+
+    def _path(self, x: str, module: LoraModule) -> str:
+        graph, ranks = self.graph, ranks_axis(module)
+        a = graph.add_input(A + module.name, FLOAT, ranks, module.inputs)
+        b = graph.add_input(B + module.name, FLOAT, ranks, module.outputs)
+        mask = graph.add_input(RANKS_MASK + module.name, FLOAT, 1, self.rows, ranks)
+        narrow = graph.op("FusedMatMul", [x, a], domain=CONTRIB, transB=1)
+        return graph.op("MatMul", [graph.op("Mul", [narrow, mask]), b])
 
     def norm(self, x: str, weight: str) -> str:
         """The family's norm over the last axis."""
@@ -143,10 +126,10 @@ class LayerWriter:
         assert packed.down is not None
         if self.network.details.activation.matrices == 1:
             return self.project(self.activated(self.project(normed, gate_up, GATE_UP)), packed.down, DOWN)
-        if self.paths is None or not self.paths.change(GATE_UP):
-            gate, up = linear_halves(self.graph, normed, gate_up)
-        else:
+        if any(module.linear == GATE_UP for module in self.modules):
             gate, up = self.graph.split(self.project(normed, gate_up, GATE_UP), *[self.network.spec.ffn] * 2)
+        else:
+            gate, up = linear_halves(self.graph, normed, gate_up)
         if packed.gate_cutoff is not None:
             gate = self._above(gate, packed.gate_cutoff)
         return self.project(self.graph.op("Mul", [self.activated(gate), up]), packed.down, DOWN)
@@ -161,15 +144,7 @@ class LayerWriter:
 
     def activated(self, gate: str) -> str:
         """What a gate multiplies with, or what the down projection takes."""
-        match self.network.details.activation:
-            case Activation.GATED_GELU_TANH:
-                return self.graph.op("Gelu", [gate], approximate="tanh")
-            case Activation.GATED_GELU:
-                return self.graph.op("Gelu", [gate])
-            case Activation.SQUARED_RELU:
-                positive = self.graph.op("Relu", [gate])
-                return self.graph.op("Mul", [positive, positive])
-        return self.lowering.silu(self.graph, gate)
+        return activated(self.graph, gate, self.network.details.activation, self.lowering)
 
     def embedded(self, x: str) -> str:
         """The embedding's rows as the first layer takes them."""
@@ -242,14 +217,14 @@ class LayerWriter:
 
         def is_single() -> str:
             there = {each.name for each in graph.inputs}  # where all layers turn by the second rotation, only its own
-            cos = COS_INPUT if COS_INPUT in there else LOCAL_TABLES[0]
+            cos = COS if COS in there else LOCAL_TABLES[0]
             return graph.op("Equal", [graph.op("Shape", [cos], start=2, end=3), graph.integers(1)])
 
         return graph.once(key, lambda: graph.op("Where", [graph.once("is_single", is_single), spread, folded]))
 
     def visible(self, index: int) -> str:
         """What is added to the scores of a layer [1, 1, N, C]."""
-        return WINDOW_MASK if self.network.spec.attention_of(index).window else MASK_INPUT
+        return WINDOW_MASK if self.network.spec.attention_of(index).window else MASK
 
     def columns(self, index: int) -> tuple[str, str]:
         """Past columns of a layer, and those with the rows' own. Free graphs have as many of every layer."""

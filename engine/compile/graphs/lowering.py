@@ -6,8 +6,10 @@ from functools import partial
 from typing import Any
 
 from engine.bundle.model_spec import RopeSpec
+from engine.bundle.tensors import COS, SIN
 from engine.compile.graphs.graph_builder import CONTRIB, GraphBuilder
 from engine.compile.quantisation.packed import PackedLinear
+from engine.models.network import Activation
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,10 +27,8 @@ class Lowering:
     spreads_single_row: bool
 
 
-COS_INPUT = "position_ids_cos"
-SIN_INPUT = "position_ids_sin"
 Tables = tuple[str, str]  # cos and sin
-PLAIN_TABLES: Tables = (COS_INPUT, SIN_INPUT)
+PLAIN_TABLES: Tables = (COS, SIN)
 LOCAL_TABLES: Tables = ("swa_position_ids_cos", "swa_position_ids_sin")
 
 
@@ -100,6 +100,19 @@ PLAIN = Lowering(_plain_norm, _plain_silu, _plain_rotate, spreads_single_row=Fal
 NPU = Lowering(_fused_norm, _plain_silu, _plain_rotate, spreads_single_row=False)
 
 
+def activated(graph: GraphBuilder, x: str, activation: Activation, lowering: Lowering) -> str:
+    """What a gate multiplies with, or what the down projection takes."""
+    match activation:
+        case Activation.GELU | Activation.GATED_GELU:
+            return graph.op("Gelu", [x])
+        case Activation.GELU_TANH | Activation.GATED_GELU_TANH:
+            return graph.op("Gelu", [x], approximate="tanh")
+        case Activation.GATED_SILU:
+            return lowering.silu(graph, x)
+    positive = graph.op("Relu", [x])
+    return graph.op("Mul", [positive, positive]) if activation is Activation.SQUARED_RELU else positive
+
+
 def linear(graph: GraphBuilder, x: str, layer: PackedLinear) -> str:
     """x [1, rows, inputs] -> [1, rows, outputs]."""
     product = layer.method.multiply(graph, x, layer.matrix)
@@ -118,11 +131,9 @@ def linear_halves(graph: GraphBuilder, x: str, layer: PackedLinear) -> list[str]
 
 
 def linear_pieces(graph: GraphBuilder, x: str, layer: PackedLinear, widths: Sequence[int]) -> list[str]:
-    """x [1, rows, inputs] -> [1, rows, width] of each: the products of the matrices that are stacked in one.
-
-    Each has its bias added alone. A sum of all would have one range of 16-bit integers, and the biases of keys can be
-    a thousand times as large as values (Qwen2).
-    """
+    """x [1, rows, inputs] -> [1, rows, width] of each: the products of the matrices that are stacked in one. Each has
+    its bias added alone. A sum of all would have one range of 16-bit integers, and the biases of keys can be a thousand
+    times as large as values (Qwen2)."""
     pieces = graph.split(layer.method.multiply(graph, x, layer.matrix), *widths)
     if layer.bias is None:
         return pieces

@@ -291,8 +291,8 @@ class SizedWriter(NativeWriter):
         graph, order = self.graph, cell_order(self.network.spec)
         if not self.native.window:
             return x
-        places = graph.constant((np.argsort(order) if is_reverse else order).astype(np.int32))
-        return graph.op("Gather", [graph.reshape(x, -1, width), places], axis=0)
+        cells, order = graph.reshape(x, -1, width), np.argsort(order) if is_reverse else order
+        return graph.op("Gather", [cells, graph.constant(order.astype(np.int32))], axis=0)
 
     def learned_positions(self) -> str:
         """The table, stretched over an image of this size [P, D]."""

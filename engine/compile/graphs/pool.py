@@ -27,10 +27,8 @@ HIDDEN = "hidden_states"
 
 @dataclass(frozen=True, slots=True)
 class PartPlan:
-    """One part; `number` counts from 1.
-
-    `source` and `result` name what it takes and gives besides mask, rotation and caches.
-    """
+    """One part; `number` counts from 1. `source` and `result` name what it takes and gives besides mask, rotation and
+    caches."""
 
     number: int
     count: int
@@ -93,9 +91,7 @@ def window_past(spec: ModelSpec, shapes: Sequence[StepShape]) -> int:
 @dataclass(frozen=True, slots=True)
 class GraphPlan:
     """One graph to write. shape None = free. Without layers its rows alone matter, and its spec has no context.
-
-    window_past: most past columns of layers with a window, 0 = as many as of others.
-    """
+    window_past: most past columns of layers with a window, 0 = as many as of others."""
 
     name: str
     part: PartPlan

@@ -75,10 +75,10 @@ def _start_convolution(graph: GraphBuilder, spec: RecurrentSpec, stacked: str) -
         graph.add_output(name, DTYPE, 1, ROWS, spec.channels)
 
 
-def recurrent_output(layers: LayerWriter, rows: str, packed: PackedRecurrence) -> str:
+def recurrent_output(layers: LayerWriter, packed: PackedRecurrence) -> str:
     """Declares what the recurrence gave and its gate [1, N, H * V]; each head normed, times silu(gate), or of Mamba2
     times silu(gate) and then, if there is a norm, normed with the heads of its key head."""
-    graph, spec = layers.graph, _spec(layers)
+    graph, spec, rows = layers.graph, _spec(layers), layers.rows
     for name in (OUT, GATE_IN):
         graph.add_input(name, DTYPE, 1, rows, spec.value_width)
     if packed.delta is None:

@@ -15,7 +15,7 @@ from engine.bundle.specs import LoraModule
 from engine.bundle.vision import EMBEDDED, EMBEDS, deepstack_name
 from engine.compile.graphs.embedding import embed
 from engine.compile.graphs.graph_builder import LOGIT_ROWS, ROWS, GraphBuilder
-from engine.compile.graphs.layers import OUTPUT, QKV, LayerWriter, LoraPaths
+from engine.compile.graphs.layers import OUTPUT, QKV, LayerWriter
 from engine.compile.graphs.lowering import FUSED, PLAIN_TABLES, linear, rotate_rows
 from engine.compile.graphs.recurrence import recurrent_output, start_recurrence
 from engine.compile.graphs.streams import corrected, first_stream, merged, predicted, spread, with_path
@@ -29,128 +29,61 @@ IDS, HIDDEN_IN, HIDDEN_OUT, ATTENDED, LOGITS = "input_ids", "hidden_in", "hidden
 QUERY, KEY, VALUE = "query", "key", "value"
 
 
-def start_latents(layers: LayerWriter, stacked: str, packed: PackedLatents) -> None:
-    """Heads made of latents (MLA): what turns comes first in queries and keys, values are filled up with zeros.
-
-    stacked [1, N, ...]: queries or their latents, latents of keys and values, what turns of the keys. Queries, keys and
-    values [1, N, H * D] are given.
-    """
-    graph, network, latent, spec = layers.graph, layers.network, _latent(layers), layers.network.spec
-    query, low, turning = graph.split(stacked, *network.qkv_outputs(0))
-    if packed.query_up is not None and packed.query_norm is not None:
-        query = linear(graph, _normed(layers, query, graph.parameter(packed.query_norm)), packed.query_up)
-    both = linear(graph, _normed(layers, low, graph.parameter(packed.kv_norm)), packed.kv_up)
-    kept, turned = _split(layers, query, latent.kept, latent.turned)
-    wide = graph.reshape(turned, 1, ROWS, spec.heads * latent.turned)
-    turned = rotate_rows(graph, wide, spec.heads, latent.turned, spec.rope)
-    _join(layers, [graph.reshape(turned, *_apart(layers, latent.turned)), kept], QUERY)
-    kept, value = _split(layers, both, latent.kept, latent.value_dim)
-    shared = graph.reshape(rotate_rows(graph, turning, 1, latent.turned, spec.rope), 1, ROWS, 1, latent.turned)
-    shared = graph.op("Expand", [shared, graph.integers(1, 1, spec.heads, 1)])
-    _join(layers, [graph.reshape(shared, *_apart(layers, latent.turned)), kept], KEY)
-    if missing := latent.head_dim - latent.value_dim:
-        value = graph.op("Pad", [value, graph.integers(0, 0, 0, 0, 0, missing)])
-    _join(layers, [value], VALUE)
-    for name in (QUERY, KEY, VALUE):
-        graph.add_output(name, DTYPE, 1, ROWS, network.query_width)
-
-
-def values_alone(layers: LayerWriter, attended: str, rows: str) -> str:
-    """[1, N, H * D] -> [1, N, H * V]: without what values were filled up with."""
-    graph, latent, heads = layers.graph, _latent(layers), layers.network.spec.heads
-    if latent.value_dim == latent.head_dim:
-        return attended
-    apart = graph.reshape(attended, 1, f"{rows}*{heads}", latent.head_dim)
-    return graph.reshape(graph.slice(apart, 0, latent.value_dim, -1), 1, rows, heads * latent.value_dim)
-
-
-def _latent(layers: LayerWriter) -> LatentAttention:
-    latent = layers.network.details.latent
-    assert latent is not None
-    return latent
-
-
-def _normed(layers: LayerWriter, x: str, weight: str) -> str:
-    return layers.lowering.norm(layers.graph, x, weight, _latent(layers).epsilon)
-
-
-def _apart(layers: LayerWriter, size: int) -> tuple[int, str, int]:
-    """Each head of each row by itself."""
-    return 1, f"{ROWS}*{layers.network.spec.heads}", size
-
-
-def _split(layers: LayerWriter, x: str, *sizes: int) -> list[str]:
-    """[1, N, H * sum of sizes] -> the parts of each head."""
-    return layers.graph.split(layers.graph.reshape(x, *_apart(layers, sum(sizes))), *sizes)
-
-
-def _join(layers: LayerWriter, parts: list[str], name: str) -> None:
-    graph = layers.graph
-    joined = graph.op("Concat", parts, axis=-1) if len(parts) > 1 else parts[0]
-    graph.reshape(joined, 1, ROWS, layers.network.query_width, name=name)
-
-
 @dataclass(frozen=True, slots=True)
-class LinearWriter:
-    """Writes one linear graph: the end of one layer and the start of the next.
+class LinearWriter(LayerWriter):
+    """Writes one linear graph: the end of one layer and the start of the next. Of several streams, hidden_in and
+    hidden_out are those that the layer between them is given."""
 
-    Of several streams, hidden_in and hidden_out are those that the layer between them is given.
-    """
-
-    graph: GraphBuilder
-    layers: LayerWriter
-    network: Network
-
-    def finish_layer(self, rows: str, packed: PackedLayer, layer: int, name: str = "") -> str:
+    def finish_layer(self, packed: PackedLayer, layer: int, name: str = "") -> str:
         """Declares hidden_in [1, N, stream] and what the layer's mixer gave; what the layer gives [1, N, stream]."""
-        graph, layers = self.graph, self.layers
-        graph.add_input(HIDDEN_IN, DTYPE, 1, rows, self.network.spec.stream_width)
-        grown = layers.normed(self._mixed(rows, packed, layer), packed.attention_post_norm)
-        first = first_stream(layers, HIDDEN_IN)
+        graph = self.graph
+        graph.add_input(HIDDEN_IN, DTYPE, 1, self.rows, self.network.spec.stream_width)
+        grown = self.normed(self._mixed(packed, layer), packed.attention_post_norm)
+        first = first_stream(self, HIDDEN_IN)
         x = graph.op("Add", [first, grown])
         if packed.streams is not None:
-            x = with_path(layers, x, layers.normed(first, packed.attention_norm), packed.streams)
-            x = layers.with_feed_forward(x, packed)
-            of_inputs = partial(self._of_inputs, packed=packed.ending, layer=layer, rows=rows)
-            return corrected(layers, HIDDEN_IN, x, packed.streams, of_inputs)
+            x = with_path(self, x, self.normed(first, packed.attention_norm), packed.streams)
+            x = self.with_feed_forward(x, packed)
+            of_inputs = partial(self._of_inputs, packed=packed.ending, layer=layer)
+            return corrected(self, HIDDEN_IN, x, packed.streams, of_inputs)
         if packed.ending is None:
-            return layers.with_feed_forward(x, packed, name)
-        return self._ended(layers.with_feed_forward(x, packed), packed.ending, layer, rows, name)
+            return self.with_feed_forward(x, packed, name)
+        return self._ended(self.with_feed_forward(x, packed), packed.ending, layer, name)
 
-    def _mixed(self, rows: str, packed: PackedLayer, layer: int) -> str:
+    def _mixed(self, packed: PackedLayer, layer: int) -> str:
         """Attention, recurrence or the sum of both, projected."""
-        layers, recurrence = self.layers, packed.recurrence
+        recurrence = packed.recurrence
         if recurrence is None:
-            return layers.project(self._attended(rows, layer), packed.output, OUTPUT)
-        recurrent = recurrent_output(layers, rows, recurrence)
+            return self.project(self._attended(layer), packed.output, OUTPUT)
+        recurrent = recurrent_output(self, recurrence)
         if recurrence.output is None:
-            return layers.project(recurrent, packed.output, OUTPUT)
-        attended = linear(self.graph, self._attended(rows, layer), packed.output)
+            return self.project(recurrent, packed.output, OUTPUT)
+        attended = linear(self.graph, self._attended(layer), packed.output)
         return self.graph.op("Add", [attended, linear(self.graph, recurrent, recurrence.output)])
 
-    def _ended(self, x: str, packed: PackedEnding, layer: int, rows: str, name: str) -> str:
+    def _ended(self, x: str, packed: PackedEnding, layer: int, name: str) -> str:
         """x with what the layer makes of its own inputs, times the layer's factor."""
         assert packed.scale is not None
         if packed.gate is not None:
-            x = self.graph.op("Add", [x, self._of_inputs(x, packed, layer, rows)])
+            x = self.graph.op("Add", [x, self._of_inputs(x, packed, layer)])
         return self.graph.op("Mul", [x, self.graph.parameter(packed.scale)], name=name)
 
-    def _of_inputs(self, x: str, packed: PackedEnding | None, layer: int, rows: str) -> str:
+    def _of_inputs(self, x: str, packed: PackedEnding | None, layer: int) -> str:
         """What the layer makes of its own inputs and x [1, N, hidden]; declares them."""
-        graph, layers, spec = self.graph, self.layers, self.network.spec
+        graph, spec = self.graph, self.network.spec
         assert packed is not None and packed.gate is not None and packed.output is not None
         size = spec.layer_inputs
-        graph.add_input(LAYER_INPUTS, DTYPE, 1, rows, spec.layers * size)
+        graph.add_input(LAYER_INPUTS, DTYPE, 1, self.rows, spec.layers * size)
         given = graph.slice(LAYER_INPUTS, layer * size, (layer + 1) * size, -1)
-        gate = layers.activated(linear(graph, x, packed.gate))
-        return layers.normed(linear(graph, graph.op("Mul", [gate, given]), packed.output), packed.norm)
+        gate = self.activated(linear(graph, x, packed.gate))
+        return self.normed(linear(graph, graph.op("Mul", [gate, given]), packed.output), packed.norm)
 
     def add_layer_inputs(self, x: str, packed: PackedLayerInputs) -> None:
         """x [1, N, hidden], embedded -> what every layer takes of the rows: of their tokens, and of x."""
         graph, spec = self.graph, self.network.spec
         size, width = spec.layer_inputs, spec.layers * spec.layer_inputs
         apart = graph.reshape(linear(graph, x, packed.projection), 1, f"{ROWS}*{spec.layers}", size)
-        normed = graph.reshape(self.layers.norm(apart, graph.parameter(packed.norm)), 1, ROWS, width)
+        normed = graph.reshape(self.norm(apart, graph.parameter(packed.norm)), 1, ROWS, width)
         ids = IDS
         if packed.vocab < spec.vocab:
             has_row = graph.op("Less", [IDS, graph.constant(np.array(packed.vocab, np.int32))])
@@ -159,27 +92,27 @@ class LinearWriter:
         graph.op("Add", [normed, of_tokens], name=LAYER_INPUTS)
         graph.add_output(LAYER_INPUTS, DTYPE, 1, ROWS, width)
 
-    def _attended(self, rows: str, layer: int) -> str:
+    def _attended(self, layer: int) -> str:
         """attended [1, N, H * D], times the sigmoid of its gate where there is one."""
         graph, width = self.graph, self.network.heads_of(layer).query_width
-        graph.add_input(ATTENDED, DTYPE, 1, rows, width)
+        graph.add_input(ATTENDED, DTYPE, 1, self.rows, width)
         if self.network.details.latent is not None:
-            return values_alone(self.layers, ATTENDED, rows)
+            return self._values_alone(ATTENDED)
         if not self.network.spec.has_output_gate:
             return ATTENDED
-        graph.add_input(GATE_IN, DTYPE, 1, rows, width)
+        graph.add_input(GATE_IN, DTYPE, 1, self.rows, width)
         return graph.op("Mul", [ATTENDED, graph.op("Sigmoid", [GATE_IN])])
 
     def start_layer(self, x: str, packed: PackedLayer, layer: int) -> None:
         """x [1, N, stream] -> what the layer's mixers take."""
         network = self.network
-        normed = self.layers.normed(first_stream(self.layers, x), packed.attention_norm)
-        own = stacked = self.layers.project(normed, packed.qkv, QKV)
+        normed = self.normed(first_stream(self, x), packed.attention_norm)
+        own = stacked = self.project(normed, packed.qkv, QKV)
         recurrent = network.spec.recurrence_of(layer)
         if recurrent is not None and recurrent.is_beside:
             stacked, own = self.graph.split(stacked, sum(network.qkv_outputs(layer)), recurrent.inputs)
         if packed.recurrence is not None:
-            start_recurrence(self.layers, normed, own, packed.recurrence)
+            start_recurrence(self, normed, own, packed.recurrence)
         if layer in network.spec.attention_layers:
             self._start_attention(stacked, packed, layer)
 
@@ -191,7 +124,7 @@ class LinearWriter:
             for name in PLAIN_TABLES:
                 graph.add_input(name, DTYPE, 1, 1, ROWS, rope.rotary_dim // 2)
         if packed.latents is not None:
-            start_latents(self.layers, stacked, packed.latents)
+            self._start_latents(stacked, packed.latents)
             return
         # Keys are there unless they are another layer's, values unless keys are made of the same.
         last = "" if packed.v_norm else VALUE
@@ -205,7 +138,7 @@ class LinearWriter:
         if fresh:
             self._turn(fresh[0], heads, heads.kv_heads, packed.k_norm, rope, KEY)
             if packed.v_norm is not None:
-                self._normed_heads(fresh[-1], heads.kv_heads, heads.head_dim, packed.v_norm, VALUE)
+                self._heads_normed(fresh[-1], heads.kv_heads, heads.head_dim, packed.v_norm, VALUE)
             for name in (KEY, VALUE):
                 graph.add_output(name, DTYPE, 1, ROWS, heads.key_width)
         if packed.sinks is not None:
@@ -227,21 +160,69 @@ class LinearWriter:
         size, kind = form.head_dim, self.network.details.qk_norm
         is_last = rope is not None and kind is not QkNorm.TURNED_HEADS
         if kind is QkNorm.ALL:
-            x = self.layers.normed(x, norm)
+            x = self.normed(x, norm)
         elif norm is not None and kind is not QkNorm.TURNED_HEADS:
-            x = self._normed_heads(x, heads, size, norm)
+            x = self._heads_normed(x, heads, size, norm)
         if rope is not None:
             x = rotate_rows(self.graph, x, heads, size, rope, name if is_last else "")
         if norm is not None and kind is QkNorm.TURNED_HEADS:
-            x = self._normed_heads(x, heads, size, norm)
+            x = self._heads_normed(x, heads, size, norm)
         if not is_last:
             self.graph.op("Identity", [x], name=name)
 
-    def _normed_heads(self, x: str, heads: int, size: int, norm: StoredTensor, name: str = "") -> str:
+    def _heads_normed(self, x: str, heads: int, size: int, norm: StoredTensor, name: str = "") -> str:
         """Each head by itself."""
         graph = self.graph
-        normed = self.layers.norm(graph.reshape(x, 1, f"{ROWS}*{heads}", size), graph.parameter(norm))
+        normed = self.norm(graph.reshape(x, 1, f"{ROWS}*{heads}", size), graph.parameter(norm))
         return graph.reshape(normed, 1, ROWS, heads * size, name=name)
+
+    def _start_latents(self, stacked: str, packed: PackedLatents) -> None:
+        """Heads made of latents (MLA): what turns comes first in queries and keys, values are filled up with zeros.
+        stacked [1, N, ...]: queries or their latents, latents of keys and values, what turns of the keys. Queries, keys
+        and values [1, N, H * D] are given."""
+        graph, network, latent, spec = self.graph, self.network, self._latent, self.network.spec
+        query, low, turning = graph.split(stacked, *network.qkv_outputs(0))
+        if packed.query_up is not None and packed.query_norm is not None:
+            query = linear(graph, self._normed_latent(query, packed.query_norm), packed.query_up)
+        both = linear(graph, self._normed_latent(low, packed.kv_norm), packed.kv_up)
+        kept, turned = self._by_head(query, latent.kept, latent.turned)
+        wide = graph.reshape(turned, 1, ROWS, spec.heads * latent.turned)
+        turned = rotate_rows(graph, wide, spec.heads, latent.turned, spec.rope)
+        self._give_heads(QUERY, graph.reshape(turned, 1, f"{ROWS}*{spec.heads}", latent.turned), kept)
+        kept, value = self._by_head(both, latent.kept, latent.value_dim)
+        shared = graph.reshape(rotate_rows(graph, turning, 1, latent.turned, spec.rope), 1, ROWS, 1, latent.turned)
+        shared = graph.op("Expand", [shared, graph.integers(1, 1, spec.heads, 1)])
+        self._give_heads(KEY, graph.reshape(shared, 1, f"{ROWS}*{spec.heads}", latent.turned), kept)
+        if missing := latent.head_dim - latent.value_dim:
+            value = graph.op("Pad", [value, graph.integers(0, 0, 0, 0, 0, missing)])
+        self._give_heads(VALUE, value)
+
+    def _values_alone(self, attended: str) -> str:
+        """[1, N, H * D] -> [1, N, H * V]: without what values were filled up with."""
+        graph, latent, heads = self.graph, self._latent, self.network.spec.heads
+        if latent.value_dim == latent.head_dim:
+            return attended
+        apart = graph.reshape(attended, 1, f"{self.rows}*{heads}", latent.head_dim)
+        return graph.reshape(graph.slice(apart, 0, latent.value_dim, -1), 1, self.rows, heads * latent.value_dim)
+
+    @property
+    def _latent(self) -> LatentAttention:
+        assert self.network.details.latent is not None
+        return self.network.details.latent
+
+    def _normed_latent(self, x: str, weight: StoredTensor) -> str:
+        return self.lowering.norm(self.graph, x, self.graph.parameter(weight), self._latent.epsilon)
+
+    def _by_head(self, x: str, *sizes: int) -> list[str]:
+        """[1, N, H * sum of sizes] -> the parts of each head."""
+        apart = self.graph.reshape(x, 1, f"{ROWS}*{self.network.spec.heads}", sum(sizes))
+        return self.graph.split(apart, *sizes)
+
+    def _give_heads(self, name: str, *parts: str) -> None:
+        """Parts of each head, side by side, as an output [1, N, H * D]."""
+        joined, width = self.graph.op("Concat", parts, axis=-1) if parts[1:] else parts[0], self.network.query_width
+        self.graph.reshape(joined, 1, ROWS, width, name=name)
+        self.graph.add_output(name, DTYPE, 1, ROWS, width)
 
 
 def linear_graph(packed: PackedPart, network: Network, part: int, modules: tuple[LoraModule, ...] = ()) -> GraphBuilder:
@@ -249,15 +230,14 @@ def linear_graph(packed: PackedPart, network: Network, part: int, modules: tuple
     modules: what adapters may change."""
     graph, spec = GraphBuilder(DTYPE, None), network.spec
     rows = LOGIT_ROWS if part > spec.layers else ROWS
-    paths = LoraPaths(graph, modules, rows)
-    writer = LinearWriter(graph, LayerWriter(graph, FUSED, network, paths, rows), network)
+    writer = LinearWriter(graph, FUSED, network, modules, rows)
     if part > spec.layers:
         _add_head(writer, packed)
         return graph
     if part == 1:
         assert packed.table is not None
         graph.add_input(IDS, "int32", 1, ROWS)
-        rows = writer.layers.embedded(embed(graph, IDS, packed.table))
+        rows = writer.embedded(embed(graph, IDS, packed.table))
         if network.reads_images:
             graph.add_input(EMBEDS, DTYPE, 1, ROWS, spec.hidden)
             graph.add_input(EMBEDDED, DTYPE, 1, ROWS, 1)
@@ -266,15 +246,15 @@ def linear_graph(packed: PackedPart, network: Network, part: int, modules: tuple
         if packed.layer_inputs is not None:
             writer.add_layer_inputs(x, packed.layer_inputs)
         if packed.spreading is not None:
-            x = spread(writer.layers, x, packed.spreading)
+            x = spread(writer, x, packed.spreading)
     else:
         is_deep = part - 2 < network.deepstack
-        x = writer.finish_layer(ROWS, packed.layers[part - 2], part - 2, "" if is_deep else HIDDEN_OUT)
+        x = writer.finish_layer(packed.layers[part - 2], part - 2, "" if is_deep else HIDDEN_OUT)
         if is_deep:
             added = graph.add_input(deepstack_name(part - 2), DTYPE, 1, ROWS, spec.hidden)
             x = graph.op("Add", [x, added], name=HIDDEN_OUT)
     if (streams := packed.layers[part - 1].streams) is not None:
-        x = predicted(writer.layers, x, streams, HIDDEN_OUT)
+        x = predicted(writer, x, streams, HIDDEN_OUT)
     graph.add_output(HIDDEN_OUT, DTYPE, 1, ROWS, spec.stream_width)
     writer.start_layer(x, packed.layers[part - 1], part - 1)
     return graph
@@ -282,9 +262,9 @@ def linear_graph(packed: PackedPart, network: Network, part: int, modules: tuple
 
 def _add_head(writer: LinearWriter, packed: PackedPart) -> None:
     spec, width = writer.network.spec, writer.network.spec.hidden
-    x = writer.finish_layer(LOGIT_ROWS, packed.layers[-1], spec.layers - 1)
-    x = merged(writer.layers, x, packed.merging) if packed.merging else x
-    x = writer.layers.normed(x, packed.final_norm)
+    x = writer.finish_layer(packed.layers[-1], spec.layers - 1)
+    x = merged(writer, x, packed.merging) if packed.merging else x
+    x = writer.normed(x, packed.final_norm)
     if packed.head is not None:
-        x, width = writer.layers.logits(linear(writer.graph, x, packed.head)), spec.vocab
+        x, width = writer.logits(linear(writer.graph, x, packed.head)), spec.vocab
     writer.graph.give(x, LOGITS, DTYPE, 1, LOGIT_ROWS, width)

@@ -7,6 +7,7 @@ Definitions: transformers `Idefics3VisionTransformer` and `Idefics3Connector`, `
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 
@@ -89,8 +90,10 @@ def _named(network: VisionNetwork, checkpoint: Checkpoint) -> VisionNetwork:
 
 @dataclass(frozen=True, slots=True)
 class TileWriter(TowerWriter):
-    """Writes the graph of square tiles."""
+    """Writes the graph of square tiles. names: of the modules of a layer. has_bias: whether attention must have one."""
 
+    names: ClassVar = ("layers", "layer_norm1", "self_attn", "out_proj", "layer_norm2")
+    has_bias: ClassVar = True
     network: VisionNetwork
 
     def write(self, width: int, advance: Callable[[int], None]) -> None:
@@ -130,15 +133,19 @@ class TileWriter(TowerWriter):
 
     def layer(self, x: str, index: int) -> str:
         """[1, P, D] -> the same shape: attention over all patches, then a feed-forward, each of its norm."""
-        graph, network, name = self.graph, self.network, f"{self.network.root}encoder.layers.{index}."
-        hidden, epsilon = network.hidden, network.epsilon
-        normed = self.norm(x, f"{name}layer_norm1", hidden, epsilon)
-        taken = [self.linear(normed, f"{name}self_attn.{side}_proj", hidden, hidden) for side in ("q", "k", "v")]
+        network, (layers, first_norm, inside, output, second_norm) = self.network, self.names
+        hidden, epsilon, name = network.hidden, network.epsilon, f"{network.root}encoder.{layers}.{index}."
+        normed = self.norm(x, name + first_norm, hidden, epsilon)
+        has_bias = self.has_bias or f"{name}{inside}.q_proj.bias" in self.checkpoint
+        taken = [self.linear(normed, f"{name}{inside}.{side}_proj", hidden, hidden, has_bias) for side in "qkv"]
         mixed = self.attention(taken, network.heads, hidden)
-        x = graph.op("Add", [x, self.linear(mixed, f"{name}self_attn.out_proj", hidden, hidden)])
-        inner = self.linear(self.norm(x, f"{name}layer_norm2", hidden, epsilon), f"{name}mlp.fc1", hidden, network.ffn)
-        grown = self.linear(self.activated(inner, network.activation), f"{name}mlp.fc2", network.ffn, hidden)
-        return graph.op("Add", [x, grown])
+        x = self.added(x, self.linear(mixed, f"{name}{inside}.{output}", hidden, hidden), f"{name}lambda_1")
+        normed = self.norm(x, name + second_norm, hidden, epsilon)
+        inner = self.activated(self.linear(normed, f"{name}mlp.fc1", hidden, network.ffn), network.activation)
+        return self.added(x, self.linear(inner, f"{name}mlp.fc2", network.ffn, hidden), f"{name}lambda_2")
+
+    def added(self, x: str, grown: str, _: str) -> str:
+        return self.graph.op("Add", [x, grown])
 
     def shuffled(self, x: str) -> str:
         """[1, P, D] -> [1, tokens, D * shuffle ** 2]: squares of patches side by side, row by row."""
@@ -152,6 +159,9 @@ class TileWriter(TowerWriter):
 class ClassTokenWriter(TileWriter):
     """The same with a row before the patches that sees and is seen, and goes before the connector; InternVL."""
 
+    names: ClassVar = ("layer", "layernorm_before", "attention", "projection_layer", "layernorm_after")
+    has_bias: ClassVar = False
+
     def embedded(self, pixels: str) -> str:
         """[1, 3, S, S] -> [1, 1 + P, D]."""
         graph, network, name = self.graph, self.network, f"{self.network.root}embeddings."
@@ -160,20 +170,8 @@ class ClassTokenWriter(TileWriter):
         table = self.stored(f"{name}position_embeddings", (1, network.grid**2 + 1, network.hidden))
         return graph.op("Add", [rows, table])
 
-    def layer(self, x: str, index: int) -> str:
-        """What attention and feed-forward give is scaled before it is added."""
-        network, name = self.network, f"{self.network.root}encoder.layer.{index}."
-        hidden, epsilon, inside = network.hidden, network.epsilon, f"{name}attention."
-        normed = self.norm(x, f"{name}layernorm_before", hidden, epsilon)
-        has_bias = f"{inside}q_proj.bias" in self.checkpoint
-        taken = [self.linear(normed, f"{inside}{side}_proj", hidden, hidden, has_bias) for side in ("q", "k", "v")]
-        mixed = self.attention(taken, network.heads, hidden)
-        x = self.added(x, self.linear(mixed, f"{inside}projection_layer", hidden, hidden), f"{name}lambda_1")
-        normed = self.norm(x, f"{name}layernorm_after", hidden, epsilon)
-        inner = self.activated(self.linear(normed, f"{name}mlp.fc1", hidden, network.ffn), network.activation)
-        return self.added(x, self.linear(inner, f"{name}mlp.fc2", network.ffn, hidden), f"{name}lambda_2")
-
     def added(self, x: str, grown: str, scale: str) -> str:
+        """What attention and feed-forward give is scaled before it is added."""
         return self.graph.op("Add", [x, self.graph.op("Mul", [grown, self.stored(scale, (self.network.hidden,))])])
 
     def connected(self, x: str, width: int) -> str:

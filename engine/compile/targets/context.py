@@ -17,9 +17,7 @@ FAILED = 4
 
 class ContextJob(msgspec.Struct, frozen=True):
     """Graphs that go into one binary. sources: ONNX files; wrappers: the EPContext file to make for each of them.
-
-    block_integers: multiply 4-bit blocks as integers; without it they would go through half precision.
-    """
+    block_integers: multiply 4-bit blocks as integers; without it they would go through half precision."""
 
     sources: tuple[str, ...]
     wrappers: tuple[str, ...]

@@ -101,10 +101,8 @@ def measured_scales(work: Compilation, manifest: Manifest) -> Float32:
 
 
 class KvReach:
-    """The largest magnitude [L, 2, K, D] of each channel over all text seen.
-
-    A rotated channel and its partner turn into each other from position to position, so both reach their radius.
-    """
+    """The largest magnitude [L, 2, K, D] of each channel over all text seen. A rotated channel and its partner turn
+    into each other from position to position, so both reach their radius."""
 
     def __init__(self, model: ModelSpec) -> None:
         ropes = [model.rope_of(layer) for layer in model.attention_layers]

@@ -5,7 +5,6 @@ import re
 import subprocess
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
@@ -64,13 +63,12 @@ def reason(errors: str, code: int) -> str:
     return f"{words or 'no reason was given'} (it {exit_text(code)})"
 
 
-def context_node(wrapper: Path) -> tuple[onnx.ModelProto, NodeProto]:
-    """A wrapper and its EPContext node; CompileError when the graph did not become exactly one binary."""
-    model = onnx.load(str(wrapper), load_external_data=False)
-    nodes = list(model.graph.node)
+def context_node(wrapper: Path) -> NodeProto:
+    """A wrapper's EPContext node; CompileError when the graph did not become exactly one binary."""
+    nodes: list[NodeProto] = list(onnx.load(str(wrapper), load_external_data=False).graph.node)
     if len(nodes) != 1 or nodes[0].op_type != CONTEXT_OP:
         raise CompileError(f"{wrapper.stem} was compiled only in part: {', '.join(node.op_type for node in nodes)}")
-    return model, nodes[0]
+    return nodes[0]
 
 
 def told_by(node: NodeProto, name: str) -> str:
@@ -78,31 +76,27 @@ def told_by(node: NodeProto, name: str) -> str:
     return str(next(attribute.s for attribute in node.attribute if attribute.name == name).decode())
 
 
-@dataclass(frozen=True, slots=True)
-class Link:
-    """One part of a step: the graph it was written as, and its node in the wrapper."""
-
-    spec: GraphSpec
-    node: NodeProto
+Link = tuple[GraphSpec, NodeProto]  # one part of a step: the graph it was written as, and its node in the wrapper
 
 
 def write_wrapper(name: str, links: Sequence[Link], part: int, parts: int, folder: Path) -> GraphSpec:
     """Write `folder/<name>.onnx` and describe it. Tensors that one part hands to a later one stay inside it."""
-    made = {tensor.name: tensor for link in links for tensor in link.spec.outputs}
-    taken = {tensor.name: tensor for link in links for tensor in link.spec.inputs}
+    specs, nodes = [spec for spec, _ in links], [node for _, node in links]
+    made = {tensor.name: tensor for spec in specs for tensor in spec.outputs}
+    taken = {tensor.name: tensor for spec in specs for tensor in spec.inputs}
     inputs = tuple(tensor for name, tensor in taken.items() if name not in made)
     outputs = tuple(tensor for name, tensor in made.items() if name not in taken)
     # onnxruntime cannot infer what a context node gives, so what stays inside is declared as well.
     inner = [tensor for name, tensor in made.items() if name in taken]
     taken_in, given, kept = ([*map(value_info, tensors)] for tensors in (inputs, outputs, inner))
-    graph = helper.make_graph([link.node for link in links], name, taken_in, given, value_info=kept)
-    is_whole = len(links) == 1 and links[0].spec.kind in KEPT_KINDS
-    kind = links[0].spec.kind if is_whole else GraphKind.DEFAULT if parts == 1 else GraphKind.DECODER
-    layers = [link.spec for link in links if link.spec.first_layer is not None]
+    graph = helper.make_graph(nodes, name, taken_in, given, value_info=kept)
+    is_whole = len(specs) == 1 and specs[0].kind in KEPT_KINDS
+    kind = specs[0].kind if is_whole else GraphKind.DEFAULT if parts == 1 else GraphKind.DECODER
+    layers = [spec for spec in specs if spec.first_layer is not None]
     return WrittenGraph(as_model(graph), inputs, outputs).save(
         *(folder, name, kind, part, parts),
-        rows=links[0].spec.rows,
-        context=links[-1].spec.context,
+        rows=specs[0].rows,
+        context=specs[-1].context,
         first_layer=layers[0].first_layer if layers else None,
         last_layer=layers[-1].last_layer if layers else None,
     )
@@ -193,7 +187,7 @@ def image_binary_stage(work: Compilation) -> None:
     assert npu is not None
     work.progress.stage("image encoder", 1, "graphs")
     (node,) = make_binary(work.graph_folder, [graph.name], work.folder / IMAGE_BINARY, work.arguments.target).values()
-    work.image_graph = write_wrapper(graph.name, [Link(graph, node)], 1, 1, work.folder)
+    work.image_graph = write_wrapper(graph.name, [(graph, node)], 1, 1, work.folder)
     inside = {IMAGE_BINARY: (node.name,)}, {graph.name: ((IMAGE_BINARY, node.name),)}
     work.npu = msgspec.structs.replace(npu, binaries=npu.binaries | inside[0], chains=npu.chains | inside[1])
     work.progress.advance(1)
@@ -237,7 +231,7 @@ def make_binary(
     chip, wrappers = NPU_TARGETS[target], [sources / f"{name}_ctx.onnx" for name in names]
     graphs = tuple(str(sources / f"{name}.onnx") for name in names)
     run_job(ContextJob(graphs, tuple(map(str, wrappers)), chip.soc_model, chip.htp_arch, has_integers))
-    nodes = {name: context_node(wrapper)[1] for name, wrapper in zip(names, wrappers, strict=True)}
+    nodes = {name: context_node(wrapper) for name, wrapper in zip(names, wrappers, strict=True)}
     found = {told_by(node, BINARY) for node in nodes.values()}
     if len(found) != 1:
         told = f"{len(found)} binaries instead of one: {', '.join(sorted(found))}"
@@ -265,9 +259,9 @@ def chain(work: Compilation, nodes: dict[str, NodeProto]) -> tuple[list[GraphSpe
     if layout_of(work.arguments) is Layout.FUSED:  # a graph is a whole step
         wanted = [(plan.name, 1, [plan]) for plan in work.plans()]
     for name, number, plans in wanted:
-        links = [Link(specs[plan.name], nodes[plan.name]) for plan in plans]
+        links = [(specs[plan.name], nodes[plan.name]) for plan in plans]
         made.append(write_wrapper(name, links, number, count, work.folder))
-        chains[name] = tuple((told_by(link.node, BINARY), link.node.name) for link in links)
+        chains[name] = tuple((told_by(node, BINARY), node.name) for _, node in links)
     return made, chains
 
 

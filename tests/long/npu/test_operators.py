@@ -22,7 +22,7 @@ from engine.compile.calibration.encodings import (
     wide_encoding,
 )
 from engine.compile.graphs.graph_builder import FloatGraph, as_model, value_info
-from engine.compile.graphs.integer_graphs import quantise_graph
+from engine.compile.graphs.integer_graphs import IntegerRewriter
 from engine.compile.quantisation.methods.integer_graphs import int8_outputs, joined
 from engine.compile.targets.npu import NPU_TARGETS
 
@@ -44,7 +44,7 @@ def graph_of(
     )
     stored = [onnx.numpy_helper.from_array(values, name) for name, values in weights.items()]
     graph = onnx.helper.make_graph(nodes, "g", [*map(value_info, taken)], [*map(value_info, given)], stored)
-    return FloatGraph(Path(), 1, as_model(graph), taken, given)
+    return FloatGraph(as_model(graph), taken, given, Path(), 1)
 
 
 def emulated(
@@ -52,7 +52,7 @@ def emulated(
 ) -> tuple[Float64, dict[str, Float64]]:
     """The one output, as codes, and the inputs as their codes have them."""
     path = folder / "graph.onnx"
-    path.write_bytes(quantise_graph(graph, encodings).model.SerializeToString())
+    path.write_bytes(IntegerRewriter(graph, encodings).run().model.SerializeToString())
     session = open_session(path, compile_options(NPU_TARGETS[Target.X_ELITE]), {})
     codes = {name: encodings[name].encode(value) for name, value in values.items()}
     (found,) = session.run(None, codes)

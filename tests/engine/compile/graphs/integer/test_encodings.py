@@ -82,7 +82,7 @@ def small_graph() -> FloatGraph:
     info = onnx.helper.make_tensor_value_info
     graph = onnx.helper.make_graph(nodes, "g", [info("x", 1, [2, 2])], [info("y", 1, [4])], [shape])
     model = onnx.helper.make_model(graph)
-    return FloatGraph(Path(), 1, model, (TensorSpec("x", "float32", (2, 2)),), (TensorSpec("y", "float32", (4,)),))
+    return FloatGraph(model, (TensorSpec("x", "float32", (2, 2)),), (TensorSpec("y", "float32", (4,)),), Path(), 1)
 
 
 def test_a_cache_has_no_finer_step_than_what_is_narrowed_to_it() -> None:
@@ -91,7 +91,7 @@ def test_a_cache_has_no_finer_step_than_what_is_narrowed_to_it() -> None:
     node, info = onnx.helper.make_node, onnx.helper.make_tensor_value_info
     nodes = [node("Mul", ["x", "x"], [wide]), node("Identity", [wide], [cache])]
     model = onnx.helper.make_model(onnx.helper.make_graph(nodes, "g", [info("x", 1, [2])], [info(cache, 1, [2])]))
-    graph = FloatGraph(Path(), 1, model, (TensorSpec("x", "float32", (2,)),), (TensorSpec(cache, "float32", (2,)),))
+    graph = FloatGraph(model, (TensorSpec("x", "float32", (2,)),), (TensorSpec(cache, "float32", (2,)),), Path(), 1)
     for largest, is_kept in ((200.0, False), (0.3, True)):
         observed = {"x": seen(-1, 2), f"1/{wide}": seen(0, largest), cache: seen(-0.2, 0.2)}
         found = choose_encodings([graph], observed, 1.0, extreme_range)
@@ -138,7 +138,7 @@ def test_what_attention_mixes_may_be_as_large_as_one_value() -> None:
     names = ["w", "past_value_0_in", "past_value_0_out"]
     graph = onnx.helper.make_graph(nodes, "g", [info(name, 1, [1]) for name in names], [info("y", 1, [1])])
     specs = tuple(TensorSpec(name, "float32", (1,)) for name in names)
-    made = FloatGraph(Path(), 1, onnx.helper.make_model(graph), specs, (TensorSpec("y", "float32", (1,)),))
+    made = FloatGraph(onnx.helper.make_model(graph), specs, (TensorSpec("y", "float32", (1,)),), Path(), 1)
     observed = {name: seen(-0.1, 0.1) for name in ("w", "1/seen", "1/fresh", "y")}
     observed |= {"past_value_0_in": seen(-3, 2), "past_value_0_out": seen(-4, 2)}
     encodings = choose_encodings([made], observed, 1.0)
@@ -154,7 +154,7 @@ def test_a_mask_hides_a_column_of_whatever_score(scores: Range) -> None:
     info = onnx.helper.make_tensor_value_info
     graph = onnx.helper.make_graph(nodes, "g", [info("s", 1, [1]), info(MASK, 1, [1])], [info("y", 1, [1])])
     specs = tuple(TensorSpec(name, "float32", (1,)) for name in ("s", MASK, "y"))
-    made = FloatGraph(Path(), 1, onnx.helper.make_model(graph), specs[:2], specs[2:])
+    made = FloatGraph(onnx.helper.make_model(graph), specs[:2], specs[2:], Path(), 1)
     found = choose_encodings([made], {"s": Observed((scores,), 1)}, 1.0)
     ends = np.array([0, 65535], np.uint16)
     low, high = found["s"].decode(ends)
