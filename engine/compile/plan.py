@@ -21,7 +21,14 @@ from engine.compile.arguments import (
 )
 from engine.compile.graphs.pool import DEEP_ROWS, GraphPlan, PartPlan, plan_parts
 from engine.compile.quantisation.methods.method import Activations
-from engine.compile.quantisation.methods.table import CHOOSABLE, head_method, is_exact, method_of, quants_with
+from engine.compile.quantisation.methods.table import (
+    CHOOSABLE,
+    head_method,
+    is_exact,
+    method_of,
+    quants_with,
+    take_block,
+)
 from engine.errors import CompileError
 from engine.models.network import Network
 
@@ -281,6 +288,9 @@ def check_numbers(arguments: CompileArguments) -> None:
 def _check_storage(arguments: CompileArguments) -> None:
     if arguments.block not in BLOCKS:
         raise CompileError(f"--block must be one of {BLOCKS}, it is {arguments.block}")
+    is_chosen = arguments.asymmetric or arguments.block != BLOCKS[0]
+    if is_chosen and not arguments.is_npu and not take_block(arguments):
+        raise CompileError(f"--block and --asymmetric are for --quant int4, not {arguments.quant}")
     if arguments.embedding_bits and arguments.embedding_bits not in EMBEDDING_BITS:
         raise CompileError(f"--embedding must be one of {EMBEDDING_BITS}, it is {arguments.embedding_bits}")
 

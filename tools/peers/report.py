@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-SPEED_BARS = {(128, 1): 1.4, (128, 4): 1.35, (128, 8): 1.5, (128, 16): 1.5, (1024, 1): 1.3, (1024, 4): 1.4}
+SPEED_BARS = {(128, 1): 1.5, (128, 4): 1.5, (128, 8): 1.7, (128, 16): 1.7, (1024, 1): 1.5, (1024, 4): 1.5}
 RIVAL_SPEED_BAR, LONE_RIVAL_BAR = 1.0, 0.95  # of every server beyond llama-server; of a lone client
 WARM_START_BAR, COLD_START_BAR = 4.0, 20.0  # seconds
-FIRST_TOKEN_BAR, GAP_P95_BAR, MEMORY_BAR, WARM_BAR = 0.6, 1.5, 2.0, 0.1
+FIRST_TOKEN_BAR, GAP_P95_BAR, MEMORY_BAR, WARM_BAR = 0.5, 1.2, 1.3, 0.1
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,8 @@ from engine.errors import CompileError
     ("options", "message"),
     [
         ({"block": 16}, "--block"),
+        ({"quant": Quant.INT8, "block": 128}, "--block and --asymmetric are for --quant int4, not int8"),
+        ({"quant": Quant.KEEP, "asymmetric": True}, "--block and --asymmetric are for --quant int4, not keep"),
         ({"embedding_bits": 5}, "--embedding"),
         ({"rows": (1,)}, "--rows together"),
         ({"context": (64,)}, "--rows together"),

@@ -130,6 +130,7 @@ INT4 = Method(
     choice=CodeChoice(),
     wider=Quant.INT8,
     has_rows=True,
+    takes_block=True,
     stack=_int4_stack,
 )
 INT8_LIMIT = 127

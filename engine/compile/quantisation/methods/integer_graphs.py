@@ -156,4 +156,5 @@ W4A16 = Method(
     has_integer_blocks=True,
     choice=CodeChoice(has_multiples=True),
     wider=Quant.W8A16,
+    takes_block=True,
 )

@@ -114,8 +114,9 @@ class Method:
     does, None = this one. is_exact: nothing is rounded. has_integer_blocks: the NPU's compiler is asked to multiply
     4-bit blocks as integers; without that it goes through half precision.
     choice: what --quality has to choose, None = nothing. wider: the method with 8 bits for matrices that 4 do not
-    suffice, None = there are none. has_rows: `StoredMatrix.halves` can be multiplied with. stack(pieces, arguments):
-    the form of experts, one of which has these pieces; None = there is none.
+    suffice, None = there are none. has_rows: `StoredMatrix.halves` can be multiplied with. takes_block: --block and
+    --asymmetric are for it. stack(pieces, arguments): the form of experts, one of which has these pieces; None = there
+    is none.
     """
 
     quant: Quant
@@ -130,6 +131,7 @@ class Method:
     choice: CodeChoice | None = None
     wider: Quant | None = None
     has_rows: bool = False
+    takes_block: bool = False
     stack: Callable[[Pieces, CompileArguments], StackForm] | None = None
 
 

@@ -28,6 +28,11 @@ def method_of(arguments: CompileArguments) -> Method:
     return METHODS[arguments.quant]
 
 
+def take_block(arguments: CompileArguments) -> bool:
+    """Whether --block and --asymmetric change anything."""
+    return any(METHODS[quant].takes_block for quant in (arguments.quant, arguments.head) if quant)
+
+
 def keeps_codes(arguments: CompileArguments) -> bool:
     """Whether codes that a file brings stay as they are."""
     return arguments.quant is KEEP.quant
