@@ -44,12 +44,6 @@ CONV_WEIGHT, TAIL, MEMORY = "conv_weight", "conv_state", "state"
 TAIL_OUT, MEMORY_OUT = "conv_state_out", "state_out"
 
 
-def finished_forms(spec: RecurrentSpec, rows: str) -> dict[str, Form]:
-    """What the end of a layer takes."""
-    wide: Form = (FLOAT, (1, rows, spec.value_width))
-    return {OUT: wide, GATE_IN: wide}
-
-
 def recurrent_forms(spec: RecurrentSpec) -> tuple[dict[str, Form], dict[str, Form]]:
     """Inputs and outputs of the graph that takes rows of one sequence, and its state, one layer further."""
     tail: Form = (FLOAT, (1, *spec.tail_shape))
@@ -101,7 +95,9 @@ def linear_forms(manifest: Manifest, part: int) -> tuple[Forms, Forms]:
             inputs[deepstack_name(part - 2)] = hidden
     takes = {True: part < last, False: part > 1}  # the start of a layer, the end of the one before
     inputs |= lora_forms((module for module in manifest.lora if takes[module.starts_layer]), rows)
-    chosen = _expert_forms(model, part - 2, rows)
+    # Of the graph that ends a layer, where that has experts.
+    has_experts = model.experts is not None and part - 2 in model.experts.layers
+    chosen: Forms = {EXPERTS: ("int64", (1, rows, model.experts.chosen))} if model.experts and has_experts else {}
     if part == last:
         return inputs, {LOGITS: (FLOAT, (1, rows, manifest.row_outputs)), **chosen}
     outputs: Forms = {"hidden_out": (FLOAT, (1, rows, model.stream_width)), **chosen}
@@ -130,16 +126,11 @@ def _sink_forms(model: ModelSpec) -> Forms:
     return {SINKS: (FLOAT, (model.heads,))} if model.has_sinks else {}
 
 
-def _expert_forms(model: ModelSpec, layer: int, rows: str) -> Forms:
-    """Of the graph that ends a layer, where that has experts."""
-    spec = model.experts
-    return {EXPERTS: ("int64", (1, rows, spec.chosen))} if spec and layer in spec.layers else {}
-
-
 def _mixed_forms(model: ModelSpec, layer: int, rows: str) -> Forms:
     """What the end of a layer takes of its attention or recurrence."""
-    recurrent = model.recurrence_of(layer)
-    found = {} if recurrent is None else finished_forms(recurrent, rows)
+    recurrent, found = model.recurrence_of(layer), Forms()
+    if recurrent is not None:
+        found |= dict.fromkeys((OUT, GATE_IN), (FLOAT, (1, rows, recurrent.value_width)))
     if layer not in model.attention_layers:
         return found
     width = model.heads_of(model.attention_of(layer)).query_width
@@ -147,8 +138,7 @@ def _mixed_forms(model: ModelSpec, layer: int, rows: str) -> Forms:
 
 
 def _gate_forms(model: ModelSpec, name: str, rows: str) -> Forms:
-    width = model.heads * model.head_dim
-    return {name: (FLOAT, (1, rows, width))} if model.has_output_gate else {}
+    return {name: (FLOAT, (1, rows, model.heads * model.head_dim))} if model.has_output_gate else {}
 
 
 def attention_forms(model: ModelSpec, kv_dtype: str, form: LayerAttention = PLAIN_ATTENTION) -> tuple[Forms, Forms]:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from engine.bundle.loss_text import form_text
 from engine.bundle.manifest import MANIFEST_FILE, GraphKind, Manifest, TextSpec, load_manifest
 from engine.bundle.specs import ModelTask
-from engine.bundle.variant import ShapeTable, StepShape, shape_of
+from engine.bundle.variant import ShapeTable, shape_of
 from engine.compile.calibration.forward import head_logits, reference_hidden
 from engine.compile.plan import longest_sequence
 from engine.compile.quantisation.transforms.transformed import family_view
@@ -65,14 +65,11 @@ def bundle_facts(name: str, folder: Path) -> BundleFacts:
 def _longest(manifest: Manifest) -> int:
     if manifest.fused is not None:
         return min(manifest.max_context, manifest.fused.slots)
-    shape = None if manifest.is_segmented else widest_shape(manifest)
-    return min(manifest.max_context, longest_sequence((shape,))) if shape else manifest.max_context
-
-
-def widest_shape(manifest: Manifest) -> StepShape | None:
-    """Of the fixed shapes with the most rows the one with the most columns; None when the graphs are free."""
-    shapes = [shape_of(graph) for graph in manifest.graphs if graph.kind in (GraphKind.DECODER, GraphKind.DEFAULT)]
-    return max((item for item in shapes if item is not None), default=None)
+    kinds = () if manifest.is_segmented else (GraphKind.DECODER, GraphKind.DEFAULT)
+    shapes = [shape_of(graph) for graph in manifest.graphs if graph.kind in kinds]
+    # Of the fixed shapes with the most rows the one with the most columns; none when the graphs are free.
+    widest = max((shape for shape in shapes if shape is not None), default=None)
+    return min(manifest.max_context, longest_sequence((widest,))) if widest else manifest.max_context
 
 
 MOST_TEXT_BYTES = 64 * 1024 * 1024

@@ -19,41 +19,35 @@ LLAMA = Family("llama", "LlamaForCausalLM", _biases)
 
 
 # Mistral and Ministral: Llama without biases, under a window in some releases.
-def _mistral_details(config: ConfigFields) -> FamilyDetails:
-    return FamilyDetails(attention=every_window(config))
-
-
-MISTRAL = Family("mistral", "MistralForCausalLM", _mistral_details)
-MINISTRAL = Family("ministral", "MinistralForCausalLM", _mistral_details)
+MISTRAL = Family("mistral", "MistralForCausalLM", lambda config: FamilyDetails(attention=every_window(config)))
+MINISTRAL = replace(MISTRAL, name="ministral", architecture="MinistralForCausalLM")
 # Ministral 3 and Devstral 2: YaRN; behind the original context scores grow.
-MINISTRAL3 = Family("ministral3", "Ministral3ForCausalLM", _mistral_details, default_head_dim=128, default_epsilon=1e-5)
+MINISTRAL3 = Family(
+    "ministral3", "Ministral3ForCausalLM", MISTRAL.read_details, default_head_dim=128, default_epsilon=1e-5
+)
 # Phi-3, 3.5 and 4-mini: Llama with stacked projections, longrope and a partial rotation.
 STACKED_NAMES = WeightNames(
     qkv=("model.layers.{layer}.self_attn.qkv_proj",), gate_up=("model.layers.{layer}.mlp.gate_up_proj",)
 )
 
 
-def _phi3_details(config: ConfigFields) -> FamilyDetails:
-    return FamilyDetails(attention=every_window(config), names=STACKED_NAMES)
-
-
-PHI3 = Family("phi3", "Phi3ForCausalLM", _phi3_details, has_partial_rotary=True)
-
-
+PHI3 = Family(
+    "phi3",
+    "Phi3ForCausalLM",
+    lambda config: FamilyDetails(attention=every_window(config), names=STACKED_NAMES),
+    has_partial_rotary=True,
+)
 # Qwen2 and Qwen2.5: query, key and value have a bias.
-def _qwen2_details(config: ConfigFields) -> FamilyDetails:
-    return FamilyDetails(qkv_bias=True, attention=switched_window(config))
-
-
-QWEN2 = Family("qwen2", "Qwen2ForCausalLM", _qwen2_details)
-
-
+QWEN2 = Family(
+    "qwen2", "Qwen2ForCausalLM", lambda config: FamilyDetails(qkv_bias=True, attention=switched_window(config))
+)
 # Qwen3: a norm over every head of queries and keys, before the rotation.
-def _qwen3_details(config: ConfigFields) -> FamilyDetails:
-    return replace(attention_biases(config), qk_norm=QkNorm.HEADS, attention=switched_window(config))
-
-
-QWEN3 = Family("qwen3", "Qwen3ForCausalLM", _qwen3_details, default_head_dim=128)
+QWEN3 = Family(
+    "qwen3",
+    "Qwen3ForCausalLM",
+    lambda config: replace(attention_biases(config), qk_norm=QkNorm.HEADS, attention=switched_window(config)),
+    default_head_dim=128,
+)
 # SDAR: the network of Qwen3, trained to denoise blocks. Logits of a position are about that position itself.
 MAX_BLOCK = 1024
 DEFAULT_BLOCK = 4  # of the checkpoints whose names say nothing else
@@ -106,11 +100,12 @@ _HUNYUAN_NAMES = WeightNames(
 )
 
 
-def _hunyuan_details(config: ConfigFields) -> FamilyDetails:
-    return replace(_biases(config), qk_norm=QkNorm.TURNED_HEADS, names=_HUNYUAN_NAMES)
-
-
-HUNYUAN = Family("hunyuan_v1_dense", "HunYuanDenseV1ForCausalLM", _hunyuan_details, default_epsilon=1e-5)
+HUNYUAN = Family(
+    "hunyuan_v1_dense",
+    "HunYuanDenseV1ForCausalLM",
+    lambda config: replace(_biases(config), qk_norm=QkNorm.TURNED_HEADS, names=_HUNYUAN_NAMES),
+    default_epsilon=1e-5,
+)
 
 
 # ERNIE 4.5: neighbours turn with each other; one flag for all biases.

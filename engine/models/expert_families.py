@@ -45,11 +45,11 @@ def _sparse_experts(config: ConfigFields, keys: ExpertKeys, names: ExpertNames) 
     return ExpertDetails(spec, Routing(is_normalised=config.flag("norm_topk_prob", False)), names)
 
 
-def _qwen3_moe_details(config: ConfigFields) -> FamilyDetails:
-    return replace(QWEN3.read_details(config), experts=_sparse_experts(config, ExpertKeys(), ExpertNames()))
-
-
-QWEN3_MOE = Family("qwen3_moe", "Qwen3MoeForCausalLM", _qwen3_moe_details)
+QWEN3_MOE = Family(
+    "qwen3_moe",
+    "Qwen3MoeForCausalLM",
+    lambda config: replace(QWEN3.read_details(config), experts=_sparse_experts(config, ExpertKeys(), ExpertNames())),
+)
 
 
 # Qwen2-MoE, Qwen3.5-MoE and Qwen3.6-MoE: every token goes through one more feed-forward, times a gate.
@@ -152,15 +152,14 @@ def granite_experts(config: ConfigFields, is_split: bool = False) -> ExpertDetai
     return ExpertDetails(read_experts(config, keys, _all_layers(config)), names=names)
 
 
-def _granite_shared_details(config: ConfigFields) -> FamilyDetails:
-    return replace(GRANITE.read_details(config), experts=granite_experts(config))
-
-
 GRANITE_MOE = replace(
     GRANITE, name="granitemoe", architecture="GraniteMoeForCausalLM", read_details=_granite_moe_details
 )
 GRANITE_MOE_SHARED = replace(
-    GRANITE, name="granitemoeshared", architecture="GraniteMoeSharedForCausalLM", read_details=_granite_shared_details
+    GRANITE,
+    name="granitemoeshared",
+    architecture="GraniteMoeSharedForCausalLM",
+    read_details=lambda config: replace(GRANITE.read_details(config), experts=granite_experts(config)),
 )
 # GLM-4.5 and 4.6: sigmoid scores, experts chosen with a bias, among groups; the first layers are dense.
 _SHARED_EXPERTS = f"{MLP}.shared_experts"
@@ -326,12 +325,13 @@ def _deepseek_v2_details(config: ConfigFields) -> FamilyDetails:
     return _with_latents(config, experts, 1536)
 
 
-def _glm4_moe_lite_details(config: ConfigFields) -> FamilyDetails:
-    return _with_latents(config, read_glm_experts(config), 768)
-
-
 DEEPSEEK_V2 = Family("deepseek_v2", "DeepseekV2ForCausalLM", _deepseek_v2_details)
-GLM4_MOE_LITE = Family("glm4_moe_lite", "Glm4MoeLiteForCausalLM", _glm4_moe_lite_details, default_epsilon=1e-5)
+GLM4_MOE_LITE = Family(
+    "glm4_moe_lite",
+    "Glm4MoeLiteForCausalLM",
+    lambda config: _with_latents(config, read_glm_experts(config), 768),
+    default_epsilon=1e-5,
+)
 
 WITH_LATENTS = (DEEPSEEK_V2, GLM4_MOE_LITE)
 

@@ -60,14 +60,10 @@ def _glm_details(config: ConfigFields) -> FamilyDetails:
     return FamilyDetails(qkv_bias=config.flag("attention_bias", True), names=names)
 
 
-def _glm4_details(config: ConfigFields) -> FamilyDetails:
-    return FamilyDetails(qkv_bias=config.flag("attention_bias", True), names=_GLM4_NAMES)
-
-
 GLM4 = Family(
     "glm4",
     "Glm4ForCausalLM",
-    _glm4_details,
+    lambda config: FamilyDetails(qkv_bias=config.flag("attention_bias", True), names=_GLM4_NAMES),
     default_head_dim=128,
     has_partial_rotary=True,
     default_rotary_share=0.5,
@@ -82,8 +78,6 @@ GEMMA_NAMES = WeightNames(
     ffn_norm=f"{_LAYER}.pre_feedforward_layernorm",
     ffn_post_norm=f"{_LAYER}.post_feedforward_layernorm",
 )
-_GEMMA3_LOCAL_THETA = 10_000.0
-_MOST_CAP = 1e6
 
 
 def _gemma_details(config: ConfigFields) -> FamilyDetails:
@@ -97,8 +91,7 @@ def _gemma_details(config: ConfigFields) -> FamilyDetails:
 
 def read_cap(config: ConfigFields, key: str, default: float) -> float:
     """Of scores or logits; 0 = there is none, which null says too. default: where the config has no such key."""
-    has_none = key in config.names() and config.raw(key) is None
-    return 0.0 if has_none else config.number(key, 0.0, _MOST_CAP, default)
+    return 0.0 if key in config.names() and not config.has(key) else config.number(key, 0.0, 1e6, default)
 
 
 def _gemma2_details(config: ConfigFields) -> FamilyDetails:
@@ -122,7 +115,7 @@ def _gemma3_details(config: ConfigFields) -> FamilyDetails:
         _gemma2_details(config),
         qk_norm=QkNorm.HEADS,
         attention=attention,
-        local_theta=config.number("rope_local_base_freq", 1.0, 1e12, _GEMMA3_LOCAL_THETA),
+        local_theta=config.number("rope_local_base_freq", 1.0, 1e12, 10_000.0),
         attention_softcap=0.0,
         logit_softcap=read_cap(config, "final_logit_softcapping", 0.0),
     )
@@ -142,10 +135,6 @@ _IMAGES = ("vision_tower.", "multi_modal_projector.")
 _MISTRALS = {"mistral": MISTRAL, "ministral3": MINISTRAL3}
 
 
-def _nested_gemma3_details(config: ConfigFields) -> FamilyDetails:
-    return replace(GEMMA3.read_details(config), images_both_ways=True)
-
-
 def _mistral3_details(config: ConfigFields) -> FamilyDetails:
     kind = config.text("model_type", MISTRAL.name)
     if kind not in _MISTRALS:
@@ -158,7 +147,7 @@ def _mistral3_details(config: ConfigFields) -> FamilyDetails:
 GEMMA3_NESTED = replace(
     GEMMA3,
     architecture="Gemma3ForConditionalGeneration",
-    read_details=_nested_gemma3_details,
+    read_details=lambda config: replace(GEMMA3.read_details(config), images_both_ways=True),
     text_group="text_config",
     text_root=ROOT,
     ignored=_IMAGES,

@@ -24,6 +24,7 @@ from engine.models.vision_network import (
     VisionFiles,
     activation,
     colours,
+    native_of,
     resampling,
     token,
 )
@@ -40,15 +41,12 @@ def read_qwen2_5_vl(files: VisionFiles) -> NativeNetwork:
     if encoder.text("hidden_act", "silu") != "silu":
         raise UnsupportedModel("vision_config: hidden_act must be silu")
     network = _network(files, "visual.", Activation.GATED_SILU)
-    native = network.spec.native
-    assert native is not None
+    native = native_of(network.spec)
     window = encoder.integer("window_size", native.cell, 1 << 16, 112) // native.cell
     if any(bucket % window**2 for bucket in BUCKETS):
         raise UnsupportedModel(f"vision_config: windows of {window} x {window} tokens are not supported")
     layers = _layers(encoder, "fullatt_block_indexes", network.layers)
-    # The same with windows of so many cells a side.
-    assert network.spec.native is not None
-    spec = msgspec.structs.replace(network.spec, native=msgspec.structs.replace(network.spec.native, window=window))
+    spec = msgspec.structs.replace(network.spec, native=msgspec.structs.replace(native, window=window))
     return replace(network, spec=spec, seeing_all=frozenset(layers))
 
 

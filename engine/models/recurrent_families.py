@@ -85,12 +85,10 @@ def _lfm2_details(config: ConfigFields) -> FamilyDetails:
     return FamilyDetails(qk_norm=QkNorm.HEADS, names=_LFM2_NAMES, recurrent_names=_CONVOLUTION_NAMES)
 
 
-# What the first published configs call it.
-_NAMED_OTHERWISE = {"block_ff_dim": "intermediate_size", "tie_embedding": "tie_word_embeddings"}
-
-
 def _translated(values: Mapping[str, object]) -> dict[str, object]:
-    return {**values, **{new: values[old] for old, new in _NAMED_OTHERWISE.items() if values.get(old) is not None}}
+    """From what the first published configs call it."""
+    names = {"block_ff_dim": "intermediate_size", "tie_embedding": "tie_word_embeddings"}
+    return {**values, **{new: values[old] for old, new in names.items() if values.get(old) is not None}}
 
 
 def _lfm2_ffn(config: ConfigFields) -> int:

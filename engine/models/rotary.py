@@ -89,10 +89,7 @@ def _axes(parameters: ConfigFields, wanted: RopeReading, pairs: int) -> tuple[in
         raise CompileError(f"config.json: mrope_section must add up to {pairs}, half of a head, it is {sections}")
     if not wanted.is_woven:
         return tuple(axis for axis, count in enumerate(sections) for _ in range(count))
-    axes = [0] * pairs
-    for axis in (1, 2):
-        axes[axis : 3 * sections[axis] : 3] = [axis] * len(axes[axis : 3 * sections[axis] : 3])
-    return tuple(axes)
+    return tuple(pair % 3 if pair < 3 * sections[pair % 3] and pair % 3 else 0 for pair in range(pairs))
 
 
 def _parameters(config: ConfigFields, wanted: RopeReading) -> tuple[ConfigFields, ConfigFields]:
@@ -119,19 +116,14 @@ def _rotary_dim(config: ConfigFields, parameters: ConfigFields, wanted: RopeRead
     return rotary_dim
 
 
-def _unscaled(inputs: RotaryInputs) -> tuple[Frequencies, float]:
-    return inputs.plain, 1.0
-
-
 def _linear(inputs: RotaryInputs) -> tuple[Frequencies, float]:
     return inputs.plain / inputs.parameters.number("factor", 1e-3, 1e6), 1.0
 
 
 def _llama3(inputs: RotaryInputs) -> tuple[Frequencies, float]:
     """Long waves are slowed by `factor`, short ones kept, those between are interpolated over waves per window."""
-    factor = inputs.parameters.number("factor", 1e-3, 1e6)
-    low = inputs.parameters.number("low_freq_factor", 1e-3, 1e6)
-    high = inputs.parameters.number("high_freq_factor", 1e-3, 1e6)
+    keys = ("factor", "low_freq_factor", "high_freq_factor")
+    factor, low, high = (inputs.parameters.number(key, 1e-3, 1e6) for key in keys)
     if high <= low:
         raise CompileError(f"config.json: high_freq_factor ({high}) must be greater than low_freq_factor ({low})")
     waves_per_window = inputs.original_max * inputs.plain / (2 * math.pi)
@@ -144,9 +136,8 @@ def _longrope(inputs: RotaryInputs) -> tuple[Frequencies, float]:
     key = "long_factor" if inputs.compiled_context > inputs.original_max else "short_factor"
     table = np.array(inputs.parameters.numbers(key, len(inputs.plain), 1e-3, 1e6))
     stretch = inputs.parameters.number("factor", 1e-3, 1e6, inputs.max_position / inputs.original_max)
-    default = 1.0
-    if stretch > 1.0 and inputs.original_max > 1:
-        default = math.sqrt(1.0 + math.log(stretch) / math.log(inputs.original_max))
+    is_stretched = stretch > 1.0 and inputs.original_max > 1
+    default = math.sqrt(1.0 + math.log(stretch) / math.log(inputs.original_max)) if is_stretched else 1.0
     return inputs.plain / table, inputs.parameters.number("attention_factor", 1e-3, 1e3, default)
 
 
@@ -178,8 +169,7 @@ def _stretch(factor: float, weight: float) -> float:
 def _ntk_alpha(inputs: RotaryInputs) -> tuple[Frequencies, float]:
     """Hunyuan: a larger base, whatever the length."""
     size = 2 * len(inputs.plain)
-    alpha = inputs.parameters.number("alpha", 1e-3, 1e9)
-    theta = inputs.theta * alpha ** (size / (size - 2))
+    theta = inputs.theta * inputs.parameters.number("alpha", 1e-3, 1e9) ** (size / (size - 2))
     return 1.0 / theta ** (np.arange(0, size, 2, dtype=np.float64) / size), 1.0
 
 
@@ -191,13 +181,12 @@ def _listed(inputs: RotaryInputs) -> tuple[Frequencies, float]:
 def _proportional(inputs: RotaryInputs) -> tuple[Frequencies, float]:
     """Gemma 4: frequencies are those of a whole head, of which the first share turns and the rest stands still."""
     share = inputs.parameters.number("partial_rotary_factor", 0.0, 1.0, 1.0)
-    turned = int(share * 2 * len(inputs.plain) // 2)
-    turns = np.arange(len(inputs.plain)) < turned
+    turns = np.arange(len(inputs.plain)) < int(share * 2 * len(inputs.plain) // 2)
     return np.where(turns, inputs.plain, 0.0) / inputs.parameters.number("factor", 1e-3, 1e6, 1.0), 1.0
 
 
 SCALINGS: dict[str, Callable[[RotaryInputs], tuple[Frequencies, float]]] = {
-    "default": _unscaled,
+    "default": lambda inputs: (inputs.plain, 1.0),
     "linear": _linear,
     "llama3": _llama3,
     "longrope": _longrope,

@@ -101,8 +101,7 @@ class VisionFiles:
     def fields(self) -> tuple[ConfigFields, ConfigFields, ConfigFields]:
         """Of config.json, of the encoder in it, and of preprocessor_config.json."""
         config = ConfigFields(self.config)
-        encoder = config.group("vision_config")
-        if encoder is None:
+        if (encoder := config.group("vision_config")) is None:
             raise CompileError("config.json: vision_config is missing")
         return config, encoder, ConfigFields(self.processor, "preprocessor_config.json")
 
@@ -114,14 +113,12 @@ def with_tokens(network: VisionNetwork) -> VisionNetwork:
             f"config.json: vision_config has tiles of {network.spec.side} pixels in patches of {network.patch}, "
             f"{network.shuffle} to a side of a row, and {network.heads} heads of {network.hidden}: one does not divide"
         )
-    rows = network.grid // network.shuffle
-    return replace(network, spec=msgspec.structs.replace(network.spec, tokens=rows**2))
+    return replace(network, spec=msgspec.structs.replace(network.spec, tokens=(network.grid // network.shuffle) ** 2))
 
 
 def token(files: VisionFiles, text: str) -> int:
     """The id of a token that has to be there."""
-    found = files.token_id(text)
-    if found is None:
+    if (found := files.token_id(text)) is None:
         raise CompileError(f"the tokenizer has no token {text}, which stands for an image")
     return found
 

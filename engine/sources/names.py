@@ -96,13 +96,10 @@ def read_name(text: str, catalogue: Container[str]) -> FetchableName | LocalPath
     elif text.startswith(("http://", "https://")):
         return Address(text)
     match = _REPOSITORY.fullmatch(text)
-    if match is None or not _is_repository(match[2]) or (is_gguf(match[2]) and not match[1]):
-        return LocalPath(text)
-    return RepositoryName(match[2], match[3] or "", match[1] or "")
-
-
-def _is_repository(name: str) -> bool:
-    return len(name) <= _LONGEST and "--" not in name and ".." not in name and not name.endswith((".git", "-", "."))
+    site, name, quant = match.groups("") if match else ("", "", "")
+    is_odd = len(name) > _LONGEST or "--" in name or ".." in name or name.endswith((".git", "-", "."))
+    is_path = not name or is_odd or (is_gguf(name) and not site)
+    return LocalPath(text) if is_path else RepositoryName(name, quant, site)
 
 
 CONFIG, TOKENIZER = "config.json", "tokenizer.json"
