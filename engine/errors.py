@@ -14,6 +14,7 @@ HexserveError
 """
 
 from enum import Enum
+from functools import partial
 
 
 class HexserveError(Exception):
@@ -47,14 +48,12 @@ class ContextLengthExceeded(CallerError):
             param,
             "context_length_exceeded",
         )
-        self.limit = limit
-        self.prompt_tokens = prompt_tokens
-        self._counts = (limit, prompt_tokens, completion_tokens)
-        self._at_least = at_least
+        self.limit, self.prompt_tokens = limit, prompt_tokens
+        self._named = partial(ContextLengthExceeded, limit, prompt_tokens, completion_tokens, at_least=at_least)
 
     def named(self, param: str) -> "ContextLengthExceeded":
         """The same, said of the field that holds the prompt."""
-        return ContextLengthExceeded(*self._counts, param, self._at_least)
+        return self._named(param)
 
 
 class BusyReason(Enum):

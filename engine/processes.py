@@ -21,20 +21,14 @@ TUNABLES = "GLIBC_TUNABLES"
 
 
 def module_command(module: str, *arguments: str) -> list[str]:
-    """The command line that runs a module of ours; -P keeps the working folder out of the child's import path."""
+    """The command line that runs a module in our Python; -P keeps the working folder out of the child's import path."""
     return [sys.executable, "-P", "-m", module, *arguments]
-
-
-def package_command(package: str) -> list[str]:
-    """The command line that runs another project's package in our Python."""
-    return [sys.executable, "-P", "-m", package]
 
 
 def install_command(extra: str, *options: str) -> str:
     """What a user types to add an extra of ours to this environment, whichever pip comes first on PATH."""
-    has_spaces = " " in sys.executable
-    python = f'"{sys.executable}"' if has_spaces else sys.executable
-    called = "& " * (has_spaces and sys.platform == "win32")  # PowerShell takes what is quoted for a text
+    python = f'"{sys.executable}"' if " " in sys.executable else sys.executable
+    called = "& " * (" " in sys.executable and sys.platform == "win32")  # PowerShell takes what is quoted for a text
     return " ".join([f"{called}{python} -m pip install", *options, f'"hexserve[{extra}]"'])
 
 
@@ -70,7 +64,7 @@ def process_is_alive(process_id: int) -> bool:
     except ProcessLookupError:
         return False
     except PermissionError:
-        return True
+        pass
     return True
 
 

@@ -133,7 +133,6 @@ def check_listed(manifest: Manifest) -> None:
 
 
 def _check_layers(manifest: Manifest, parts: list[tuple[str, set[int]]]) -> None:
-    """The graphs of one shape: each layer is in one of them."""
     layers = [layer for _, own in parts for layer in own]
     if sorted(layers) != list(range(manifest.model.layers)):
         names = ", ".join(name for name, _ in parts)

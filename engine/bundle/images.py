@@ -59,7 +59,6 @@ def check_images(manifest: Manifest) -> None:
 
 
 def _inputs(vision: VisionSpec, given: dict[str, TensorSpec]) -> dict[str, Form]:
-    """Of the graph of images, as far as it takes them."""
     assert vision.fixed is not None
     fixed, native = vision.fixed, vision.native
     if native is None:

@@ -117,7 +117,6 @@ def linear_forms(manifest: Manifest, part: int) -> tuple[Forms, Forms]:
 
 
 def _layer_input_forms(model: ModelSpec, rows: str) -> Forms:
-    """Of what the first part gives and every other takes."""
     width = model.layers * model.layer_inputs
     return {LAYER_INPUTS: (FLOAT, (1, rows, width))} if width else {}
 
@@ -127,7 +126,6 @@ def _sink_forms(model: ModelSpec) -> Forms:
 
 
 def _mixed_forms(model: ModelSpec, layer: int, rows: str) -> Forms:
-    """What the end of a layer takes of its attention or recurrence."""
     recurrent, found = model.recurrence_of(layer), Forms()
     if recurrent is not None:
         found |= dict.fromkeys((OUT, GATE_IN), (FLOAT, (1, rows, recurrent.value_width)))
@@ -203,7 +201,6 @@ def chunk_forms(model: ModelSpec, kv_dtype: str, form: LayerAttention = PLAIN_AT
 
 
 def _scale_forms(model: ModelSpec, kv_dtype: str) -> Forms:
-    """Of a layer's scales, which attention over int8 caches takes."""
     if kv_dtype != ROUNDED:
         return {}
     scale: Form = (FLOAT, (1, model.kv_heads, 1, model.head_dim))
@@ -217,7 +214,6 @@ def _fresh_forms(model: ModelSpec, form: LayerAttention) -> Forms:
 
 
 def _attention_graphs(manifest: Manifest) -> dict[str, tuple[Forms, Forms]]:
-    """Inputs and outputs of every attention graph that there may be, by name."""
     given = manifest.model, manifest.kv_dtype
     found = {BASE_ATTENTION: base_forms(*given), MASKED_ATTENTION: masked_forms(*given)}
     for name, form in grouped_names(*given).items():

@@ -21,6 +21,10 @@ Rows = Annotated[int, Meta(ge=1, le=1 << 16)]
 Part = Annotated[int, Meta(ge=1, le=4096)]
 Axis = Annotated[int, Meta(ge=0, le=1 << 31)]
 Scale = Annotated[float, Meta(gt=0, le=1e30)]
+Index = Annotated[int, Meta(ge=0, lt=4096)]
+Width = Annotated[int, Meta(ge=1, le=1 << 24)]
+Share = Annotated[float, Meta(ge=0)]
+Ids = Annotated[tuple[TokenId, ...], Meta(max_length=64)]
 MAX_CACHE_BYTES_PER_TOKEN = 16 << 20  # 1 MiB serves the largest models there are
 
 
@@ -73,23 +77,16 @@ class Capability(StrEnum):
     TRANSCRIPTION = "transcription"
 
 
-TokenTypes = Annotated[int, Meta(ge=1, le=1024)]
-PositionOffset = Annotated[int, Meta(ge=0, le=1024)]
-
-
 class EncoderSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     """Of a model that reads whole texts in both directions and generates nothing. token_types: token type ids are below
     it. position_offset: the position of a text's first token. score_head: the file of what makes one number of a pair
     of texts, "" = there is none. projection: the file of a linear layer that makes a vector of a pooled one, "" = they
     are the same."""
 
-    token_types: TokenTypes
-    position_offset: PositionOffset = 0
+    token_types: Annotated[int, Meta(ge=1, le=1024)]
+    position_offset: Annotated[int, Meta(ge=0, le=1024)] = 0
     score_head: Text = ""
     projection: Text = ""
-
-
-Index = Annotated[int, Meta(ge=0, lt=4096)]
 
 
 class SpeechSpec(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -127,9 +124,6 @@ class SpeechSpec(msgspec.Struct, frozen=True, omit_defaults=True):
         return self.no_timestamps + 1
 
 
-Branch = Annotated[int, Meta(ge=1, le=16)]
-
-
 class ForecastSpec(msgspec.Struct, frozen=True):
     """A row with the id first_id + i guesses the token i + 2 places behind the row that it follows. file: keys and
     values of `columns` KV slots, which such rows see before everything else. branches: how many guesses follow the
@@ -138,11 +132,10 @@ class ForecastSpec(msgspec.Struct, frozen=True):
     file: Name
     columns: Annotated[int, Meta(ge=1, le=1024)]
     first_id: TokenId
-    branches: Annotated[tuple[Branch, ...], Meta(min_length=1, max_length=8)]
+    branches: Annotated[tuple[Annotated[int, Meta(ge=1, le=16)], ...], Meta(min_length=1, max_length=8)]
 
 
 SPARE_SLOTS = 1
-Past = Annotated[int, Meta(gt=SPARE_SLOTS, le=1 << 24)]
 
 
 class FusedSpec(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -154,7 +147,7 @@ class FusedSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     pd_total_len: Annotated[tuple[Rows, ...], Meta(min_length=1, max_length=256)]
     pd_prefill_len: Annotated[tuple[Rows, ...], Meta(min_length=1, max_length=256)]
     decode_slots: Rows
-    past: Past
+    past: Annotated[int, Meta(gt=SPARE_SLOTS, le=1 << 24)]
     kv_update_on_device: bool = False
 
     @property
@@ -163,7 +156,6 @@ class FusedSpec(msgspec.Struct, frozen=True, omit_defaults=True):
         return self.past - SPARE_SLOTS
 
 
-Width = Annotated[int, Meta(ge=1, le=1 << 24)]
 LAYER = "{layer}"
 STARTING = "qkv"  # the linear layer that a part starts its layer with; the others end the layer before
 
@@ -192,9 +184,6 @@ class LoraModule(msgspec.Struct, frozen=True, omit_defaults=True):
 
     def in_layer(self, layer: int) -> str:
         return self.path.replace(LAYER, str(layer))
-
-
-Ids = Annotated[tuple[TokenId, ...], Meta(max_length=64)]
 
 
 class PoolingKind(StrEnum):
@@ -247,9 +236,6 @@ class RerankSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     has_types: bool = False
 
 
-Share = Annotated[float, Meta(ge=0)]
-
-
 class RoundingError(msgspec.Struct, frozen=True):
     """Squared error of a kind of matrices' outputs on calibration text, as a share of the outputs' squares: when
     weights are rounded to nearest, and as their codes were chosen."""
@@ -272,15 +258,12 @@ class QualitySpec(msgspec.Struct, frozen=True, omit_defaults=True):
     errors: dict[Name, RoundingError] = {}
 
 
-TableWidth = Annotated[int, Meta(ge=1, le=1 << 24)]
-
-
 class TableSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     """A file of [tokens, width] numbers, row after row. Quantised: real = scale * (q - zero_point), ONNX sign."""
 
     file: Name
     dtype: Name
-    width: TableWidth
+    width: Width
     scale: Scale | None = None
     zero_point: Annotated[int, Meta(ge=-65536, le=65536)] | None = None
 

@@ -139,7 +139,6 @@ def _of_images(shapes: ShapeTable, tokens: int) -> ShapeTable:
 
 
 def _of_blocks(shapes: ShapeTable, block_length: int) -> ShapeTable:
-    """The shapes that have the rows of a block; BundleError when there are none."""
     if shapes.free:
         if shapes.max_rows < block_length:
             raise BundleError(f"max_rows is {shapes.max_rows}, a block of this model takes {block_length} rows")

@@ -48,7 +48,6 @@ def write_floats(path: Path, *arrays: NDArray[np.floating]) -> None:
 
 
 def _content(folder: Path, manifest: Manifest, name: str) -> bytes:
-    """The whole of a listed file."""
     size = manifest.files[name].bytes
     with reading(name):
         content = read_bytes(confined(folder, name), size)

@@ -271,7 +271,6 @@ def accelerator_check(facts: MachineFacts) -> Check:
 
 
 def _is_old(accelerator: Accelerator) -> bool:
-    """A version that is no four numbers is not judged."""
     parts = accelerator.version.split(".")
     return len(parts) == 4 and all(map(str.isdecimal, parts)) and tuple(map(int, parts)) < LEAST_DRIVER
 

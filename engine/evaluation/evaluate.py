@@ -175,7 +175,6 @@ def evaluate(
 
 
 def _read(model: EvaluatedModel, window: TextWindow) -> NDArray[np.float32]:
-    """Logits [targets, vocab]: of each target at the position before it."""
     logits = model.logits(window.inputs, first=window.first - 1)
     if not np.isfinite(logits).all():
         raise EngineFailure(f"{model.name} gave logits that are not finite")

@@ -171,7 +171,6 @@ def _colours(told: Fields, name: str) -> tuple[float, float, float]:
 
 
 def _pad(text: GenieText, model: Fields) -> tuple[str, int]:
-    """The token that stands for a row of an image."""
     assert isinstance(text.tokenizer, Path), "a folder has a file of its tokenizer"
     ids = token_ids(load_fields(text.tokenizer, TOKENIZER_BYTES))
     told = model.integer("image_token_id", 0, 1 << 24, -1)

@@ -111,7 +111,6 @@ def _taken(tensors: Mapping[str, TensorSpec], name: str) -> TensorSpec:
 
 
 def _axes(tensors: Mapping[str, TensorSpec], name: str, count: int) -> list[int]:
-    """The axes of a tensor that has so many which are longer than 1."""
     found = [int(size) for size in _taken(tensors, name).shape if size != 1]
     if len(found) != count:
         raise BundleError(f"tensor {name} has the shape {list(tensors[name].shape)}, {count} long axes are expected")
@@ -136,7 +135,6 @@ def _window(encoder: Mapping[str, TensorSpec], decoder: Mapping[str, TensorSpec]
 
 
 def _tokenizer(folder: Path, vocab: int, positions: int) -> Tokenizer:
-    """Of the words in vocab.bin, else the folder's own."""
     path = folder / WORDS_FILE
     if not is_regular(path):
         return _own_tokenizer(folder)

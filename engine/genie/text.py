@@ -207,7 +207,6 @@ def _entries(value: object) -> Iterable[Mapping[str, object]]:
 
 
 def _token_text(settings: Fields, key: str) -> str | None:
-    """A special token is written as text or as an object with `content`."""
     value = settings.values.get(key)
     if isinstance(value, Mapping):
         value = value.get("content")

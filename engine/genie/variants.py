@@ -189,7 +189,6 @@ def cache_inputs(variant: Variant) -> list[Slot]:
 
 
 def _heads(slot: Slot) -> tuple[object, object]:
-    """Heads of a cache and the size of one; of a state its shape."""
     if slot.meaning.role in STATES:
         return slot.spec.shape, None
     return slot.spec.shape[0], slot.spec.shape[2 if slot.meaning.role in (Role.KEY, Role.WINDOW_KEY) else 3]

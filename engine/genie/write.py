@@ -191,7 +191,6 @@ def _splits(manifest: Manifest) -> Iterator[tuple[GraphSpec, tuple[tuple[str, st
 
 
 def _named_in(manifest: Manifest) -> dict[str, tuple[str, ...]]:
-    """Names of inner graphs by the file, binary or wrapper, that has them."""
     assert manifest.npu is not None
     chains = manifest.npu.chains
     wrappers = {graph.file: tuple(name for _, name in chains[graph.name]) for graph in manifest.graphs}

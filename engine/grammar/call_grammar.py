@@ -57,7 +57,6 @@ class TaggedRules:
         return f"({' | '.join(options)})"
 
     def _next(self, start: int) -> None:
-        """The rule for a key and all that follows, where parameters from `start` on may come."""
         options = []
         for number in self._parameters.following(start):
             name = self._parameters.names[number]
@@ -67,7 +66,6 @@ class TaggedRules:
         self._grammar.rule(f"{self._prefix}_{start}", " | ".join(options))
 
     def _assigned(self, schema: Any) -> list[tuple[str, Any, Types | None]]:
-        """What assigns a value, with the schema and the types of the values that it assigns."""
         types, assign, known = types_of(schema, self._schema), self._form.assign, resolved(schema, self._schema)
         text = assign.get("string", "")
         by_literal: dict[str, set[str]] = {}
@@ -152,7 +150,6 @@ class TaggedRules:
         return f"{rule} ({' | '.join(options)})"
 
     def _element(self, schema: Any, closing: str, depth: int) -> str:
-        """The content of nested tags, and what closes it."""
         grammar = self._grammar
         known = resolved(schema, self._schema)
         types = types_of(known, self._schema)
@@ -175,7 +172,6 @@ class TaggedRules:
         return f"{grammar.json_value(schema, self._schema, self._tool.is_lenient)} {end}"
 
     def _element_text(self, closing: str) -> str:
-        """Text up to what closes its tag."""
         rule = self._grammar.new_name("element")
         if self._grammar.literals.split(closing)[0][1] is not None:
             self._grammar.rule(rule, ANYTHING)
@@ -223,7 +219,6 @@ class CallGrammar:
         return self._form.opening + self._form.begin
 
     def _from_prompt(self, opening: str) -> str:
-        """An opening without what the prompt has written of it."""
         return opening.removeprefix(self._calls.prefilled)
 
     def _blocks(self, opening: str, most: int) -> str:

@@ -250,7 +250,6 @@ class LiteralRules:
         return self._grammar.json_value({**schema, "type": kind}, self._schema, self._tool.is_lenient)
 
     def _object(self, schema: Mapping[str, Any], depth: int) -> str:
-        """An object; where the model writes Python, JSON too."""
         if not self._is_python:
             return self._pairs(schema, depth)
         whole = self._grammar.json_value({**schema, "type": "object"}, self._schema, self._tool.is_lenient)
@@ -282,7 +281,6 @@ class LiteralRules:
         return "/[ ]?/" if self._is_python else ""
 
     def _any(self, depth: int) -> str:
-        """Any value; of containers, some levels."""
         if depth > 2:
             return f"({self._string(is_raw=False)} | {self._scalar()})"
         item = self._any(depth + 1)

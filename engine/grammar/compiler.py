@@ -104,7 +104,6 @@ def _either(one: str, other: str) -> str:
 
 
 def _wrapped(body: str, wrap: tuple[str, str], literals: Literals) -> str:
-    """The body, with or without what a model writes around a text."""
     if not any(wrap):
         return body
     opening, closing = (f"({literals.sequence(text)})?" if text else "" for text in wrap)
@@ -126,7 +125,6 @@ def _after(body: str, spec: GrammarSpec, literals: Literals) -> str:
 
 
 def _topped(body: str, top: str, name: str) -> str:
-    """A grammar over another, which it calls by a name."""
     grammars = json.loads(body)["grammars"]
     grammars[0]["name"] = name
     return json.dumps({"grammars": [{"name": f"{name}_top", "lark_grammar": top}, *grammars]})

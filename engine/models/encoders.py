@@ -140,7 +140,6 @@ def read_encoder(values: Mapping[str, object], has_tensor: Callable[[str], bool]
 
 
 def _parameters(found: EncoderConfig) -> int:
-    """Of all tensors but a score head's."""
     spec, gates = found.spec, found.activation.matrices
     hidden, ffn = spec.hidden, spec.ffn
     attention = 4 * hidden * hidden + found.has_biases * 4 * hidden

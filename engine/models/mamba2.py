@@ -257,7 +257,6 @@ def _layers(config: ConfigFields) -> list[_Layer]:
 
 
 def _usual(values: Mapping[str, object]) -> dict[str, object]:
-    """What the config says under names of its own."""
     config = ConfigFields(values)
     activation = config.text("mamba_hidden_act", "silu")
     if activation != "silu":

@@ -65,7 +65,6 @@ def read_qwen3_vl(files: VisionFiles) -> NativeNetwork:
 
 
 def _network(files: VisionFiles, root: str, activation: Activation) -> NativeNetwork:
-    """What both have."""
     _, encoder, processor = files.fields()
     patch, merge = encoder.integer("patch_size", 1, 256, 14), encoder.integer("spatial_merge_size", 1, 16, 2)
     frames = encoder.integer("temporal_patch_size", 1, 16, 2)
@@ -107,7 +106,6 @@ def _network(files: VisionFiles, root: str, activation: Activation) -> NativeNet
 
 
 def _bounds(processor: ConfigFields, cell: int) -> tuple[int, int]:
-    """Least and most pixels of an image once it is resized."""
     size = processor.group("size") or ConfigFields({})
     least = size.integer("shortest_edge", 1, MOST_PIXELS, (2 * cell) ** 2)
     most = size.integer("longest_edge", 1, MOST_PIXELS, 1280 * cell**2)

@@ -172,7 +172,6 @@ def checkpoint_quant(folder: Path, machine: int, rate: float = 0.0) -> str:
 
 
 def _has_experts(folder: Path) -> bool:
-    """Whether steps read a few of the weights only."""
     config = config_of(folder)
     parts = (config, config.get("text_config"))
     return any(isinstance(part, dict) and any(part.get(count) for count in _EXPERT_COUNTS) for part in parts)

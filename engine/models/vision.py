@@ -196,7 +196,6 @@ def read_internvl(files: VisionFiles) -> VisionNetwork:
 
 
 def _refuse_other_forms(config: ConfigFields, encoder: ConfigFields) -> None:
-    """UnsupportedModel names what is not implemented."""
     wanted = {
         "norm_type": (encoder, "layer_norm"),
         "use_qk_norm": (encoder, False),

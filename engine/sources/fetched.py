@@ -299,7 +299,6 @@ class FetchedModels:
 
 
 def _listed(name: RepositoryName | AiHubName | Address) -> tuple[RemoteFile, ...]:
-    """The files of what is kept on our shelf. FetchFailed, ServerSilent."""
     if is_offline():
         raise ServerSilent(OFFLINE)
     if isinstance(name, RepositoryName):

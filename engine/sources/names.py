@@ -186,7 +186,6 @@ def _has_quant(title: str, quant: str) -> bool:
 
 
 def _quant_of(parts: Sequence[str]) -> str:
-    """Of a model's first file, in capitals; "" where its name tells none."""
     match = _QUANT.search(parts[0])
     return match[1].upper() if match else ""
 

@@ -16,7 +16,7 @@ import msgspec
 from filelock import FileLock
 
 from engine.bundle.specs import Capability
-from engine.processes import child_environment, package_command
+from engine.processes import child_environment, module_command
 from engine.sources.download import digest
 from engine.sources.names import FetchFailed
 
@@ -192,7 +192,7 @@ def _run_pip(
 ) -> "subprocess.CompletedProcess[str]":
     kind = ["--no-binary" if is_source else "--only-binary", package.name]
     # An environment that uv made has no pip of its own; uv runs one in another.
-    pip = package_command("pip") if importlib.util.find_spec("pip") else ["uv", "tool", "run", "pip"]
+    pip = module_command("pip") if importlib.util.find_spec("pip") else ["uv", "tool", "run", "pip"]
     command = [*pip, "download", "--disable-pip-version-check", "--no-deps", "--require-hashes"]
     shown = [] if is_shown else ["--quiet"]
     told = 2 if is_shown else subprocess.DEVNULL  # the number of stderr: stdout is the command's own
@@ -207,7 +207,6 @@ def _run_pip(
 
 
 def _of(package: PinnedPackage, folder: Path) -> Path | None:
-    """The file in the folder that has the package's hash."""
     sized = (path for path in sorted(folder.iterdir()) if path.is_file() and path.stat().st_size == package.bytes)
     return next((path for path in sized if digest(path) == package.sha256), None)
 

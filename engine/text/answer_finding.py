@@ -60,7 +60,6 @@ def find_answer(seen: Renderings, source: str) -> AnswerFormat:
 
 
 def _reasoning(seen: Renderings) -> tuple[Markers | None, str]:
-    """The markers, and the field of a message that holds the reasoning."""
     fields = [*THOUGHTS.items(), ("", BLOCK)]
     for text in _texts_with_thoughts(seen):
         for field, mark in fields:
@@ -108,7 +107,6 @@ def _closing(opening: str, after: str) -> str:
 
 
 def _frame(seen: Renderings, reasoning: Markers | None, way: Way | None) -> tuple[str, TurnFrame]:
-    """What begins a further part of a turn, and where a turn begins and ends."""
     before, _, after = seen.text("said").partition(SAID)
     calls = "" if way is None else seen.text("one", way).partition(NAMES[0])[0]
     role = _role(seen, [text for text in (before, calls) if text], reasoning)

@@ -104,7 +104,6 @@ def _turned(one: str, other: str, following: str) -> str:
 
 
 def _holes(text: str, way: Way) -> str:
-    """The text with places in it instead of what differs from call to call."""
     for identifier in way.ids:
         text = text.replace(identifier, ID)
     for name in NAMES:
@@ -140,7 +139,6 @@ class _Split:
 
 
 def _json_end(text: str, place: int) -> int:
-    """Where the JSON value that begins at `place` ends, -1 when there is none."""
     try:
         return -1 if place < 0 else json.JSONDecoder().raw_decode(text, place)[1]
     except ValueError:
@@ -168,7 +166,6 @@ def _arguments(seen: Renderings, way: Way) -> Arguments | None:
 
 
 def _between_arguments(seen: Renderings, way: Way) -> str:
-    """From the first value to the second key."""
     return seen.text("arguments", way).partition(VALUES[0])[2].partition(KEYS[1])[0]
 
 
@@ -201,13 +198,11 @@ def _tags(seen: Renderings, way: Way) -> Arguments | None:
 
 
 def _written(rest: str, value: object, after: str) -> str:
-    """How a value was written: as JSON or as Python writes it."""
     forms: Sequence[str] = [json.dumps(value), json.dumps(value, separators=(",", ":")), str(value)]
     return next((form for form in forms if form + after in rest), "")
 
 
 def _wrap(seen: Renderings, way: Way, assign: str, after: str) -> Markers | None:
-    """What is around a string with signs of XML in it."""
     before, found, behind = seen.text("awkward", way).partition(KEYS[0])[2].partition(AWKWARD)
     opening, closing = before.removeprefix(assign), behind.partition(after)[0]
     return Markers(opening, closing) if found and opening and closing else None

@@ -77,7 +77,6 @@ def probe_requests(variables: Mapping[str, Any]) -> list[RenderRequest]:
 
 
 def _probes() -> dict[Probe, tuple[list[dict[str, Any]], dict[str, Any]]]:
-    """Messages and options by probe, in a fixed order."""
     user = {"role": "user", "content": USER}
     found: dict[Probe, tuple[list[dict[str, Any]], dict[str, Any]]] = {}
     for name, options in (("", {}), (" thinks", THINKS), (" does not", DOES_NOT)):

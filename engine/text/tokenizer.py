@@ -217,7 +217,6 @@ def _adds_space(decoder: Mapping[str, Any]) -> bool:
 
 
 def _token_table(vocabulary: Mapping[str, int], added: set[str], layout: _Layout) -> list[bytes]:
-    """Bytes by token id. Ids without a token stay empty."""
     largest = max(vocabulary.values(), default=-1)
     if largest > LARGEST_ID:
         raise BundleError(f"the tokenizer gives token id {largest}, {LARGEST_ID} is the largest that is possible")
