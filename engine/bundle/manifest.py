@@ -312,10 +312,8 @@ def load_manifest(folder: Path) -> Manifest:
         raise BundleError(f"{path} cannot be read: it is nested too deeply") from None
     except (msgspec.MsgspecError, UnicodeError) as error:
         raise BundleError(f"{path} cannot be read: {one_line(error)}") from error
-    if manifest.format_version != FORMAT_VERSION:
-        raise BundleError(
-            f"{path} has format {manifest.format_version}, this version reads {FORMAT_VERSION}: compile it again"
-        )
+    if (version := manifest.format_version) != FORMAT_VERSION:
+        raise BundleError(f"{path} has format {version}, this version reads {FORMAT_VERSION}: compile it again")
     _check_model(path, manifest)
     try:
         for name in (*manifest.files, *files_used(manifest)):

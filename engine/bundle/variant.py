@@ -124,32 +124,27 @@ def shape_table(manifest: Manifest, max_rows: int) -> ShapeTable:
 
 
 def _of_images(shapes: ShapeTable, tokens: int) -> ShapeTable:
-    """The same for images that are not cut, with no more past than a step of one has; BundleError when no step has its
-    rows."""
-    if shapes.free:
-        if shapes.max_rows < tokens:
-            raise BundleError(f"max_rows is {shapes.max_rows}, an image of this model takes {tokens} rows of one step")
-        return replace(shapes, image_rows=tokens)
-    wide = [shape.past for shape in shapes.fixed if shape.rows >= tokens]
-    if not wide:
-        raise BundleError(
-            f"no variant has the {tokens} rows of an image, the most is {shapes.max_rows}: compile more --rows"
-        )
-    return replace(shapes, max_past=max(wide), image_rows=tokens)
+    """The same for images that are not cut, with no more past than a step of one has."""
+    wide = _with_rows(shapes, tokens, "an image of this model takes {} rows of one step", "an image")
+    return replace(shapes, max_past=max((shape.past for shape in wide), default=shapes.max_past), image_rows=tokens)
 
 
 def _of_blocks(shapes: ShapeTable, block_length: int) -> ShapeTable:
-    if shapes.free:
-        if shapes.max_rows < block_length:
-            raise BundleError(f"max_rows is {shapes.max_rows}, a block of this model takes {block_length} rows")
-        return replace(shapes, unit=block_length)
-    fixed = tuple(shape for shape in shapes.fixed if shape.rows >= block_length)
-    if not fixed:
-        raise BundleError(
-            f"no variant has the {block_length} rows of a block, the most is {shapes.max_rows}: compile more --rows"
-        )
+    fixed = _with_rows(shapes, block_length, "a block of this model takes {} rows", "a block")
+    widest = max((shape.past for shape in fixed), default=shapes.max_past)
     prefill = tuple(shape for shape in shapes.prefill if shape.rows >= block_length)
-    return replace(shapes, fixed=fixed, max_past=max(shape.past for shape in fixed), prefill=prefill, unit=block_length)
+    return replace(shapes, fixed=fixed, max_past=widest, prefill=prefill, unit=block_length)
+
+
+def _with_rows(shapes: ShapeTable, rows: int, needed: str, what: str) -> tuple[StepShape, ...]:
+    """The fixed shapes that have so many rows; BundleError when no step has them."""
+    if shapes.free and shapes.max_rows < rows:
+        raise BundleError(f"max_rows is {shapes.max_rows}, {needed.format(rows)}")
+    fixed = tuple(shape for shape in shapes.fixed if shape.rows >= rows)
+    if not shapes.free and not fixed:
+        most = shapes.max_rows
+        raise BundleError(f"no variant has the {rows} rows of {what}, the most is {most}: compile more --rows")
+    return fixed
 
 
 def _every_shape(manifest: Manifest, max_rows: int) -> ShapeTable:

@@ -73,9 +73,8 @@ def check_head_weight(manifest: Manifest) -> None:
     if not taken:
         return
     if not name:
-        raise BundleError(
-            f"graph {next(iter(taken))} takes the LM head's weights as an input, head_weight names no file"
-        )
+        graph = next(iter(taken))
+        raise BundleError(f"graph {graph} takes the LM head's weights as an input, head_weight names no file")
     size, first = listed_bytes(manifest, name), next(iter(taken.values()))
     for graph, tensor in taken.items():
         _check_form(manifest, graph, tensor)
@@ -259,11 +258,9 @@ def check_once(folder: Path, manifest: Manifest, memory: Path | None) -> None:
             return
         size = sum(entry.bytes for entry in manifest.files.values())
         log.info("checking the hashes of %d files, %.2f GB, once", len(manifest.files), size / 1e9)
-        damaged = verify_hashes(folder, manifest)
-    if damaged:
-        raise BundleError(
-            f"{damaged[0]} is damaged: its sha256 is not the manifest's; copy or compile the bundle again"
-        )
+        wrong = verify_hashes(folder, manifest)
+    if wrong:
+        raise BundleError(f"{wrong[0]} is damaged: its sha256 is not the manifest's; copy or compile the bundle again")
     if memory is not None:
         remember(folder, manifest, memory)
 

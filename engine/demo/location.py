@@ -6,26 +6,22 @@ from pathlib import Path
 from types import MappingProxyType
 
 # What stands for a shipped model where a path may stand.
-DEMO = "demo"
-DIFFUSION = "demo-diffusion"
-VISION = "demo-vision"
+DEMO, DIFFUSION, VISION = "demo", "demo-diffusion", "demo-vision"
 # Written by `python -m tools.demo_model.texts`: samples of what they were trained on, and questions left out of that.
-CALIBRATION, HELD_OUT = (
-    Path(__file__).resolve().parent / "texts" / f"{name}.jsonl" for name in ("calibration", "held_out")
-)
+_HERE = Path(__file__).resolve().parent
+CALIBRATION, HELD_OUT = (_HERE / "texts" / f"{name}.jsonl" for name in ("calibration", "held_out"))
 
 
 def demo_folder() -> Path:
-    """Return the folder that holds the demo model's files."""
-    return Path(__file__).resolve().parent / "model"
+    return _HERE / "model"
 
 
 def diffusion_folder() -> Path:
-    return Path(__file__).resolve().parent / "diffusion_model"
+    return _HERE / "diffusion_model"
 
 
 def vision_folder() -> Path:
-    return Path(__file__).resolve().parent / "vision_model"
+    return _HERE / "vision_model"
 
 
 SHIPPED: Mapping[str, Callable[[], Path]] = MappingProxyType(

@@ -170,13 +170,12 @@ def _check_tensor(tensor: BinaryTensor, role: Meaning) -> None:
     if tensor.dtype in INTEGERS:
         if encoding is None or (len(encoding.scales), len(encoding.offsets)) != (1, 1):
             raise BundleError(f"tensor {tensor.name} is {tensor.dtype} and has no scale")
-        if not 0 < encoding.scales[0] <= MAX_SCALE:
-            raise BundleError(
-                f"tensor {tensor.name} has the scale {encoding.scales[0]}; up to {MAX_SCALE:g} is possible"
-            )
-        if not 0 <= -encoding.offsets[0] <= INTEGERS[tensor.dtype]:
-            raise BundleError(f"tensor {tensor.name} cannot hold 0 (offset {encoding.offsets[0]})")
-        depth = -encoding.offsets[0] * encoding.scales[0]
+        (scale,), (offset,) = encoding.scales, encoding.offsets
+        if not 0 < scale <= MAX_SCALE:
+            raise BundleError(f"tensor {tensor.name} has the scale {scale}; up to {MAX_SCALE:g} is possible")
+        if not 0 <= -offset <= INTEGERS[tensor.dtype]:
+            raise BundleError(f"tensor {tensor.name} cannot hold 0 (offset {offset})")
+        depth = -offset * scale
         if role.role in (Role.MASK, Role.WINDOW_MASK) and depth < MASK_DEPTH:
             raise BundleError(f"tensor {tensor.name} reaches down to -{depth:.3g} only, too little to mask with")
 

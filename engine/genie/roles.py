@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from engine.bundle.manifest import GraphKind
-from engine.bundle.tensors import CARRIED_NAME, EMBEDS, Place, place_of
+from engine.bundle.tensors import CARRIED_NAME, EMBEDS, place_of
 from engine.bundle.weight_files import WEIGHT_NAME
 from engine.errors import BundleError
 
@@ -79,12 +79,8 @@ _IMAGE = re.compile(r"^(pixel_values|image|images|image_patches|vision_input)")
 
 def meaning(name: str) -> Meaning:
     """What a tensor of this name is. BundleError for names of contracts that cannot be served."""
-    place = _place(name)
-    if place is not None:
-        return Meaning(_SIDES[place.side], place.layer, -1 if place.head is None else place.head)
-    carried = CARRIED_NAME.fullmatch(name)
-    if carried is not None:
-        return Meaning(CARRIED[carried[1]], int(carried[2]), int(carried[3]) if carried[3] else -1)
+    if (cache := _cache(name)) is not None:
+        return cache
     if name in FIXED_NAMES:
         return Meaning(FIXED_NAMES[name])
     if IMAGE_FEATURES.fullmatch(name):
@@ -115,16 +111,16 @@ def classify(inputs: Sequence[str], outputs: Sequence[str]) -> GraphKind:
 
 
 def _role(name: str) -> Role:
-    carried = CARRIED_NAME.fullmatch(name)
-    if carried is not None:
-        return CARRIED[carried[1]]
-    place = _place(name)
-    return _plain_role(name) if place is None else _SIDES[place.side]
+    cache = _cache(name)
+    return _plain_role(name) if cache is None else cache.role
 
 
 def _plain_role(name: str) -> Role:
     return Role.WEIGHT if WEIGHT_NAME.fullmatch(name) else FIXED_NAMES.get(name, Role.HIDDEN)
 
 
-def _place(name: str) -> Place | None:
-    return place_of(name, "_in") or place_of(name, "_out")
+def _cache(name: str) -> Meaning | None:
+    if (place := place_of(name, "_in") or place_of(name, "_out")) is not None:
+        return Meaning(_SIDES[place.side], place.layer, -1 if place.head is None else place.head)
+    found = CARRIED_NAME.fullmatch(name)
+    return Meaning(CARRIED[found[1]], int(found[2]), int(found[3] or -1)) if found else None

@@ -126,12 +126,10 @@ def _model(encoder: Mapping[str, TensorSpec], decoder: Mapping[str, TensorSpec])
 
 def _window(encoder: Mapping[str, TensorSpec], decoder: Mapping[str, TensorSpec]) -> Window:
     mels, frames = _axes(encoder, FEATURES, 2)
-    positions = _axes(decoder, cross_name("k", 0), 3)[-1]
-    if frames != CONVOLUTION_STRIDE * positions:
-        raise BundleError(
-            f"tensor {FEATURES} has {frames} frames for {positions} positions, twice as many are expected"
-        )
-    return Window(mels, frames, positions)
+    places = _axes(decoder, cross_name("k", 0), 3)[-1]
+    if frames != CONVOLUTION_STRIDE * places:
+        raise BundleError(f"tensor {FEATURES} has {frames} frames for {places} positions, twice as many are expected")
+    return Window(mels, frames, places)
 
 
 def _tokenizer(folder: Path, vocab: int, positions: int) -> Tokenizer:

@@ -135,9 +135,8 @@ def four_bits_because(float_bytes: int, machine: int, rate: float = 0.0) -> str:
     if machine and stored > MEMORY_SHARE * machine:
         return f"8 bits a weight would take more than half of the memory, {machine / 1e9:.1f} GB"
     if rate and stored * LEAST_STEPS > rate:
-        return (
-            f"8 bits a weight would give {rate / stored:.1f} tokens a second of memory that reads {rate / 1e9:.0f} GB"
-        )
+        speed = f"{rate / stored:.1f} tokens a second of memory that reads {rate / 1e9:.0f} GB"
+        return f"8 bits a weight would give {speed}"
     return ""
 
 

@@ -26,9 +26,8 @@ MINISTRAL3 = Family(
     "ministral3", "Ministral3ForCausalLM", MISTRAL.read_details, default_head_dim=128, default_epsilon=1e-5
 )
 # Phi-3, 3.5 and 4-mini: Llama with stacked projections, longrope and a partial rotation.
-STACKED_NAMES = WeightNames(
-    qkv=("model.layers.{layer}.self_attn.qkv_proj",), gate_up=("model.layers.{layer}.mlp.gate_up_proj",)
-)
+_LAYER = "model.layers.{layer}"
+STACKED_NAMES = WeightNames(qkv=(f"{_LAYER}.self_attn.qkv_proj",), gate_up=(f"{_LAYER}.mlp.gate_up_proj",))
 
 
 PHI3 = Family(
@@ -95,9 +94,7 @@ def _granite_details(config: ConfigFields) -> FamilyDetails:
 
 GRANITE = Family("granite", "GraniteForCausalLM", _granite_details)
 # Hunyuan: heads of queries and keys are normed behind the rotation.
-_HUNYUAN_NAMES = WeightNames(
-    q_norm="model.layers.{layer}.self_attn.query_layernorm", k_norm="model.layers.{layer}.self_attn.key_layernorm"
-)
+_HUNYUAN_NAMES = WeightNames(q_norm=f"{_LAYER}.self_attn.query_layernorm", k_norm=f"{_LAYER}.self_attn.key_layernorm")
 
 
 HUNYUAN = Family(

@@ -34,7 +34,7 @@ def _as_seen(window: int) -> int:
     return 2 * (window // 2) + 1 if window else 0
 
 
-def _embedding_gemma_details(config: ConfigFields) -> FamilyDetails:
+def _gemma_details(config: ConfigFields) -> FamilyDetails:
     if not config.flag("use_bidirectional_attention", False):
         raise UnsupportedModel("Gemma3TextModel is supported with use_bidirectional_attention only (EmbeddingGemma)")
     details = GEMMA3.read_details(config)
@@ -42,9 +42,7 @@ def _embedding_gemma_details(config: ConfigFields) -> FamilyDetails:
     return replace(details, attention=tuple(attention), sees_both_ways=True)
 
 
-EMBEDDING_GEMMA = replace(
-    GEMMA3, name="embedding_gemma", architecture="Gemma3TextModel", read_details=_embedding_gemma_details
-)
+EMBEDDING_GEMMA = replace(GEMMA3, name="embedding_gemma", architecture="Gemma3TextModel", read_details=_gemma_details)
 # ModernBERT: layer norms without bias, before each half of a layer; the first layer has that of the embedding instead.
 _LAYER = "model.layers.{layer}"
 _NAMES = WeightNames(

@@ -69,20 +69,18 @@ def _qwen2_moe_details(config: ConfigFields) -> FamilyDetails:
     return FamilyDetails(qkv_bias=config.flag("qkv_bias", True), attention=switched_window(config), experts=experts)
 
 
-def _qwen3_5_moe_details(config: ConfigFields) -> FamilyDetails:
+def _qwen3_5_details(config: ConfigFields) -> FamilyDetails:
     experts = ExpertDetails(read_experts(config, _SHARED, _all_layers(config)), names=_GATED_NAMES)
     return replace(QWEN3_5.read_details(config), experts=experts)
 
 
 QWEN2_MOE = Family("qwen2_moe", "Qwen2MoeForCausalLM", _qwen2_moe_details)
-QWEN3_5_MOE = replace(
-    QWEN3_5, name="qwen3_5_moe", architecture="Qwen3_5MoeForCausalLM", read_details=_qwen3_5_moe_details
-)
+QWEN3_5_MOE = replace(QWEN3_5, name="qwen3_5_moe", architecture="Qwen3_5MoeForCausalLM", read_details=_qwen3_5_details)
 QWEN3_5_MOE_NESTED = replace(
     QWEN3_5_NESTED,
     name="qwen3_5_moe",
     architecture="Qwen3_5MoeForConditionalGeneration",
-    read_details=_qwen3_5_moe_details,
+    read_details=_qwen3_5_details,
 )
 
 
@@ -137,7 +135,7 @@ _GRANITE_SPLIT_NAMES = replace(
 )
 
 
-def _granite_moe_details(config: ConfigFields) -> FamilyDetails:
+def _granite_details(config: ConfigFields) -> FamilyDetails:
     # Files of llama.cpp have that feed-forward under the same architecture.
     has_shared = config.integer("shared_intermediate_size", 0, 1 << 20, 0)
     plain = ExpertDetails(read_experts(config, _OF_BLOCK, _all_layers(config)), names=_GRANITE_NAMES)
@@ -152,9 +150,7 @@ def granite_experts(config: ConfigFields, is_split: bool = False) -> ExpertDetai
     return ExpertDetails(read_experts(config, keys, _all_layers(config)), names=names)
 
 
-GRANITE_MOE = replace(
-    GRANITE, name="granitemoe", architecture="GraniteMoeForCausalLM", read_details=_granite_moe_details
-)
+GRANITE_MOE = replace(GRANITE, name="granitemoe", architecture="GraniteMoeForCausalLM", read_details=_granite_details)
 GRANITE_MOE_SHARED = replace(
     GRANITE,
     name="granitemoeshared",
@@ -257,7 +253,7 @@ _LFM2_NAMES = ExpertNames(
 )
 
 
-def _lfm2_moe_details(config: ConfigFields) -> FamilyDetails:
+def _lfm2_details(config: ConfigFields) -> FamilyDetails:
     layers = layer_count(config)
     dense = config.integer("num_dense_layers", 0, layers, 2)
     is_normalised, scale = config.flag("norm_topk_prob", True), config.number("routed_scaling_factor", 1e-6, 1e6, 1.0)
@@ -267,9 +263,7 @@ def _lfm2_moe_details(config: ConfigFields) -> FamilyDetails:
     return replace(LFM2.read_details(config), experts=experts)
 
 
-LFM2_MOE = replace(
-    LFM2, name="lfm2_moe", architecture="Lfm2MoeForCausalLM", read_details=_lfm2_moe_details, read_ffn=None
-)
+LFM2_MOE = replace(LFM2, name="lfm2_moe", architecture="Lfm2MoeForCausalLM", read_details=_lfm2_details, read_ffn=None)
 
 WITH_EXPERTS = (
     LFM2_MOE,
@@ -362,15 +356,13 @@ _GPT_OSS_NAMES = ExpertNames(router=f"{MLP}.router", forms=_GPT_OSS_FORMS)
 
 
 def _gpt_oss_details(config: ConfigFields) -> FamilyDetails:
-    clipped = ClippedSwiglu(
-        config.number("swiglu_alpha", 1e-3, 1e3, 1.702), config.number("swiglu_limit", 1e-3, 1e6, 7.0)
-    )
+    alpha, limit = config.number("swiglu_alpha", 1e-3, 1e3, 1.702), config.number("swiglu_limit", 1e-3, 1e6, 7.0)
     spec = read_experts(config, _OF_BLOCK, _all_layers(config))
     return replace(
         attention_biases(config, default=True),
         attention=windows(config, sliding_layers(config, lambda layer: layer % 2 == 0)),
         names=WeightNames(sinks="model.layers.{layer}.self_attn.sinks"),
-        experts=ExpertDetails(spec, names=_GPT_OSS_NAMES, has_router_bias=True, clipped=clipped),
+        experts=ExpertDetails(spec, names=_GPT_OSS_NAMES, has_router_bias=True, clipped=ClippedSwiglu(alpha, limit)),
     )
 
 

@@ -87,8 +87,8 @@ def _head_dim(config: ConfigFields, keys: Mamba2Keys, heads: int) -> int:
         return config.integer(keys.head_dim, 2, 1024)
     inner = config.integer("mamba_expand", 1, 64, 2) * config.integer("hidden_size", 1, 1 << 16)
     inner = config.integer(keys.inner, 1, 1 << 20, inner)
-    is_auto = config.raw(keys.head_dim) in (None, "auto")
-    head_dim = inner // heads if is_auto else config.integer(keys.head_dim, 2, 1024)
+    is_told = config.raw(keys.head_dim) not in (None, "auto")
+    head_dim = config.integer(keys.head_dim, 2, 1024) if is_told else inner // heads
     if head_dim * heads != inner or not 2 <= head_dim <= 1024:
         raise CompileError(
             f"config.json: {inner} values of a Mamba2 layer are not {keys.heads} ({heads}) times 2 to 1024"
@@ -143,9 +143,7 @@ def _factors(config: ConfigFields) -> Factors:
         value: ((0, heads_in),),
         names.output: ((0, _multiplier(config, "attention_out_multiplier")),),
         MAMBA_NAMES.output: ((0, _multiplier(config, "ssm_out_multiplier")),),
-        MAMBA_NAMES.qkv_gate[0]: tuple(
-            (sum(parts[:index]), state_in * factor) for index, factor in enumerate(of_parts)
-        ),
+        MAMBA_NAMES.qkv_gate[0]: tuple((sum(parts[:part]), state_in * factor) for part, factor in enumerate(of_parts)),
         _GATE: ((0, of_gate),),
         _DOWN: ((0, of_down),),
     }

@@ -123,9 +123,7 @@ def _gemma3_details(config: ConfigFields) -> FamilyDetails:
 
 GEMMA = Family("gemma", "GemmaForCausalLM", _gemma_details, default_head_dim=256, is_tied=True)
 GEMMA2 = Family("gemma2", "Gemma2ForCausalLM", _gemma2_details, default_head_dim=256, is_tied=True)
-GEMMA3 = Family(
-    "gemma3", "Gemma3ForCausalLM", _gemma3_details, default_head_dim=256, default_theta=1_000_000.0, is_tied=True
-)
+GEMMA3 = Family("gemma3", "Gemma3ForCausalLM", _gemma3_details, default_head_dim=256, default_theta=1e6, is_tied=True)
 
 POST_NORM = (OLMO2, OLMO3, EXAONE4, GLM, GLM4, GEMMA, GEMMA2, GEMMA3)
 

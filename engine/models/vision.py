@@ -224,9 +224,8 @@ def _side(encoder: ConfigFields, name: str, default: int) -> int:
 def _internvl_details(config: ConfigFields) -> FamilyDetails:
     kind = config.text("model_type", QWEN2.name)
     if kind not in INTERNVL_TEXTS:
-        raise UnsupportedModel(
-            f"text_config: model_type {brief(kind)} is not supported (supported: {', '.join(INTERNVL_TEXTS)})"
-        )
+        known = ", ".join(INTERNVL_TEXTS)
+        raise UnsupportedModel(f"text_config: model_type {brief(kind)} is not supported (supported: {known})")
     return INTERNVL_TEXTS[kind].read_details(config)
 
 

@@ -134,16 +134,8 @@ class TextAssembler:
             if self._matched is not None:
                 return self._stopped(event, text, last + 1)
             text += self._matcher.flush() if self._matcher is not None else ""
-        return Delta(
-            text,
-            event.token_ids,
-            self._logprobs(event.logprobs),
-            event.finish,
-            None if event.stopped_by in self._rules.end_ids else event.stopped_by,
-            event.timings,
-            self._prompt_logprobs(event),
-            vector=event.vector,
-        )
+        stopped_by = None if event.stopped_by in self._rules.end_ids else event.stopped_by
+        return self._delta(event, text, last + 1, event.finish, stopped_by)
 
     @property
     def _matched(self) -> str | None:
@@ -164,15 +156,16 @@ class TextAssembler:
                 self._matcher.add(part)
         return certain
 
-    def _stopped(self, event: TokenEvent, text: str, used_tokens: int) -> Delta:
-        logprobs = self._logprobs(event.logprobs[:used_tokens])
-        used = event.token_ids[:used_tokens]
-        prompt_logprobs = self._prompt_logprobs(event)
+    def _stopped(self, event: TokenEvent, text: str, used: int) -> Delta:
         stop = self._matched if self._matched in self._rules.strings else None
-        return Delta(text, used, logprobs, FinishReason.STOP, stop, event.timings, prompt_logprobs)
+        return self._delta(event, text, used, FinishReason.STOP, stop)
 
-    def _prompt_logprobs(self, event: TokenEvent) -> tuple[TextLogprob, ...]:
-        return tuple(self._text_logprob(entry) for entry in event.prompt_logprobs)
+    def _delta(
+        self, event: TokenEvent, text: str, used: int, finish: FinishReason | None, stopped_by: str | int | None
+    ) -> Delta:
+        of_prompt = tuple(map(self._text_logprob, event.prompt_logprobs))
+        logprobs, ids = self._logprobs(event.logprobs[:used]), event.token_ids[:used]
+        return Delta(text, ids, logprobs, finish, stopped_by, event.timings, of_prompt, vector=event.vector)
 
     def _shows_stop_token(self, token_id: int) -> bool:
         """A special token shows when specials do; an ordinary one is a stop sequence like a stop string."""
@@ -181,9 +174,7 @@ class TextAssembler:
 
     def _logprobs(self, entries: Sequence[TokenLogprob]) -> tuple[TextLogprob, ...]:
         hides = self._rules.skip_special
-        return tuple(
-            self._text_logprob(entry, hides and self._tokenizer.is_hidden(entry.token_id)) for entry in entries
-        )
+        return tuple(self._text_logprob(each, hides and self._tokenizer.is_hidden(each.token_id)) for each in entries)
 
     def _text_logprob(self, entry: TokenLogprob, is_hidden: bool = False) -> TextLogprob:
         own = self._tokenizer.token_bytes(entry.token_id)

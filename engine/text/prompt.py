@@ -1,13 +1,10 @@
 """From what the caller wrote to prompt token ids: normalise, bound, guard; then what was rendered is tokenised.
 
 Runs in a thread. Between the two halves of a chat the template renders, in a process of its own (`template_pool.py`).
-
-Keeps special tokens written by the caller from becoming control tokens. Pure string work.
-
-A template mixes its own control tokens with the caller's text, and afterwards they cannot be told apart. So before
-rendering, a separator (a short run of private-use characters that the request does not contain) is put behind the first
-character of every special token inside the caller's strings, and inside every part of a special token at either
-end of a string, because a template may join strings. What is still whole after rendering came from the template.
+Special tokens written by the caller must not become control tokens, which a template mixes with the caller's text. So
+before rendering, a separator (a short run of private-use characters that the request does not contain) is put behind
+the first character of every special token inside the caller's strings, and inside every part of a special token at
+either end of a string, because a template may join strings. What is still whole after rendering came from the template.
 The tokenizer then removes the separator (`Tokenizer.encode_guarded`). Texts without such strings are not changed.
 """
 
@@ -110,9 +107,8 @@ def check_options(options: Mapping[str, Any]) -> dict[str, Any]:
     for name, value in options.items():
         param = f"chat_template_kwargs.{name[:64]}"
         if name not in ALLOWED_OPTIONS:
-            raise InvalidRequest(
-                f"'{param}' is not supported; supported are {', '.join(sorted(ALLOWED_OPTIONS))}.", param
-            )
+            known = ", ".join(sorted(ALLOWED_OPTIONS))
+            raise InvalidRequest(f"'{param}' is not supported; supported are {known}.", param)
         kinds = ALLOWED_OPTIONS[name]
         if not isinstance(value, kinds):
             raise InvalidRequest(f"'{param}' must be {kinds[0].__name__}, not {type(value).__name__}.", param)

@@ -1,12 +1,8 @@
 """The process that renders one chat template: `python -m engine.text.renderer`. Each conversation is one frame.
 
 An empty frame says that it is up. The first frame it reads has the template and is answered by an empty `Rendered`, or
-by why the template cannot be compiled. What takes too long ends the process, what takes too much memory does not.
-
-Chat messages to prompt text with the model's own Jinja template, in a sandbox.
-
-A template is a program, and the sandbox bounds neither its time nor its memory: the server runs it in processes of
-their own (`renderer.py`).
+by why the template cannot be compiled. What takes too long ends the process, what takes too much memory does not: a
+template is a program, and Jinja's sandbox bounds neither its time nor its memory.
 
 The environment gives templates what Hugging Face's `apply_chat_template` gives them: trim_blocks, lstrip_blocks,
 loop controls, `raise_exception`, `strftime_now`, a `tojson` that keeps Unicode and HTML signs, and
