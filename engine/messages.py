@@ -1,8 +1,6 @@
-"""Every message between the server process and the worker: MessagePack in frames (`engine/isolation/framing.py`).
-
-The worker reads commands from standard input and writes reports to standard output; end of input means the parent is
-gone.
-"""
+"""Every message between the server process and the worker: MessagePack in frames (`engine/isolation/framing.py`). The
+worker reads commands from standard input and writes reports to standard output; end of input means the parent is
+gone."""
 
 from typing import Any, BinaryIO
 

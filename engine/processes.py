@@ -1,7 +1,5 @@
-"""How every process of ours is started: its command line, its environment, its process group; how it ended.
-
-Nothing in the user's working folder counts: an `engine.py`, `numpy.py` or `sitecustomize.py` there is never imported.
-"""
+"""How every process of ours is started: its command line, its environment, its process group; how it ended. Nothing in
+the user's working folder counts: an `engine.py`, `numpy.py` or `sitecustomize.py` there is never imported."""
 
 import ctypes
 import importlib.metadata

@@ -1,8 +1,6 @@
 """How a model writes its answer: its reasoning, its text and its tool calls. Read off its chat template, kept in the
-manifest; the grammar that forces calls and the parser that reads them follow it alike.
-
-Texts may hold places: `NAME`, `ID`, `NUMBER` and `KEY` stand for what differs from call to call.
-"""
+manifest; the grammar that forces calls and the parser that reads them follow it alike. Texts may hold places: `NAME`,
+`ID`, `NUMBER` and `KEY` stand for what differs from call to call."""
 
 import re
 from itertools import chain

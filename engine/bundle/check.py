@@ -1,7 +1,5 @@
 """Checks a manifest against itself: the shape and type that each tensor must have, given its graph and the model.
-
-Legend: N = rows, C = context, P = past columns, K = KV heads, D = head size.
-"""
+Legend: N = rows, C = context, P = past columns, K = KV heads, D = head size."""
 
 from engine.bundle.encoder import check_encoder
 from engine.bundle.fused import check_fused

@@ -1,7 +1,5 @@
-"""The graphs of an encoder's bundle: their tensors, and the numbers of rows a step may have.
-
-Legend: N = rows; each row may see each other, as the mask says.
-"""
+"""The graphs of an encoder's bundle: their tensors, and the numbers of rows a step may have. Legend: N = rows; each row
+may see each other, as the mask says."""
 
 from engine.bundle.manifest import GraphKind, GraphSpec, Manifest
 from engine.bundle.specs import EncoderSpec, ModelTask, RerankKind

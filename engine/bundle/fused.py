@@ -1,9 +1,6 @@
-"""Names and tensors of fused prefill/decode graphs.
-
-Such a graph has N rows and D decode slots. Rows 0 to N - D - 1 are a prompt's, right-aligned, and read its cache; each
-of the other rows decodes a sequence of its own and reads that one's cache.
-Legend: P = past columns, K = KV heads, H = head size, V = vocabulary.
-"""
+"""Names and tensors of fused prefill/decode graphs. Such a graph has N rows and D decode slots. Rows 0 to N - D - 1 are
+a prompt's, right-aligned, and read its cache; each of the other rows decodes a sequence of its own and reads that one's
+cache. Legend: P = past columns, K = KV heads, H = head size, V = vocabulary."""
 
 import re
 from collections.abc import Iterator

@@ -1,7 +1,6 @@
 """What the graphs of a pool and the graph of images have in common: images of one size, in the contract of GenieX.
-
-Legend: P = patches of an image, T = rows of the text that it becomes, H = hidden size, D = pairs that turn in a head.
-"""
+Legend: P = patches of an image, T = rows of the text that it becomes, H = hidden size, D = pairs that turn in a
+head."""
 
 import numpy as np
 from numpy.typing import NDArray

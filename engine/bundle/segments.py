@@ -1,8 +1,6 @@
-"""The tensors of a segmented bundle: of its linear graphs, its attention graphs, its adapters and recurrent layers.
-
-An adapter adds ((x a^T) * mask) b to y. J = ranks of all adapters that a step has rows of, side by side; the mask
-[1, N, J] says which of them are a row's own.
-"""
+"""The tensors of a segmented bundle: of its linear graphs, its attention graphs, its adapters and recurrent layers. An
+adapter adds ((x a^T) * mask) b to y. J = ranks of all adapters that a step has rows of, side by side; the mask [1, N,
+J] says which of them are a row's own."""
 
 from collections.abc import Iterable
 

@@ -1,7 +1,5 @@
 """Facts about the machine (chip, driver, device nodes, versions), and one line for each problem, with what helps.
-
-Windows and Linux differ in how the facts are read and nowhere else.
-"""
+Windows and Linux differ in how the facts are read and nowhere else."""
 
 import os
 import platform

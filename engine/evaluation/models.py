@@ -1,7 +1,5 @@
-"""What an evaluation reads: facts of a bundle, the text in its tokens, logits of whole texts.
-
-A text goes through the graphs, or through the engine of the worker, its scheduler and its caches, as a client's does.
-"""
+"""What an evaluation reads: facts of a bundle, the text in its tokens, logits of whole texts. A text goes through the
+graphs, or through the engine of the worker, its scheduler and its caches, as a client's does."""
 
 import tempfile
 from collections.abc import Sequence

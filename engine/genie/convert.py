@@ -1,7 +1,5 @@
-"""The files of a bundle made of a Genie folder: wrappers, tokenizer, template and manifest beside the binaries.
-
-The provider takes binaries only from the wrapper's own folder, so they are linked there, or copied where links fail.
-"""
+"""The files of a bundle made of a Genie folder: wrappers, tokenizer, template and manifest beside the binaries. The
+provider takes binaries only from the wrapper's own folder, so they are linked there, or copied where links fail."""
 
 import errno
 import hashlib

@@ -1,8 +1,6 @@
-"""What a Genie folder has beside its graphs: hexserve.json, the forecast prefix, rotations, windows, embeddings.
-
-Keys of tables: what qai-hub-models 0.65 writes into genie_config.json (`dialog.embedding`); without `lut-path` its
-usual name.
-"""
+"""What a Genie folder has beside its graphs: hexserve.json, the forecast prefix, rotations, windows, embeddings. Keys
+of tables: what qai-hub-models 0.65 writes into genie_config.json (`dialog.embedding`); without `lut-path` its usual
+name."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
-"""The graph of images in a folder, and what the folder tells of images: `metadata.json`, `img-enc-htp.json`.
-
-Keys: what qai-hub-models 0.65 writes. What cannot be served of it leaves the text to be served alone.
-"""
+"""The graph of images in a folder, and what the folder tells of images: `metadata.json`, `img-enc-htp.json`. Keys: what
+qai-hub-models 0.65 writes. What cannot be served of it leaves the text to be served alone."""
 
 import logging
 import math

@@ -1,7 +1,5 @@
-"""One graph of a binary read against the contract: shape, caches and hidden state, each tensor checked by name.
-
-Legend: N rows (AR), C key columns (CL), P = C - N past columns, K KV heads, D head size, H hidden size, V vocabulary.
-"""
+"""One graph of a binary read against the contract: shape, caches and hidden state, each tensor checked by name. Legend:
+N rows (AR), C key columns (CL), P = C - N past columns, K KV heads, D head size, H hidden size, V vocabulary."""
 
 import math
 import re

@@ -1,7 +1,5 @@
-"""A Genie folder read into a manifest and the wrappers that run it. Nothing is written here.
-
-Formats: `config` (genie_config.json), `parts` (tensors), `text` (tokenizer, template).
-"""
+"""A Genie folder read into a manifest and the wrappers that run it. Nothing is written here. Formats: `config`
+(genie_config.json), `parts` (tensors), `text` (tokenizer, template)."""
 
 import re
 import time

@@ -1,9 +1,7 @@
-"""A Whisper's folder of Qualcomm AI Hub read into a manifest and its wrappers. Nothing is written here.
-
-Two binaries, as its runtimes lay them out: `encoder.bin` and `decoder.bin` (qnn_context_binary, voice_ai), or
+"""A Whisper's folder of Qualcomm AI Hub read into a manifest and its wrappers. Nothing is written here. Two binaries,
+as its runtimes lay them out: `encoder.bin` and `decoder.bin` (qnn_context_binary, voice_ai), or
 `encoder_onnx/encoder.bin` and `decoder_onnx/decoder.bin` (precompiled_qnn_onnx). Words come from `vocab.bin` (voice_ai)
-or from a tokenizer.json that is put there; which chip the binaries are for, from metadata.json.
-"""
+or from a tokenizer.json that is put there; which chip the binaries are for, from metadata.json."""
 
 import time
 from collections.abc import Callable, Mapping

@@ -1,7 +1,5 @@
-"""Makes an own NPU bundle a Genie bundle as well: configuration, metadata, and graph names that Genie can order.
-
-Keys: Qualcomm's public Genie documentation (80-63442-10); `bos-token` is mandatory, -1 means none (libGenie 2.51).
-"""
+"""Makes an own NPU bundle a Genie bundle as well: configuration, metadata, and graph names that Genie can order. Keys:
+Qualcomm's public Genie documentation (80-63442-10); `bos-token` is mandatory, -1 means none (libGenie 2.51)."""
 
 import json
 import shutil

@@ -1,9 +1,7 @@
 """The grammar compiler, a process of its own: `python -m engine.grammar.compiler <tokenizer.json> <vocab> <end id>...`.
-
 An empty frame says that it is up. The first frame it reads is a `CompilerOpening`, answered by an empty `Compiled` or
 by why the tokenizer cannot be used; each later one is a `GrammarSpec`, compiled in its time or the end of the process.
-Syntax of Lark and of %json: llguidance's docs/syntax.md.
-"""
+Syntax of Lark and of %json: llguidance's docs/syntax.md."""
 
 import json
 import sys

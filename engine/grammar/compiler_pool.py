@@ -1,7 +1,5 @@
 """Grammars are compiled in processes of their own: a spec that takes too long fails its own request and no other.
-
-Compilers start when they are first needed. What they answered is remembered, what became of them never.
-"""
+Compilers start when they are first needed. What they answered is remembered, what became of them never."""
 
 import asyncio
 from collections import OrderedDict

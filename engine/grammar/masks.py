@@ -1,9 +1,7 @@
-"""The worker's side: one matcher per sequence with a grammar, and the tokens it forbids next.
-
-Masks are computed in threads (llguidance lets go of the GIL) while the next step runs. No step waits for one: a row
-whose mask is not there yet is not sampled, and its sequence is left out of steps until the mask is there.
-Building a matcher has threads of its own, so that a large grammar delays no other sequence's masks.
-"""
+"""The worker's side: one matcher per sequence with a grammar, and the tokens it forbids next. Masks are computed in
+threads (llguidance lets go of the GIL) while the next step runs. No step waits for one: a row whose mask is not there
+yet is not sampled, and its sequence is left out of steps until the mask is there. Building a matcher has threads of its
+own, so that a large grammar delays no other sequence's masks."""
 
 import re
 from collections import OrderedDict

@@ -1,7 +1,5 @@
-"""What form an answer may be required to have, and the messages between the server and a grammar compiler.
-
-Imported by the serving process: nothing here compiles anything.
-"""
+"""What form an answer may be required to have, and the messages between the server and a grammar compiler. Imported by
+the serving process: nothing here compiles anything."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,8 +1,6 @@
-"""Gemma 4 and 3n: last layers read the keys and values of earlier ones, and layers take inputs beside the stream.
-
-Gemma 4 has heads of two sizes, and experts beside the feed-forward in the larger ones; Gemma 3n four streams, and gates
-of which the first layers keep the highest. Checkpoints for text, images and sound serve their text model.
-"""
+"""Gemma 4 and 3n: last layers read the keys and values of earlier ones, and layers take inputs beside the stream. Gemma
+4 has heads of two sizes, and experts beside the feed-forward in the larger ones; Gemma 3n four streams, and gates of
+which the first layers keep the highest. Checkpoints for text, images and sound serve their text model."""
 
 from dataclasses import replace
 from statistics import NormalDist

@@ -1,7 +1,5 @@
-"""What a config says of each layer: attention full, under a window or of latents (MLA), and further streams.
-
-Latent attention makes keys and values of a few numbers of each token: DeepSeek-V2, arXiv 2405.04434.
-"""
+"""What a config says of each layer: attention full, under a window or of latents (MLA), and further streams. Latent
+attention makes keys and values of a few numbers of each token: DeepSeek-V2, arXiv 2405.04434."""
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass

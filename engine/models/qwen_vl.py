@@ -1,8 +1,6 @@
 """Qwen2.5-VL, Qwen3-VL and Qwen3.5: images in their own proportions, whose tokens turn by time, row and column.
-
 Definitions: transformers `Qwen2_5_VLForConditionalGeneration`, `Qwen3VLForConditionalGeneration`,
-`Qwen2VLImageProcessor`.
-"""
+`Qwen2VLImageProcessor`."""
 
 from dataclasses import replace
 

@@ -1,9 +1,6 @@
-"""Families of which some layers carry a state.
-
-Qwen3.5: gated DeltaNet layers with full attention every fourth layer, whose output is gated and heads turn in part; all
-three rotary sections of text are at its position. LFM2 and LFM2.5: gated short convolutions, and attention with normed
-heads in some layers.
-"""
+"""Families of which some layers carry a state. Qwen3.5: gated DeltaNet layers with full attention every fourth layer,
+whose output is gated and heads turn in part; all three rotary sections of text are at its position. LFM2 and LFM2.5:
+gated short convolutions, and attention with normed heads in some layers."""
 
 from collections.abc import Mapping
 from dataclasses import replace

@@ -1,7 +1,5 @@
-"""Models that read images: the encoder beside the text model, and how its processor prepares an image.
-
-Formats: config.json and preprocessor_config.json as transformers writes them.
-"""
+"""Models that read images: the encoder beside the text model, and how its processor prepares an image. Formats:
+config.json and preprocessor_config.json as transformers writes them."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -157,9 +155,7 @@ def read_gemma3(files: VisionFiles) -> VisionNetwork:
 
 def read_internvl(files: VisionFiles) -> VisionNetwork:
     """Tiles of the grid whose proportions are nearest, with a class token, pixels shuffled into depth, two matrices.
-
-    Transformers `InternVLForConditionalGeneration`, `InternVLProcessor`, `GotOcr2ImageProcessor`.
-    """
+    Transformers `InternVLForConditionalGeneration`, `InternVLProcessor`, `GotOcr2ImageProcessor`."""
     config, encoder, processor = files.fields()
     _refuse_other_forms(config, encoder)
     side = _side(encoder, "image_size", 448)

@@ -1,9 +1,7 @@
-"""A model of the Hugging Face hub, fetched by `huggingface_hub` into the cache that it shares with other programs.
-
-The library reads HF_TOKEN, HF_ENDPOINT, HF_HUB_OFFLINE and HF_HUB_CACHE, and is imported where something is fetched.
-Large files are fetched by its `http_get` under the name they will have there: what it fetches for a whole repository
-begins again in every process.
-"""
+"""A model of the Hugging Face hub, fetched by `huggingface_hub` into the cache that it shares with other programs. The
+library reads HF_TOKEN, HF_ENDPOINT, HF_HUB_OFFLINE and HF_HUB_CACHE, and is imported where something is fetched. Large
+files are fetched by its `http_get` under the name they will have there: what it fetches for a whole repository begins
+again in every process."""
 
 import importlib.util
 import re

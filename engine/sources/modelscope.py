@@ -1,7 +1,5 @@
 """ModelScope's protocol, as its own client speaks it: the list of a repository's files, and where each of them is.
-
-MODELSCOPE_ENDPOINT names another server, MODELSCOPE_API_TOKEN opens what is private.
-"""
+MODELSCOPE_ENDPOINT names another server, MODELSCOPE_API_TOKEN opens what is private."""
 
 import os
 from urllib.parse import quote, urlencode

@@ -1,7 +1,5 @@
 """From what the user names (the demo, a model by name, a checkpoint, a bundle) to a bundle folder, compiled if need be.
-
-The compiler runs in its own process: serving never imports it, and its memory is gone when it ends.
-"""
+The compiler runs in its own process: serving never imports it, and its memory is gone when it ends."""
 
 import hashlib
 import importlib.util

@@ -1,7 +1,5 @@
-"""Bundles in the cache that nobody has used for a month are removed: each version of the compiler makes its own.
-
-The modification time of a bundle's folder is when it was last used. Who serves a bundle holds a lock all the while.
-"""
+"""Bundles in the cache that nobody has used for a month are removed: each version of the compiler makes its own. The
+modification time of a bundle's folder is when it was last used. Who serves a bundle holds a lock all the while."""
 
 import errno
 import glob

@@ -1,7 +1,5 @@
-"""The conversations that are rendered to see how a chat template writes an answer, and what became of them.
-
-Every text of a caller in them is a word that no template has, so that it is found again in what was rendered.
-"""
+"""The conversations that are rendered to see how a chat template writes an answer, and what became of them. Every text
+of a caller in them is a word that no template has, so that it is found again in what was rendered."""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping

@@ -1,7 +1,5 @@
-"""What a chat template is asked and what it answers, as values and as frames. Nothing here renders anything.
-
-Frames are JSON in UTF-8, lone surrogates included: what a caller's JSON may hold reaches the template unchanged.
-"""
+"""What a chat template is asked and what it answers, as values and as frames. Nothing here renders anything. Frames are
+JSON in UTF-8, lone surrogates included: what a caller's JSON may hold reaches the template unchanged."""
 
 import json
 from collections.abc import Mapping, Sequence

@@ -1,8 +1,6 @@
-"""Chat templates render in processes of their own: one that never ends costs its own request and nobody else.
-
-Each process renders one conversation at a time; one that overruns its time or dies is replaced. The first one starts
-with the engine, so no request waits for it.
-"""
+"""Chat templates render in processes of their own: one that never ends costs its own request and nobody else. Each
+process renders one conversation at a time; one that overruns its time or dies is replaced. The first one starts with
+the engine, so no request waits for it."""
 
 from collections.abc import Iterable, Sequence
 from functools import partial

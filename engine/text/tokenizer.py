@@ -1,9 +1,7 @@
-"""Text to token ids and token ids to their exact bytes, over the `tokenizers` library.
-
-Three layouts of vocabulary are read, told from the `decoder` entry of tokenizer.json: byte-level BPE (GPT-2, Llama 3,
-Qwen: every character of a token stands for one byte), SentencePiece style (Llama 2, Mistral: U+2581 is a space
-and `<0xE2>` is one byte) and WordPiece (BERT: `##` goes on with a word, any other token begins one).
-"""
+"""Text to token ids and token ids to their exact bytes, over the `tokenizers` library. Three layouts of vocabulary are
+read, told from the `decoder` entry of tokenizer.json: byte-level BPE (GPT-2, Llama 3, Qwen: every character of a token
+stands for one byte), SentencePiece style (Llama 2, Mistral: U+2581 is a space and `<0xE2>` is one byte) and WordPiece
+(BERT: `##` goes on with a word, any other token begins one)."""
 
 import json
 import re
