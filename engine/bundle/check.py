@@ -1,38 +1,13 @@
 """Checks a manifest against itself: the shape and type that each tensor must have, given its graph and the model.
 Legend: N = rows, C = context, P = past columns, K = KV heads, D = head size."""
 
+from engine.bundle import tensors, weight_files
 from engine.bundle.encoder import check_encoder
 from engine.bundle.fused import check_fused
 from engine.bundle.images import check_images
 from engine.bundle.manifest import GraphKind, GraphSpec, Manifest, TensorSpec
 from engine.bundle.segments import check_segments
 from engine.bundle.speech import check_speech
-from engine.bundle.tensors import (
-    EMBEDS,
-    FREE_CONTEXT,
-    FREE_LOGIT_ROWS,
-    FREE_PAST,
-    FREE_ROWS,
-    LOGITS,
-    WINDOW_MASK,
-    WINDOW_ROTARY,
-    Form,
-    Place,
-    check_form,
-    check_serial,
-    is_scatter,
-    place_of,
-    pool_window_slots,
-    row_forms,
-)
-from engine.bundle.weight_files import (
-    check_conv_weights,
-    check_head_basis,
-    check_head_weight,
-    check_kv_scales,
-    check_table,
-    listed_bytes,
-)
 from engine.errors import BundleError
 
 
@@ -46,17 +21,17 @@ def check_contract(manifest: Manifest) -> None:
         check_speech(manifest)
         return
     _check_kinds(manifest)
-    check_head_basis(manifest)
+    weight_files.check_head_basis(manifest)
     if manifest.is_segmented:
         check_segments(manifest)
-        check_kv_scales(manifest)
-        check_conv_weights(manifest)
+        weight_files.check_kv_scales(manifest)
+        weight_files.check_conv_weights(manifest)
         return
-    check_head_weight(manifest)
+    weight_files.check_head_weight(manifest)
     _check_embedding(manifest)
     check_images(manifest)
     if manifest.is_serial:
-        check_serial(manifest)
+        tensors.check_serial(manifest)
         return
     if manifest.model.recurrent is not None:
         raise BundleError("recurrent layers need a segmented bundle: in a pool there is no state for each sequence")
@@ -65,17 +40,17 @@ def check_contract(manifest: Manifest) -> None:
     if manifest.fused is not None:
         check_fused(manifest)
         return
-    windows = pool_window_slots(manifest)
+    windows = tensors.pool_window_slots(manifest)
     found: dict[tuple[int | None, int | None], list[tuple[str, set[int]]]] = {}
     for spec in manifest.graphs:
         _check_sights(manifest, {tensor.name for tensor in spec.inputs}, spec.name)
         layers: set[int] = set()
-        for side, suffix, tensors in (("input", "_in", spec.inputs), ("output", "_out", spec.outputs)):
-            for tensor in tensors:
-                place = place_of(tensor.name, suffix)
+        for side, suffix, given in (("input", "_in", spec.inputs), ("output", "_out", spec.outputs)):
+            for tensor in given:
+                place = tensors.place_of(tensor.name, suffix)
                 _check_head(manifest, spec, tensor, place)
                 layers |= {place.layer} if place is not None else set()
-                check_form(spec, side, tensor, _wanted(manifest, spec, tensor, suffix, windows))
+                tensors.check_form(spec, side, tensor, _wanted(manifest, spec, tensor, suffix, windows))
         if layers:
             found.setdefault((spec.rows, spec.context), []).append((spec.name, layers))
     for parts in found.values():
@@ -85,24 +60,24 @@ def check_contract(manifest: Manifest) -> None:
 def _check_sights(manifest: Manifest, taken: set[str], graph: str) -> None:
     """Layers with windows or rotations of their own: the manifest tells of what a graph takes."""
     sizes = {*manifest.model.layer_windows} - {0}
-    if WINDOW_MASK in taken and len(sizes) != 1:
-        raise BundleError(f"graph {graph} takes {WINDOW_MASK}, one mask, for windows of {len(sizes)} sizes")
-    if taken & set(WINDOW_ROTARY) and manifest.model.local_rope is None:
+    if tensors.WINDOW_MASK in taken and len(sizes) != 1:
+        raise BundleError(f"graph {graph} takes {tensors.WINDOW_MASK}, one mask, for windows of {len(sizes)} sizes")
+    if taken & set(tensors.WINDOW_ROTARY) and manifest.model.local_rope is None:
         raise BundleError(f"graph {graph} takes a rotation for windows, of which the manifest tells nothing")
 
 
 def _check_embedding(manifest: Manifest) -> None:
     """Graphs take embeddings exactly where the manifest names a table of them, and as wide as it."""
-    taken = [(graph, tensor) for graph in manifest.graphs for tensor in graph.inputs if tensor.name in EMBEDS]
+    taken = [(graph, tensor) for graph in manifest.graphs for tensor in graph.inputs if tensor.name in tensors.EMBEDS]
     if bool(taken) != (manifest.embedding is not None):
         if not taken:
             raise BundleError("the manifest names a table of embeddings, but no graph takes any")
         raise BundleError(f"graph {taken[0][0].name} takes embeddings, but the manifest names no table of them")
     if manifest.embedding is None:
         return
-    check_table(manifest, manifest.embedding)
+    weight_files.check_table(manifest, manifest.embedding)
     for graph, tensor in taken:
-        check_form(graph, "input", tensor, ("", (graph.rows or FREE_ROWS, manifest.embedding.width)))
+        tensors.check_form(graph, "input", tensor, ("", (graph.rows or tensors.FREE_ROWS, manifest.embedding.width)))
 
 
 def _check_kinds(manifest: Manifest) -> None:
@@ -117,7 +92,7 @@ def _check_kinds(manifest: Manifest) -> None:
         raise BundleError("forecast: a model that denoises blocks has no next token to forecast")
     if manifest.is_segmented or manifest.fused is not None or manifest.reads_whole_context:
         raise BundleError("forecast: its rows need graphs that take a mask over one pool of keys and values")
-    if pool_window_slots(manifest):
+    if tensors.pool_window_slots(manifest):
         raise BundleError("forecast: its KV slots are the first of all layers, but those with a window have fewer")
 
 
@@ -127,7 +102,7 @@ def check_listed(manifest: Manifest) -> None:
     prefix = manifest.forecast.file if manifest.forecast else ""
     floats = filter(None, (manifest.kv_scales, manifest.conv_weights, manifest.head_basis, prefix))
     for name in (*binaries, *(graph.file for graph in manifest.every_graph), *floats):
-        listed_bytes(manifest, name)
+        weight_files.listed_bytes(manifest, name)
 
 
 def _check_layers(manifest: Manifest, parts: list[tuple[str, set[int]]]) -> None:
@@ -140,21 +115,21 @@ def _check_layers(manifest: Manifest, parts: list[tuple[str, set[int]]]) -> None
         )
 
 
-def _check_head(manifest: Manifest, spec: GraphSpec, tensor: TensorSpec, place: Place | None) -> None:
+def _check_head(manifest: Manifest, spec: GraphSpec, tensor: TensorSpec, place: tensors.Place | None) -> None:
     if place is not None and (place.head or 0) >= manifest.model.kv_heads:
         raise BundleError(f"graph {spec.name} has the cache {tensor.name}, the model has {manifest.model.kv_heads}")
 
 
-def _wanted(manifest: Manifest, spec: GraphSpec, tensor: TensorSpec, suffix: str, windows: int) -> Form | None:
+def _wanted(manifest: Manifest, spec: GraphSpec, tensor: TensorSpec, suffix: str, windows: int) -> tensors.Form | None:
     """None for a tensor of which nothing is known, such as a hidden state. windows: `pool_window_slots`."""
-    model, context = manifest.model, spec.context or FREE_CONTEXT
-    rows = spec.rows or (FREE_LOGIT_ROWS if spec.kind is GraphKind.LMHEAD else FREE_ROWS)
-    place = place_of(tensor.name, suffix)
+    model, context = manifest.model, spec.context or tensors.FREE_CONTEXT
+    rows = spec.rows or (tensors.FREE_LOGIT_ROWS if spec.kind is GraphKind.LMHEAD else tensors.FREE_ROWS)
+    place = tensors.place_of(tensor.name, suffix)
     if place is None:
-        logits: Form = ("", (rows, manifest.row_outputs))
-        return (row_forms(manifest, rows, context) | {LOGITS: logits}).get(tensor.name)
-    past = FREE_PAST if spec.rows is None or spec.context is None else spec.context - spec.rows
-    past = context if is_scatter(manifest.graphs) else past
+        logits: tensors.Form = ("", (rows, manifest.row_outputs))
+        return (tensors.row_forms(manifest, rows, context) | {tensors.LOGITS: logits}).get(tensor.name)
+    past = tensors.FREE_PAST if spec.rows is None or spec.context is None else spec.context - spec.rows
+    past = context if tensors.is_scatter(manifest.graphs) else past
     if windows and isinstance(past, int) and model.attention_of(place.layer).window:
         past = min(past, windows)
     columns, heads = past if suffix == "_in" else rows, model.kv_heads if place.head is None else 1

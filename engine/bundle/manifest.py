@@ -10,34 +10,9 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from engine.bundle import specs
 from engine.bundle.answer_format import AnswerFormat
 from engine.bundle.model_spec import ModelSpec, RotationKind
-from engine.bundle.specs import (
-    MAX_CACHE_BYTES_PER_TOKEN,
-    Axis,
-    Capability,
-    Count,
-    EncoderSpec,
-    ForecastSpec,
-    FusedSpec,
-    LoraModule,
-    ModelTask,
-    Name,
-    Part,
-    PoolingSpec,
-    QualitySpec,
-    RerankSpec,
-    Rows,
-    SampleSpec,
-    Scale,
-    SpeechSpec,
-    TableSpec,
-    Text,
-    TokenId,
-    Tokens,
-    UnknownSize,
-    UsualSampling,
-)
 from engine.bundle.vision import VisionSpec
 from engine.errors import BundleError
 from engine.files import MANIFEST_BYTES, confined, is_regular, one_line, open_regular, read_bytes, reading, shown
@@ -71,10 +46,10 @@ class TensorSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     """One graph input or output. A string dimension is free: 'rows', 'past', 'context', 'columns' or 'logit_rows'.
     Quantised tensors: real = scale * (q - zero_point), ONNX sign."""
 
-    name: Name
-    dtype: Name
-    shape: Annotated[tuple[Axis | Text, ...], Meta(max_length=8)]
-    scale: Scale | None = None
+    name: specs.Name
+    dtype: specs.Name
+    shape: Annotated[tuple[specs.Axis | specs.Text, ...], Meta(max_length=8)]
+    scale: specs.Scale | None = None
     zero_point: Annotated[int, Meta(ge=-65536, le=65536)] | None = None
 
     @property
@@ -89,17 +64,17 @@ class TensorSpec(msgspec.Struct, frozen=True, omit_defaults=True):
 class GraphSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     """One ONNX file. `rows` (AR) and `context` (CL) are None when free; layers are absolute and inclusive."""
 
-    name: Name
-    file: Name
+    name: specs.Name
+    file: specs.Name
     kind: GraphKind
-    part: Part
-    parts: Part
+    part: specs.Part
+    parts: specs.Part
     inputs: Annotated[tuple[TensorSpec, ...], Meta(max_length=1 << 16)]
     outputs: Annotated[tuple[TensorSpec, ...], Meta(max_length=1 << 16)]
-    rows: Rows | None = None
-    context: Tokens | None = None
-    first_layer: Count | None = None
-    last_layer: Count | None = None
+    rows: specs.Rows | None = None
+    context: specs.Tokens | None = None
+    first_layer: specs.Count | None = None
+    last_layer: specs.Count | None = None
 
 
 class TextSpec(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -108,15 +83,15 @@ class TextSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     beside `stop_ids`, where no single token stands for it. sampling: what requests leave open; nothing in bundles of
     earlier versions."""
 
-    tokenizer: Name
-    chat_template: Name | None
-    stop_ids: Annotated[tuple[TokenId, ...], Meta(max_length=4096)]
-    bos_token: Text | None = None
-    eos_token: Text | None = None
+    tokenizer: specs.Name
+    chat_template: specs.Name | None
+    stop_ids: Annotated[tuple[specs.TokenId, ...], Meta(max_length=4096)]
+    bos_token: specs.Text | None = None
+    eos_token: specs.Text | None = None
     add_bos: bool = False
     answer: AnswerFormat | None = None
-    stop_texts: Annotated[tuple[Text, ...], Meta(max_length=4096)] = ()
-    sampling: UsualSampling = UsualSampling()
+    stop_texts: Annotated[tuple[specs.Text, ...], Meta(max_length=4096)] = ()
+    sampling: specs.UsualSampling = specs.UsualSampling()
 
     @property
     def writes(self) -> AnswerFormat:
@@ -128,14 +103,14 @@ class DiffusionSpec(msgspec.Struct, frozen=True):
     """What a block-diffusion model was trained with: the tokens of a block, and the token that stands for none yet."""
 
     block_length: Annotated[int, Meta(ge=1, le=1024)]
-    mask_token: TokenId
+    mask_token: specs.TokenId
 
 
 class FileEntry(msgspec.Struct, frozen=True):
     """Size in bytes and sha256 (hex) of one file of the bundle."""
 
-    bytes: Count
-    sha256: Name
+    bytes: specs.Count
+    sha256: specs.Name
 
 
 class NpuSpec(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -144,10 +119,10 @@ class NpuSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     (binary, graph inside) that it runs, in order. sdk: the QNN version that made them. parity_on: what the figures of
     `Manifest.parity` were measured on. not_genie: why Genie cannot run the bundle, "" when it can."""
 
-    soc_model: Count
-    htp_arch: Count
-    binaries: dict[Name, tuple[Name, ...]]
-    chains: dict[Name, tuple[tuple[Name, Name], ...]] = {}
+    soc_model: specs.Count
+    htp_arch: specs.Count
+    binaries: dict[specs.Name, tuple[specs.Name, ...]]
+    chains: dict[specs.Name, tuple[tuple[specs.Name, specs.Name], ...]] = {}
     sdk: str = ""
     parity_on: str = ""
     not_genie: str = ""
@@ -179,42 +154,42 @@ class Manifest(msgspec.Struct, frozen=True, omit_defaults=True):
     """
 
     format_version: int
-    name: Name
-    target: Text
-    quant: Text
-    split: Text
-    created: Count
+    name: specs.Name
+    target: specs.Text
+    quant: specs.Text
+    split: specs.Text
+    created: specs.Count
     model: ModelSpec
     graphs: Annotated[tuple[GraphSpec, ...], Meta(max_length=4096)]
-    kv_dtype: Name
-    max_context: Tokens
+    kv_dtype: specs.Name
+    max_context: specs.Tokens
     text: TextSpec
-    files: dict[Name, FileEntry]
+    files: dict[specs.Name, FileEntry]
     versions: dict[str, str]
     parity: dict[str, float] = {}
     source: str = ""
     npu: NpuSpec | None = None
-    kv_scales: Text = ""
-    fused: FusedSpec | None = None
-    lora: Annotated[tuple[LoraModule, ...], Meta(max_length=64)] = ()
-    head_weight: Text = ""
-    conv_weights: Text = ""
+    kv_scales: specs.Text = ""
+    fused: specs.FusedSpec | None = None
+    lora: Annotated[tuple[specs.LoraModule, ...], Meta(max_length=64)] = ()
+    head_weight: specs.Text = ""
+    conv_weights: specs.Text = ""
     diffusion: DiffusionSpec | None = None
-    forecast: ForecastSpec | None = None
-    task: ModelTask = ModelTask.GENERATE
-    pooling: PoolingSpec | None = None
-    rerank: RerankSpec | None = None
-    encoder: EncoderSpec | None = None
-    speech: SpeechSpec | None = None
-    quality: QualitySpec | None = None
-    embedding: TableSpec | None = None
-    layer_embedding: TableSpec | None = None
-    window: UnknownSize = 0
-    sample: SampleSpec | None = None
+    forecast: specs.ForecastSpec | None = None
+    task: specs.ModelTask = specs.ModelTask.GENERATE
+    pooling: specs.PoolingSpec | None = None
+    rerank: specs.RerankSpec | None = None
+    encoder: specs.EncoderSpec | None = None
+    speech: specs.SpeechSpec | None = None
+    quality: specs.QualitySpec | None = None
+    embedding: specs.TableSpec | None = None
+    layer_embedding: specs.TableSpec | None = None
+    window: specs.UnknownSize = 0
+    sample: specs.SampleSpec | None = None
     vision: VisionSpec | None = None
     image_graph: GraphSpec | None = None
-    head_basis: Text = ""
-    codes: Text = ""
+    head_basis: specs.Text = ""
+    codes: specs.Text = ""
 
     @property
     def every_graph(self) -> tuple[GraphSpec, ...]:
@@ -224,25 +199,25 @@ class Manifest(msgspec.Struct, frozen=True, omit_defaults=True):
     @property
     def row_outputs(self) -> int:
         """Numbers of a row that the last graph gives as its "logits": of an embedder the normed hidden state."""
-        return self.model.hidden if self.task is ModelTask.EMBED else self.model.vocab
+        return self.model.hidden if self.task is specs.ModelTask.EMBED else self.model.vocab
 
     @property
     def generates(self) -> bool:
         """Whether it continues texts: not models of vectors, encoders that score, nor what writes speech down."""
-        return self.task is not ModelTask.EMBED and self.encoder is None and self.speech is None
+        return self.task is not specs.ModelTask.EMBED and self.encoder is None and self.speech is None
 
     @property
-    def capabilities(self) -> tuple[Capability, ...]:
+    def capabilities(self) -> tuple[specs.Capability, ...]:
         """What requests may ask of it."""
         answer = self.text.writes
         told = {
-            Capability.COMPLETION: self.generates,
-            Capability.TOOLS: self.generates and answer.calls is not None,
-            Capability.REASONING: self.generates and answer.reasoning is not None,
-            Capability.VISION: self.vision is not None,
-            Capability.EMBEDDINGS: self.task is ModelTask.EMBED,
-            Capability.RERANK: self.task is ModelTask.RERANK,
-            Capability.TRANSCRIPTION: self.task is ModelTask.TRANSCRIBE,
+            specs.Capability.COMPLETION: self.generates,
+            specs.Capability.TOOLS: self.generates and answer.calls is not None,
+            specs.Capability.REASONING: self.generates and answer.reasoning is not None,
+            specs.Capability.VISION: self.vision is not None,
+            specs.Capability.EMBEDDINGS: self.task is specs.ModelTask.EMBED,
+            specs.Capability.RERANK: self.task is specs.ModelTask.RERANK,
+            specs.Capability.TRANSCRIPTION: self.task is specs.ModelTask.TRANSCRIBE,
         }
         return tuple(capability for capability, is_there in told.items() if is_there)
 
@@ -330,10 +305,10 @@ def _check_model(path: Path, manifest: Manifest) -> None:
     _check_attention(path, manifest.model)
     if manifest.kv_dtype not in ITEM_BYTES:
         raise BundleError(f"{path}: kv_dtype must be one of {', '.join(ITEM_BYTES)}, it is {manifest.kv_dtype!r}")
-    if manifest.kv_bytes_per_token > MAX_CACHE_BYTES_PER_TOKEN:
+    if manifest.kv_bytes_per_token > specs.MAX_CACHE_BYTES_PER_TOKEN:
         raise BundleError(
             f"{path}: layers, kv_heads and head_dim make {manifest.kv_bytes_per_token} bytes of cache a token, "
-            f"{MAX_CACHE_BYTES_PER_TOKEN} is the most"
+            f"{specs.MAX_CACHE_BYTES_PER_TOKEN} is the most"
         )
     recurrent = manifest.model.recurrent
     if recurrent is not None and (fault := recurrent.fault(manifest.model.layers)):

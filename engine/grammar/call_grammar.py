@@ -6,24 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from engine.bundle.answer_format import KEY, CallFormat, JsonArguments, LiteralArguments, TaggedArguments
-from engine.grammar.call_rules import (
-    ANY_KEY,
-    ANYTHING,
-    WHITESPACE,
-    CallRules,
-    JsonOptions,
-    LiteralRules,
-    Literals,
-    Parameters,
-    Unusable,
-    check_enforceable,
-    closed,
-    escaped,
-    loaded,
-    loose,
-    required_of,
-    texts_of,
-)
+from engine.grammar import call_rules
 from engine.grammar.spec import CalledTool, ToolCalls, Types, resolved, types_of
 
 DEEPEST = 8
@@ -32,7 +15,7 @@ DEEPEST = 8
 class TaggedRules:
     def __init__(
         self,
-        grammar: CallRules,
+        grammar: call_rules.CallRules,
         call: CallFormat,
         form: TaggedArguments,
         tool: CalledTool,
@@ -41,13 +24,13 @@ class TaggedRules:
     ) -> None:
         self._grammar, self._form, self._tool, self._schema = grammar, form, tool, schema
         self._end, self._prefix = call.end, prefix
-        self._parameters = Parameters(schema, grammar.is_sorted)
+        self._parameters = call_rules.Parameters(schema, grammar.is_sorted)
 
     def rule(self) -> str:
         """From behind the name to the end of the call."""
         first, grammar = f"{self._prefix}_0", self._grammar
         if not self._parameters.names:
-            key = f"{ANY_KEY} {grammar.literal(self._form.assign.get('string', ''))}"
+            key = f"{call_rules.ANY_KEY} {grammar.literal(self._form.assign.get('string', ''))}"
             grammar.rule(first, f"{key} {self._text(KEY, first, may_end=True)}")
         for number in range(len(self._parameters.names)):
             self._next(number)
@@ -71,7 +54,7 @@ class TaggedRules:
         by_literal: dict[str, set[str]] = {}
         for kind in sorted(types or ()):
             by_literal.setdefault(assign.get(kind, text), set()).add(kind)
-        if types is None or len(by_literal) < 2 or texts_of(known) is not None:
+        if types is None or len(by_literal) < 2 or call_rules.texts_of(known) is not None:
             return [(next(iter(by_literal), text), schema, types)]
         return [(literal, {**known, "type": sorted(kinds)}, frozenset(kinds)) for literal, kinds in by_literal.items()]
 
@@ -79,12 +62,12 @@ class TaggedRules:
         grammar, form = self._grammar, self._form
         rest = f"{self._prefix}_{following}" if following < len(self._parameters.names) else ""
         may_end = self._parameters.may_end(following)
-        texts = texts_of(resolved(schema, self._schema))
+        texts = call_rules.texts_of(resolved(schema, self._schema))
         after = grammar.literal(form.after, name)
         if texts is not None:
             value = f"({' | '.join(map(json.dumps, texts))})"
         elif types is None or "string" in types:
-            check_enforceable(schema, self._tool)
+            call_rules.check_enforceable(schema, self._tool)
             return self._text(name, rest, may_end)
         elif form.item and types & {"object", "array"}:
             value, after = self._element(schema, form.after.replace(KEY, name), 0), ""
@@ -102,8 +85,9 @@ class TaggedRules:
         if "null" in types and self._form.words != ("true", "false"):
             values.append('"None"')
         if self._form.is_python and types & {"object", "array"}:
-            literals = LiteralRules(self._grammar, LiteralArguments("", "", "'"), self._tool, self._schema, "")
-            with contextlib.suppress(Unusable):  # strict, and no text of Python's can be held to it
+            form = LiteralArguments("", "", "'")
+            literals = call_rules.LiteralRules(self._grammar, form, self._tool, self._schema, "")
+            with contextlib.suppress(call_rules.Unusable):  # strict, and no text of Python's can be held to it
                 values.append(literals.value(schema))
         return f"({' | '.join(values)})"
 
@@ -128,9 +112,9 @@ class TaggedRules:
         begin = own[0][0].rstrip()
         spaces = literal[: len(literal) - len(literal.lstrip())]
         rest = literal.lstrip()[len(begin) :]
-        pattern = f"/(?s:.*){loose(spaces + begin)}" + ("/" if len(own) == 1 else r"\s*/")
+        pattern = f"/(?s:.*){call_rules.loose(spaces + begin)}" + ("/" if len(own) == 1 else r"\s*/")
         if len(others) == 1:
-            pattern += f" & ~/(?s:.*){loose(others[0][0].rstrip())}(?s:.*)/"
+            pattern += f" & ~/(?s:.*){call_rules.loose(others[0][0].rstrip())}(?s:.*)/"
         self._grammar.rule(f"{rule}[lazy]" if len(own) == 1 else rule, pattern)
         return f"{rule} {self._grammar.literal(rest if len(own) == 1 else rest.lstrip())}"
 
@@ -142,9 +126,11 @@ class TaggedRules:
         if number is None:
             beginning = beginning.rstrip()
             behind = behind[len(beginning) :]
-            grammar.rule(f"{rule}[lazy]", f"/(?s:.*){loose(after[: len(after) - len(after.lstrip())] + beginning)}/")
+            grammar.rule(
+                f"{rule}[lazy]", f"/(?s:.*){call_rules.loose(after[: len(after) - len(after.lstrip())] + beginning)}/"
+            )
         else:
-            grammar.rule(rule, ANYTHING)
+            grammar.rule(rule, call_rules.ANYTHING)
         options = [f"{grammar.literal(behind + self._form.before)} {rest}"] if rest else []
         options += [grammar.literal(behind + self._end)] if may_end else []
         return f"{rule} ({' | '.join(options)})"
@@ -158,7 +144,7 @@ class TaggedRules:
         if depth < DEEPEST and types is not None and "array" in types:
             return f"({self._tag(self._form.item, known.get('items'), depth)})* {end}"
         if depth < DEEPEST and isinstance(known.get("properties"), Mapping):
-            required = required_of(known)
+            required = call_rules.required_of(known)
             tags = [
                 self._tag(name, inner, depth) + ("" if name in required else "?")
                 for name, inner in known["properties"].items()
@@ -174,17 +160,17 @@ class TaggedRules:
     def _element_text(self, closing: str) -> str:
         rule = self._grammar.new_name("element")
         if self._grammar.literals.split(closing)[0][1] is not None:
-            self._grammar.rule(rule, ANYTHING)
+            self._grammar.rule(rule, call_rules.ANYTHING)
             return f"{rule} {self._grammar.literal(closing)}"
-        self._grammar.rule(f"{rule}[lazy]", f"/(?s:.*){escaped(closing)}/")
+        self._grammar.rule(f"{rule}[lazy]", f"/(?s:.*){call_rules.escaped(closing)}/")
         return rule
 
     def _any_tag(self) -> str:
         """A tag of any name with text in it; that the names at its ends agree is not enforced."""
         before, _, behind = self._form.after.partition(KEY)
-        name = f"{self._grammar.literal(self._form.before)} {ANY_KEY}"
+        name = f"{self._grammar.literal(self._form.before)} {call_rules.ANY_KEY}"
         inside = f"{name} {self._grammar.literal(self._form.assign.get('string', ''))} {self._element_text(before)}"
-        return f"{inside} {ANY_KEY} {self._grammar.literal(behind)}"
+        return f"{inside} {call_rules.ANY_KEY} {self._grammar.literal(behind)}"
 
     def _tag(self, name: str, schema: Any, depth: int) -> str:
         before, assign = (self._grammar.literal(text) for text in (self._form.before, self._form.assign["string"]))
@@ -193,11 +179,11 @@ class TaggedRules:
 
 
 class CallGrammar:
-    def __init__(self, calls: ToolCalls, literals: Literals, options: JsonOptions) -> None:
+    def __init__(self, calls: ToolCalls, literals: call_rules.Literals, options: call_rules.JsonOptions) -> None:
         """options: what llguidance is told about JSON, by whether a schema is lenient."""
         self._calls, self._form = calls, calls.form
         self._literals = literals
-        self._rules = CallRules(literals, options, calls.id_chars, calls.form.is_sorted)
+        self._rules = call_rules.CallRules(literals, options, calls.id_chars, calls.form.is_sorted)
         self._most = 1 if calls.form.between is None else calls.most
         # A call that begins as other JSON does is cut as that is: llguidance takes the longest part that fits.
         is_bare = isinstance(self._form.arguments, JsonArguments) and self._opening.startswith("{")
@@ -208,7 +194,7 @@ class CallGrammar:
             self._tool(number, tool)
         self._rules.rule("call", " | ".join(f"call_{number}" for number in range(len(self._calls.tools))))
         if self._is_cut:
-            self._rules.rule("SPACE", f"/{WHITESPACE}/")
+            self._rules.rule("SPACE", f"/{call_rules.WHITESPACE}/")
         if self._calls.is_forced or self._calls.otherwise is not None:
             start = self._blocks(self._from_prompt(self._opening), self._most)
             return "\n".join([f"start: {start}", *self._rules.lines])
@@ -241,7 +227,7 @@ class CallGrammar:
         around = " | ".join(
             f"({self._rules.literal(text)})" for text in self._calls.around if self._literals.has_control(text)
         )
-        unopened = f"~/(?s:.*){escaped(mark)}(?s:.*)/"
+        unopened, anything = f"~/(?s:.*){call_rules.escaped(mark)}(?s:.*)/", f"SAID: {call_rules.ANYTHING}"
         said = f"(SAID | {around})*" if around else "SAID"
         number = self._literals.control(mark)
         if opening.startswith("{"):  # the whole answer is a call, told by its first character
@@ -249,17 +235,15 @@ class CallGrammar:
         if self._calls.prefilled:  # the prompt has begun a call or a text, which the next word tells
             texts = [self._from_prompt(text) for text in self._calls.around if text.startswith(self._calls.prefilled)]
             told = " | ".join(f"{self._rules.literal(text)} SAID" for text in texts) or "SAID"
-            return [
-                f"start: {self._blocks(self._from_prompt(self._opening), self._most)} | {told}",
-                f"SAID: {ANYTHING} & {unopened}",
-            ]
+            block = self._blocks(self._from_prompt(self._opening), self._most)
+            return [f"start: {block} | {told}", f"{anything} & {unopened}"]
         if self._literals.split(mark)[0][1] is not None:
             told = f"<[{number}]>" if number is not None else self._rules.literal(mark)
             end = f" & {unopened}" if number is not None else ""
-            return [f"start: {said} block{count}", f"block: {told} {behind} {said}", f"SAID: {ANYTHING}{end}"]
+            return [f"start: {said} block{count}", f"block: {told} {behind} {said}", f"{anything}{end}"]
         start = f"({around})* (head block ({around})*){count}" if around else f"(head block){count}"
-        lines = [f"start: {start} {said}", f"head[lazy]: /(?s:.*){escaped(mark)}/", f"block: {behind}"]
-        return [*lines, f"SAID: {ANYTHING} & {unopened}"]
+        lines = [f"start: {start} {said}", f"head[lazy]: /(?s:.*){call_rules.escaped(mark)}/", f"block: {behind}"]
+        return [*lines, f"{anything} & {unopened}"]
 
     def _mark(self, opening: str) -> str:
         """What tells that calls begin; a control token as a whole."""
@@ -267,9 +251,10 @@ class CallGrammar:
         return first if number is not None and first.startswith(self._calls.mark) else self._calls.mark
 
     def _tool(self, number: int, tool: CalledTool) -> None:
-        schema = {} if tool.parameters is None else loaded(tool.parameters, f"the parameters of '{tool.name}'")
+        what = f"the parameters of '{tool.name}'"
+        schema = {} if tool.parameters is None else call_rules.loaded(tool.parameters, what)
         if not isinstance(schema, dict) or schema.get("type", "object") != "object":
-            raise Unusable(f"the parameters of '{tool.name}' must be a schema of type object")
+            raise call_rules.Unusable(f"{what} must be a schema of type object")
         form = self._form
         is_json = isinstance(form.arguments, JsonArguments)
         name = json.dumps(tool.name)[1:-1] if is_json and form.begin.endswith('"') else tool.name
@@ -279,11 +264,11 @@ class CallGrammar:
             end = f"SPACE? {self._rules.json_parts(form.end)}"
         match form.arguments:
             case JsonArguments():
-                named = closed(schema)
+                named = call_rules.closed(schema)
                 arguments = f"{self._rules.json_value(named, named, tool.is_lenient)} {end}"
             case TaggedArguments():
                 arguments = TaggedRules(self._rules, form, form.arguments, tool, schema, f"t{number}").rule()
             case LiteralArguments():
-                arguments = LiteralRules(self._rules, form.arguments, tool, schema, f"t{number}").rule()
+                arguments = call_rules.LiteralRules(self._rules, form.arguments, tool, schema, f"t{number}").rule()
                 arguments = f"{arguments} {end}"
         self._rules.rule(f"call_{number}", f"{frame} {arguments}")

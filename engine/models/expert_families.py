@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from engine.errors import CompileError, UnsupportedModel
 from engine.files import brief
+from engine.models import layer_kinds
 from engine.models.config_fields import ConfigFields
 from engine.models.dense_families import ERNIE, GRANITE, LLAMA, MISTRAL, QWEN3
 from engine.models.experts import (
@@ -23,25 +24,17 @@ from engine.models.experts import (
     stacked_form,
     usual_forms,
 )
-from engine.models.layer_kinds import (
-    LatentAttention,
-    layer_count,
-    read_latent,
-    sliding_layers,
-    switched_window,
-    windows,
-)
 from engine.models.network import Family, FamilyDetails, Multipliers, QkNorm, WeightNames, attention_biases
 from engine.models.recurrent_families import LFM2, QWEN3_5, QWEN3_5_NESTED
 
 
 # Qwen3-MoE: Qwen3 with experts.
 def _all_layers(config: ConfigFields) -> tuple[int, ...]:
-    return tuple(range(layer_count(config)))
+    return tuple(range(layer_kinds.layer_count(config)))
 
 
 def _sparse_experts(config: ConfigFields, keys: ExpertKeys, names: ExpertNames) -> ExpertDetails:
-    spec = read_experts(config, keys, sparse_layers(config, layer_count(config)))
+    spec = read_experts(config, keys, sparse_layers(config, layer_kinds.layer_count(config)))
     return ExpertDetails(spec, Routing(is_normalised=config.flag("norm_topk_prob", False)), names)
 
 
@@ -66,7 +59,9 @@ _SHARED = ExpertKeys(shared="shared_expert_intermediate_size")
 
 def _qwen2_moe_details(config: ConfigFields) -> FamilyDetails:
     experts = _sparse_experts(config, _SHARED, _GATED_NAMES)
-    return FamilyDetails(qkv_bias=config.flag("qkv_bias", True), attention=switched_window(config), experts=experts)
+    return FamilyDetails(
+        qkv_bias=config.flag("qkv_bias", True), attention=layer_kinds.switched_window(config), experts=experts
+    )
 
 
 def _qwen3_5_details(config: ConfigFields) -> FamilyDetails:
@@ -168,7 +163,7 @@ _GLM_NAMES = ExpertNames(
 
 def read_glm_experts(config: ConfigFields, first_dense: int = 1, shared: int = 1) -> ExpertDetails:
     """As DeepSeek-V3 chooses them. first_dense, shared: where the config does not say. CompileError for other kinds."""
-    layers = layer_count(config)
+    layers = layer_kinds.layer_count(config)
     dense = config.integer("first_k_dense_replace", 0, layers, first_dense)
     kinds = config.raw("mlp_layer_types") or ["dense"] * dense + ["sparse"] * (layers - dense)
     if not isinstance(kinds, list) or len(kinds) != layers or set(kinds) - {"dense", "sparse"}:
@@ -206,7 +201,7 @@ def _glm4_moe_details(config: ConfigFields) -> FamilyDetails:
 
 def _drafting(config: ConfigFields) -> tuple[str, ...]:
     """How names of what drafts tokens begin in folders, and in files."""
-    return f"model.layers.{layer_count(config)}.", "mtp."
+    return f"model.layers.{layer_kinds.layer_count(config)}.", "mtp."
 
 
 GLM4_MOE = Family(
@@ -224,7 +219,7 @@ _ERNIE_NAMES = replace(_GLM_NAMES, choice_bias=f"{MLP}.moe_statics.e_score_corre
 def _ernie_moe_details(config: ConfigFields) -> FamilyDetails:
     if config.flag("use_bias", False):
         raise UnsupportedModel("use_bias is not supported for ernie4_5_moe")
-    layers = layer_count(config)
+    layers = layer_kinds.layer_count(config)
     first = config.integer("moe_layer_start_index", 0, layers, 1)
     raw_last, step = config.raw("moe_layer_end_index"), config.integer("moe_layer_interval", 1, 1024, 1)
     last = layers - 1 if raw_last in (None, -1) else config.integer("moe_layer_end_index", 0, 1024)
@@ -254,7 +249,7 @@ _LFM2_NAMES = ExpertNames(
 
 
 def _lfm2_details(config: ConfigFields) -> FamilyDetails:
-    layers = layer_count(config)
+    layers = layer_kinds.layer_count(config)
     dense = config.integer("num_dense_layers", 0, layers, 2)
     is_normalised, scale = config.flag("norm_topk_prob", True), config.number("routed_scaling_factor", 1e-6, 1e6, 1.0)
     names = _LFM2_NAMES if config.flag("use_expert_bias", True) else replace(_LFM2_NAMES, choice_bias="")
@@ -285,7 +280,7 @@ GREEDY, OF_GROUPS = "greedy", "group_limited_greedy"
 
 def _with_latents(config: ConfigFields, experts: ExpertDetails, query_rank: int) -> FamilyDetails:
     """query_rank: where the config does not say."""
-    latent = read_latent(config, query_rank)
+    latent = layer_kinds.read_latent(config, query_rank)
     return replace(
         attention_biases(config),
         multipliers=Multipliers(attention=_scale(config, latent)),
@@ -296,7 +291,7 @@ def _with_latents(config: ConfigFields, experts: ExpertDetails, query_rank: int)
     )
 
 
-def _scale(config: ConfigFields, latent: LatentAttention) -> float:
+def _scale(config: ConfigFields, latent: layer_kinds.LatentAttention) -> float:
     """YaRN's factor of attention goes into the scores of whole heads (transformers `yarn_apply_mscale`)."""
     rope = config.group("rope_parameters") or config.group("rope_scaling") or ConfigFields({})
     factor, weight = rope.number("factor", 1e-3, 1e6, 1.0), rope.number("mscale_all_dim", 0.0, 1e3, 0.0)
@@ -360,7 +355,7 @@ def _gpt_oss_details(config: ConfigFields) -> FamilyDetails:
     spec = read_experts(config, _OF_BLOCK, _all_layers(config))
     return replace(
         attention_biases(config, default=True),
-        attention=windows(config, sliding_layers(config, lambda layer: layer % 2 == 0)),
+        attention=layer_kinds.windows(config, layer_kinds.sliding_layers(config, lambda layer: layer % 2 == 0)),
         names=WeightNames(sinks="model.layers.{layer}.self_attn.sinks"),
         experts=ExpertDetails(spec, names=_GPT_OSS_NAMES, has_router_bias=True, clipped=ClippedSwiglu(alpha, limit)),
     )

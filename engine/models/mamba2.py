@@ -8,30 +8,20 @@ from engine.bundle.model_spec import LayerAttention, RotationKind
 from engine.bundle.specs import MOST_KERNEL, RecurrentKind, RecurrentSpec
 from engine.errors import CompileError, UnsupportedModel
 from engine.files import brief
+from engine.models import network
 from engine.models.config_fields import ConfigFields
 from engine.models.dense_families import GRANITE
 from engine.models.expert_families import granite_experts, grouped_routing
 from engine.models.experts import ExpertDetails, ExpertForm, ExpertKeys, ExpertNames, read_experts
 from engine.models.layer_kinds import layer_count, recurrent_layers
-from engine.models.network import (
-    FOLLOWING,
-    Activation,
-    Factors,
-    Family,
-    FamilyDetails,
-    Multipliers,
-    RecurrentNames,
-    WeightNames,
-    attention_biases,
-)
 
 MAMBA, ATTENTION = ("linear_attention", "mamba"), ("full_attention", "attention")  # types of layers, old and new
 _UNLIMITED = (None, [0.0, math.inf], [0.0, {"__float__": "Infinity"}])  # the last as transformers writes it
 
 
-def mamba_names(mixer: str) -> RecurrentNames:
+def mamba_names(mixer: str) -> network.RecurrentNames:
     """mixer: the module of a layer."""
-    return RecurrentNames(
+    return network.RecurrentNames(
         qkv_gate=(f"{mixer}.in_proj",),
         a_log=f"{mixer}.A_log",
         dt_bias=f"{mixer}.dt_bias",
@@ -98,23 +88,23 @@ def _head_dim(config: ConfigFields, keys: Mamba2Keys, heads: int) -> int:
 
 _LAYER = "model.layers.{layer}"
 _GATE, _UP, _DOWN = (f"{_LAYER}.feed_forward.{name}_proj" for name in ("gate", "up", "down"))
-_FALCON_NAMES = WeightNames(
+_FALCON_NAMES = network.WeightNames(
     ffn_norm=f"{_LAYER}.pre_ff_layernorm", gate_up=(_GATE, _UP), down=_DOWN, final_norm="model.final_layernorm"
 )
 _LEAST_FACTOR, _MOST_FACTOR = 1e-6, 1e6
 
 
-def _falcon_details(config: ConfigFields) -> FamilyDetails:
+def _falcon_details(config: ConfigFields) -> network.FamilyDetails:
     for key in ("attention_bias", "mlp_bias", "projectors_bias"):
         if config.flag(key, False):
             raise UnsupportedModel(f"{key} is not supported for falcon_h1")
     has_norm = config.flag("mamba_rms_norm", False)
     if has_norm and config.flag("mamba_norm_before_gate", True):
         raise UnsupportedModel("mamba_norm_before_gate is not supported")
-    return FamilyDetails(
+    return network.FamilyDetails(
         names=_FALCON_NAMES,
         recurrent_names=MAMBA_NAMES if has_norm else replace(MAMBA_NAMES, norm=""),
-        multipliers=Multipliers(
+        multipliers=network.Multipliers(
             embedding=_multiplier(config, "embedding_multiplier"), logits=_multiplier(config, "lm_head_multiplier")
         ),
         factors=_factors(config),
@@ -129,15 +119,15 @@ def _multipliers(config: ConfigFields, key: str, count: int) -> tuple[float, ...
     return (1.0,) * count if config.raw(key) is None else config.numbers(key, count, _LEAST_FACTOR, _MOST_FACTOR)
 
 
-def _factors(config: ConfigFields) -> Factors:
+def _factors(config: ConfigFields) -> network.Factors:
     """Of the outputs of matrices, which are multiplied with constants, as their inputs are."""
-    names, spec = WeightNames(), read_falcon_mamba2(config, layer_count(config))
+    names, spec = network.WeightNames(), read_falcon_mamba2(config, layer_count(config))
     of_gate, of_down = _multipliers(config, "mlp_multipliers", 2)
     heads_in, of_keys = (_multiplier(config, key) for key in ("attention_in_multiplier", "key_multiplier"))
     parts = spec.value_width, spec.value_width, spec.key_width, spec.key_width, spec.value_heads
     of_parts, state_in = _multipliers(config, "ssm_multipliers", 5), _multiplier(config, "ssm_in_multiplier")
     query, key, value = names.qkv
-    found: Factors = {
+    found: network.Factors = {
         query: ((0, heads_in),),
         key: ((0, heads_in * of_keys),),
         value: ((0, heads_in),),
@@ -154,7 +144,7 @@ def read_falcon_mamba2(config: ConfigFields, layers: int) -> RecurrentSpec:
     return mamba2_spec(config, tuple(range(layers)), is_beside=True)
 
 
-FALCON_H1 = Family(
+FALCON_H1 = network.Family(
     "falcon_h1", "FalconH1ForCausalLM", _falcon_details, default_epsilon=1e-5, read_recurrent=read_falcon_mamba2
 )
 
@@ -162,15 +152,15 @@ FALCON_H1 = Family(
 # What GGUF files say: gate and up are two matrices, and a feed-forward has its usual names.
 SPLIT_MLP = "split_shared_mlp"
 _SHARED = "model.layers.{layer}.shared_mlp"
-_GRANITE_NAMES = WeightNames(gate_up=(f"{_SHARED}.input_linear",), down=f"{_SHARED}.output_linear")
+_GRANITE_NAMES = network.WeightNames(gate_up=(f"{_SHARED}.input_linear",), down=f"{_SHARED}.output_linear")
 
 
-def _granite_details(config: ConfigFields) -> FamilyDetails:
+def _granite_details(config: ConfigFields) -> network.FamilyDetails:
     kinds = layer_count(config) * (LayerAttention(0, RotationKind.NONE),)
     is_split = config.flag(SPLIT_MLP, False)
     return replace(
         GRANITE.read_details(config),
-        names=WeightNames() if is_split else _GRANITE_NAMES,
+        names=network.WeightNames() if is_split else _GRANITE_NAMES,
         recurrent_names=MAMBA_NAMES,
         attention=() if config.raw("position_embedding_type") == "rope" else kinds,
         experts=granite_experts(config, is_split) if config.integer("num_local_experts", 0, 4096, 0) else None,
@@ -196,18 +186,18 @@ FEED_FORWARD, EXPERTS = "mlp", "moe"
 _LETTERS = {"M": MAMBA[0], "*": ATTENTION[0], "-": FEED_FORWARD, "E": EXPERTS}
 _BLOCK = "backbone.layers.{layer}"
 _MIXER = f"{_BLOCK}.mixer"
-_BEHIND = f"{_BLOCK}.{FOLLOWING}mixer"
-_NEMOTRON_NAMES = WeightNames(
+_BEHIND = f"{_BLOCK}.{network.FOLLOWING}mixer"
+_NEMOTRON_NAMES = network.WeightNames(
     embedding="backbone.embeddings",
     attention_norm=f"{_BLOCK}.norm",
     qkv=(f"{_MIXER}.q_proj", f"{_MIXER}.k_proj", f"{_MIXER}.v_proj"),
     output=f"{_MIXER}.o_proj",
-    ffn_norm=f"{_BLOCK}.{FOLLOWING}norm",
+    ffn_norm=f"{_BLOCK}.{network.FOLLOWING}norm",
     gate_up=(f"{_BEHIND}.up_proj",),
     down=f"{_BEHIND}.down_proj",
     final_norm="backbone.norm_f",
 )
-_OF_EACH, _IN_GGUF = f"{_BEHIND}.experts.{{expert}}", f"model.layers.{{layer}}.{FOLLOWING}mlp.experts"
+_OF_EACH, _IN_GGUF = f"{_BEHIND}.experts.{{expert}}", f"model.layers.{{layer}}.{network.FOLLOWING}mlp.experts"
 _EXPERT_NAMES = ExpertNames(
     router=f"{_BEHIND}.gate",
     forms=(
@@ -267,15 +257,15 @@ def _usual(values: Mapping[str, object]) -> dict[str, object]:
     }
 
 
-def _nemotron_details(config: ConfigFields) -> FamilyDetails:
+def _nemotron_details(config: ConfigFields) -> network.FamilyDetails:
     for key in ("use_bias", "mlp_bias"):
         if config.flag(key, False):
             raise UnsupportedModel(f"{key} is not supported for nemotron_h")
     layers, width = _layers(config), config.integer("intermediate_size", 1, 1 << 20)
     return replace(
-        attention_biases(config),
+        network.attention_biases(config),
         attention=(LayerAttention(0, RotationKind.NONE),) * len(layers),
-        activation=Activation.SQUARED_RELU,
+        activation=network.Activation.SQUARED_RELU,
         names=_NEMOTRON_NAMES,
         recurrent_names=mamba_names(_MIXER),
         ignored=("mtp.",),
@@ -303,7 +293,7 @@ def _read_recurrent(config: ConfigFields, layers: int) -> RecurrentSpec:
     return mamba2_spec(config, found, _KEYS)
 
 
-NEMOTRON_H = Family(
+NEMOTRON_H = network.Family(
     "nemotron_h",
     "NemotronHForCausalLM",
     _nemotron_details,

@@ -8,6 +8,7 @@ from math import isqrt
 from engine.bundle.vision import Cutting, VisionSpec
 from engine.errors import CompileError, UnsupportedModel
 from engine.files import brief
+from engine.models import vision_network
 from engine.models.config_fields import ConfigFields, architectures_of
 from engine.models.dense_families import LLAMA, QWEN2, QWEN3
 from engine.models.expert_families import QWEN3_5_MOE_NESTED
@@ -15,21 +16,6 @@ from engine.models.network import Family, FamilyDetails
 from engine.models.post_norm_families import GEMMA3_NESTED
 from engine.models.qwen_vl import QWEN2_5_VL, QWEN3_VL, read_qwen2_5_vl, read_qwen3_vl
 from engine.models.recurrent_families import QWEN3_5_NESTED
-from engine.models.vision_network import (
-    CLIP_MEAN,
-    CLIP_STD,
-    VISION_FILE,
-    Encoder,
-    TileForm,
-    VisionFiles,
-    VisionNetwork,
-    activation,
-    check_square,
-    colours,
-    resampling,
-    token,
-    with_tokens,
-)
 
 # Gemma 3: what stands for a row of an image, and where files of the text alone lack it.
 PAD, UNUSED = "<image_soft_token>", "<pad>"
@@ -38,7 +24,7 @@ INTERNVL_PAD = "<IMG_CONTEXT>"
 INTERNVL_TEXTS = {QWEN2.name: QWEN2, QWEN3.name: QWEN3}
 
 
-def read_vision(files: VisionFiles) -> Encoder | None:
+def read_vision(files: vision_network.VisionFiles) -> vision_network.Encoder | None:
     """None for a model that reads text only. CompileError for a damaged file, UnsupportedModel by name."""
     reader = next((READERS[name] for name in architectures_of(files.config) if name in READERS), None)
     return None if reader is None else reader(files)
@@ -67,7 +53,7 @@ def deepstack_layers(config: Mapping[str, object]) -> int:
     return len(listed)
 
 
-def _read_idefics3(files: VisionFiles) -> VisionNetwork:
+def _read_idefics3(files: vision_network.VisionFiles) -> vision_network.VisionNetwork:
     """Idefics3 and SmolVLM: SigLIP over square tiles, pixels shuffled into depth, one matrix."""
     config, encoder, processor = files.fields()
     sides = processor.group("max_image_size")
@@ -77,16 +63,16 @@ def _read_idefics3(files: VisionFiles) -> VisionNetwork:
     size = processor.group("size")
     shuffle = config.integer("scale_factor", 1, 64, 2)
     splits = processor.flag("do_image_splitting", True)
-    network = VisionNetwork(
+    network = vision_network.VisionNetwork(
         spec=VisionSpec(
-            file=VISION_FILE,
+            file=vision_network.VISION_FILE,
             cutting=Cutting.GRID if splits else Cutting.WHOLE,
             side=side,
             tokens=1,
-            token=token(files, "<image>"),
+            token=vision_network.token(files, "<image>"),
             placeholder="<image>",
             pad="<image>",
-            resampling=resampling(processor, 1),
+            resampling=vision_network.resampling(processor, 1),
             longest=size.integer("longest_edge", 1, 1 << 14) if size is not None else 4 * side,
             opening="<fake_token_around_image>",
             tile_tag="<row_{row}_col_{column}>",
@@ -102,15 +88,15 @@ def _read_idefics3(files: VisionFiles) -> VisionNetwork:
         heads=encoder.integer("num_attention_heads", 1, 1024, 16),
         ffn=encoder.integer("intermediate_size", 1, 1 << 20, 3072),
         epsilon=encoder.number("layer_norm_eps", 1e-12, 1.0, 1e-6),
-        activation=activation(encoder),
+        activation=vision_network.activation(encoder),
         shuffle=shuffle,
-        mean=colours(processor, "image_mean"),
-        std=colours(processor, "image_std", 1e-6),
+        mean=vision_network.colours(processor, "image_mean"),
+        std=vision_network.colours(processor, "image_std", 1e-6),
     )
-    return with_tokens(network)
+    return vision_network.with_tokens(network)
 
 
-def read_gemma3(files: VisionFiles) -> VisionNetwork:
+def read_gemma3(files: vision_network.VisionFiles) -> vision_network.VisionNetwork:
     """An image is one tile, whatever its shape (no pan and scan, as by default in transformers). SigLIP, means of
     squares of patches, a norm and one matrix (transformers `Gemma3ForConditionalGeneration`, `Gemma3Processor`)."""
     config, encoder, processor = files.fields()
@@ -118,19 +104,19 @@ def read_gemma3(files: VisionFiles) -> VisionNetwork:
     patch = encoder.integer("patch_size", 1, side, 16)
     if processor.raw("do_pan_and_scan") not in (None, False):
         raise UnsupportedModel("preprocessor_config.json: do_pan_and_scan is not supported")
-    check_square(processor, side)
+    vision_network.check_square(processor, side)
     # Files of the text model alone may lack the token, whose own row nothing reads.
     pad = PAD if files.token_id(PAD) is not None else UNUSED
-    network = VisionNetwork(
+    network = vision_network.VisionNetwork(
         spec=VisionSpec(
-            file=VISION_FILE,
+            file=vision_network.VISION_FILE,
             cutting=Cutting.WHOLE,
             side=side,
             tokens=1,
-            token=token(files, pad),
+            token=vision_network.token(files, pad),
             placeholder="<start_of_image>",
             pad=pad,
-            resampling=resampling(processor, BILINEAR),
+            resampling=vision_network.resampling(processor, BILINEAR),
             opening="\n\n<start_of_image>",
             closing="<end_of_image>\n\n",
             both_ways=True,
@@ -144,32 +130,32 @@ def read_gemma3(files: VisionFiles) -> VisionNetwork:
         heads=encoder.integer("num_attention_heads", 1, 1024, 12),
         ffn=encoder.integer("intermediate_size", 1, 1 << 20, 3072),
         epsilon=encoder.number("layer_norm_eps", 1e-12, 1.0, 1e-6),
-        activation=activation(encoder),
+        activation=vision_network.activation(encoder),
         shuffle=_pooled(config, side // patch),
-        mean=colours(processor, "image_mean"),
-        std=colours(processor, "image_std", 1e-6),
-        form=TileForm.POOLED,
+        mean=vision_network.colours(processor, "image_mean"),
+        std=vision_network.colours(processor, "image_std", 1e-6),
+        form=vision_network.TileForm.POOLED,
     )
-    return with_tokens(network)
+    return vision_network.with_tokens(network)
 
 
-def read_internvl(files: VisionFiles) -> VisionNetwork:
+def read_internvl(files: vision_network.VisionFiles) -> vision_network.VisionNetwork:
     """Tiles of the grid whose proportions are nearest, with a class token, pixels shuffled into depth, two matrices.
     Transformers `InternVLForConditionalGeneration`, `InternVLProcessor`, `GotOcr2ImageProcessor`."""
     config, encoder, processor = files.fields()
     _refuse_other_forms(config, encoder)
     side = _side(encoder, "image_size", 448)
-    check_square(processor, side)
-    network = VisionNetwork(
+    vision_network.check_square(processor, side)
+    network = vision_network.VisionNetwork(
         spec=VisionSpec(
-            file=VISION_FILE,
+            file=vision_network.VISION_FILE,
             cutting=Cutting.CANVAS,
             side=side,
             tokens=1,
-            token=token(files, INTERNVL_PAD),
+            token=vision_network.token(files, INTERNVL_PAD),
             placeholder=INTERNVL_PAD,
             pad=INTERNVL_PAD,
-            resampling=resampling(processor, BICUBIC),
+            resampling=vision_network.resampling(processor, BICUBIC),
             opening="<img>",
             closing="</img>",
             most_tiles=processor.integer("max_patches", 1, 256, MOST_TILES),
@@ -182,13 +168,13 @@ def read_internvl(files: VisionFiles) -> VisionNetwork:
         heads=encoder.integer("num_attention_heads", 1, 1024, 16),
         ffn=encoder.integer("intermediate_size", 1, 1 << 20, 4096),
         epsilon=encoder.number("layer_norm_eps", 1e-12, 1.0, 1e-6),
-        activation=activation(encoder, "gelu"),
+        activation=vision_network.activation(encoder, "gelu"),
         shuffle=round(1 / config.number("downsample_ratio", 1 / 64, 1.0, 0.5)),
-        mean=colours(processor, "image_mean", default=CLIP_MEAN),
-        std=colours(processor, "image_std", 1e-6, CLIP_STD),
-        form=TileForm.CLASS_TOKEN,
+        mean=vision_network.colours(processor, "image_mean", default=vision_network.CLIP_MEAN),
+        std=vision_network.colours(processor, "image_std", 1e-6, vision_network.CLIP_STD),
+        form=vision_network.TileForm.CLASS_TOKEN,
     )
-    return with_tokens(network)
+    return vision_network.with_tokens(network)
 
 
 def _refuse_other_forms(config: ConfigFields, encoder: ConfigFields) -> None:
@@ -249,7 +235,7 @@ def _pooled(config: ConfigFields, grid: int) -> int:
 # Qwen3.5 and 3.6, Gemma 3: checkpoints of the same class come without the encoder, too.
 _QWEN3_5 = (QWEN3_5_NESTED.architecture, QWEN3_5_MOE_NESTED.architecture)
 MAY_BE_BLIND = (*_QWEN3_5, GEMMA3_NESTED.architecture)
-READERS: dict[str, Callable[[VisionFiles], Encoder]] = {
+READERS: dict[str, Callable[[vision_network.VisionFiles], vision_network.Encoder]] = {
     "Idefics3ForConditionalGeneration": _read_idefics3,
     "SmolVLMForConditionalGeneration": _read_idefics3,
     INTERNVL.architecture: read_internvl,

@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
 from engine.files import GGUF_PART, GGUF_SUFFIX, is_gguf
-from engine.sources import ai_hub, hub, modelscope
+from engine.sources import ai_hub, hub, modelscope, names
 from engine.sources.download import (
     OFFLINE,
     TIMEOUT,
@@ -33,19 +33,6 @@ from engine.sources.download import (
     read_note,
     unpack,
     unreachable,
-)
-from engine.sources.names import (
-    ARCHIVE,
-    MODEL_SUFFIXES,
-    Address,
-    AiHubName,
-    CatalogueName,
-    FetchableName,
-    FetchFailed,
-    LocalPath,
-    Located,
-    RepositoryName,
-    read_name,
 )
 from engine.sources.packaged import CatalogueEntry, PackagedModels, catalogue, remove
 from engine.sources.retention import exclusive
@@ -122,12 +109,12 @@ class Shelf:
                 target = self.folder_of(name) / file.name
                 target.parent.mkdir(parents=True, exist_ok=True)
                 whole = download(file, target, partial(bars.advance, task), client)
-                if whole.suffix == ARCHIVE:
+                if whole.suffix == names.ARCHIVE:
                     unpack(whole, self._place(name, file))
                     whole.unlink()
 
     def _place(self, name: str, file: RemoteFile) -> Path:
-        return self.folder_of(name) / (UNPACKED if file.name.endswith(ARCHIVE) else file.name)
+        return self.folder_of(name) / (UNPACKED if file.name.endswith(names.ARCHIVE) else file.name)
 
     def _note(self, name: str) -> Path:
         return self._folder / f"{_slug(name)}{_NOTE}"
@@ -137,7 +124,7 @@ class Shelf:
         try:
             yield
         except OSError as error:
-            raise FetchFailed(f"{self._folder} cannot be used: {error.strerror or error}") from error
+            raise names.FetchFailed(f"{self._folder} cannot be used: {error.strerror or error}") from error
 
 
 def _slug(name: str) -> str:
@@ -191,19 +178,19 @@ class FetchedModels:
         self._packages = PackagedModels(self._folder, self._pins, is_shown=sys.stderr.isatty())
         self._shelf = Shelf(self._folder)
 
-    def named(self, text: str) -> FetchableName | LocalPath:
+    def named(self, text: str) -> names.FetchableName | names.LocalPath:
         """What a text is; a short name that has no package is its repository."""
-        name = read_name(text, self.entries)
-        is_alias = isinstance(name, CatalogueName) and text not in self._pins
-        return read_name(self.entries[text].repository, ()) if is_alias else name
+        name = names.read_name(text, self.entries)
+        is_alias = isinstance(name, names.CatalogueName) and text not in self._pins
+        return names.read_name(self.entries[text].repository, ()) if is_alias else name
 
-    def plan(self, name: FetchableName) -> FetchPlan:
+    def plan(self, name: names.FetchableName) -> FetchPlan:
         """What fetching a name would take. FetchFailed also where a server does not answer."""
         try:
-            if isinstance(name, RepositoryName) and not name.site:
+            if isinstance(name, names.RepositoryName) and not name.site:
                 snapshot = hub.newest(name)
                 return FetchPlan(hub.endpoint(), snapshot.files, snapshot.missing, hub.folder_of(name.repository))
-            if isinstance(name, CatalogueName):
+            if isinstance(name, names.CatalogueName):
                 package = self._pins[name.text]
                 files = tuple(RemoteFile(f"{each.name}=={each.version}", each.bytes) for each in package.packages)
                 missing = files if self._packages.missing([name.text]) else ()
@@ -212,17 +199,17 @@ class FetchedModels:
             missing = tuple(self._shelf.missing(receipt))
             return FetchPlan(_origin(receipt), receipt.files, missing, self._shelf.folder_of(name.text))
         except ServerSilent as error:
-            raise FetchFailed(f"{name.text} cannot be looked up: {error}") from error
+            raise names.FetchFailed(f"{name.text} cannot be looked up: {error}") from error
 
-    def fetch(self, name: FetchableName) -> Located:
+    def fetch(self, name: names.FetchableName) -> names.Located:
         """The files of a name, fetched if need be. FetchFailed."""
-        if isinstance(name, CatalogueName):
-            return Located(self._fetch_package(name.text), name.text)
-        if isinstance(name, RepositoryName) and not name.site:
+        if isinstance(name, names.CatalogueName):
+            return names.Located(self._fetch_package(name.text), name.text)
+        if isinstance(name, names.RepositoryName) and not name.site:
             path = hub.fetch_repository(name, _tell, lambda: self._shelf.write(Receipt(name.repository)))
         else:
             path = self._fetch_to_shelf(name)
-        return Located(path, _model_name(name) if path.is_dir() else "")
+        return names.Located(path, _model_name(name) if path.is_dir() else "")
 
     def fetched(self) -> list[FetchedModel]:
         """What is ours beside the catalogue and still there, whole or not, by name."""
@@ -236,7 +223,7 @@ class FetchedModels:
     def on_disk(self, name: str) -> FetchedModel | None:
         """An entry of the catalogue, when it is there."""
         named = self.named(name)
-        if isinstance(named, RepositoryName):
+        if isinstance(named, names.RepositoryName):
             return next((model for model in self.fetched() if model.name == named.repository), None)
         if self._packages.missing([name]):
             return None
@@ -248,17 +235,17 @@ class FetchedModels:
         if name in self._pins:
             found = self.on_disk(name)
             if found is None:
-                raise FetchFailed(f"{name} is not on disk")
+                raise names.FetchFailed(f"{name} is not on disk")
             self._packages.stamp(name).unlink()
             remove(found.path)
             return found.size
         named = self.named(name)
-        wanted = named.repository if isinstance(named, RepositoryName) and not named.site else name
+        wanted = named.repository if isinstance(named, names.RepositoryName) and not named.site else name
         receipt = self._shelf.receipt(wanted)
         if receipt is None:
-            is_theirs = isinstance(named, RepositoryName) and not named.site and hub.is_known(named.repository)
+            is_theirs = isinstance(named, names.RepositoryName) and not named.site and hub.is_known(named.repository)
             there = "was in the shared cache before hexserve used it" if is_theirs else "was not fetched"
-            raise FetchFailed(f"{name} {there}, so there is nothing of ours to remove")
+            raise names.FetchFailed(f"{name} {there}, so there is nothing of ours to remove")
         folder = self._folder_of(receipt)
         size = _size(folder)
         if not receipt.files and folder.exists():
@@ -273,12 +260,12 @@ class FetchedModels:
         if self._packages.missing([name]):
             size = self._pins[name].bytes
             if is_offline():
-                raise FetchFailed(f"{name} is not on disk ({megabytes(size)} from {INDEX}), and {OFFLINE}")
+                raise names.FetchFailed(f"{name} is not on disk ({megabytes(size)} from {INDEX}), and {OFFLINE}")
             check_room(f"{name}, with what it unpacks to,", 2 * size, self._folder)
             _tell(f"{name}: {megabytes(size)}, from {INDEX}")
         return self._packages.fetch(name)
 
-    def _fetch_to_shelf(self, name: RepositoryName | AiHubName | Address) -> Path:
+    def _fetch_to_shelf(self, name: names.RepositoryName | names.AiHubName | names.Address) -> Path:
         """Whole, it is used without looking at the server again; `remove` makes room for a newer one."""
         receipt = self._shelf.receipt(name.text)
         if receipt is not None and not self._shelf.missing(receipt):
@@ -288,22 +275,22 @@ class FetchedModels:
         except ServerSilent as error:
             lacking = ", ".join(file.name for file in self._shelf.missing(receipt)) if receipt else ""
             state = f"not here whole ({lacking} missing)" if lacking else "not here"
-            raise FetchFailed(f"{name.text} is {state}, and {error}") from error
+            raise names.FetchFailed(f"{name.text} is {state}, and {error}") from error
         missing = self._shelf.missing(receipt)
         size = sum(file.size for file in missing)
-        needed = sum(file.size * (1 + file.name.endswith(ARCHIVE)) for file in missing)
+        needed = sum(file.size * (1 + file.name.endswith(names.ARCHIVE)) for file in missing)
         check_room(name.text, needed - self._shelf.begun(receipt), self._folder)
         _tell(f"{name.text}: {counted(len(missing))}, {megabytes(size)}, from {_origin(receipt)}")
-        headers = modelscope.headers() if isinstance(name, RepositoryName) else {}
+        headers = modelscope.headers() if isinstance(name, names.RepositoryName) else {}
         return self._shelf.fetch(receipt, headers, _tell)
 
 
-def _listed(name: RepositoryName | AiHubName | Address) -> tuple[RemoteFile, ...]:
+def _listed(name: names.RepositoryName | names.AiHubName | names.Address) -> tuple[RemoteFile, ...]:
     if is_offline():
         raise ServerSilent(OFFLINE)
-    if isinstance(name, RepositoryName):
+    if isinstance(name, names.RepositoryName):
         return modelscope.files_of(name)
-    return _at_address(ai_hub.bundle_address(name) if isinstance(name, AiHubName) else name.text)
+    return _at_address(ai_hub.bundle_address(name) if isinstance(name, names.AiHubName) else name.text)
 
 
 def _at_address(url: str) -> tuple[RemoteFile, ...]:
@@ -311,9 +298,11 @@ def _at_address(url: str) -> tuple[RemoteFile, ...]:
     try:
         file = re.split(r"[/\\:]", unquote(urlsplit(url).path))[-1]  # no separator of any system is left in it
     except ValueError as error:
-        raise FetchFailed(f"{url} is no address: {error}") from error
-    if not file.lower().endswith(MODEL_SUFFIXES):
-        raise FetchFailed(f"{url} is neither a {GGUF_SUFFIX} file nor a {ARCHIVE} of a folder; name one, or ORG/NAME")
+        raise names.FetchFailed(f"{url} is no address: {error}") from error
+    if not file.lower().endswith(names.MODEL_SUFFIXES):
+        raise names.FetchFailed(
+            f"{url} is neither a {GGUF_SUFFIX} file nor a {names.ARCHIVE} of a folder; name one, or ORG/NAME"
+        )
     part = GGUF_PART.fullmatch(file)
     numbers = range(1, int(part[3]) + 1) if part else ()
     found = [(_NUMBER.sub(f"{each:05}", file), _NUMBER.sub(f"{each:05}", url)) for each in numbers] or [(file, url)]
@@ -335,10 +324,10 @@ def _origin(receipt: Receipt) -> str:
     return f"{parts.scheme}://{parts.netloc}"
 
 
-def _model_name(name: RepositoryName | AiHubName | Address) -> str:
-    if isinstance(name, RepositoryName):
+def _model_name(name: names.RepositoryName | names.AiHubName | names.Address) -> str:
+    if isinstance(name, names.RepositoryName):
         return name.repository.partition("/")[2]
-    return name.model if isinstance(name, AiHubName) else Path(urlsplit(name.text).path).stem
+    return name.model if isinstance(name, names.AiHubName) else Path(urlsplit(name.text).path).stem
 
 
 def _tell(sentence: str) -> None:

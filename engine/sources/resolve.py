@@ -14,24 +14,12 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 
+from engine import files
 from engine.bundle.manifest import FORMAT_VERSION, MANIFEST_FILE, load_manifest
 from engine.bundle.weight_files import remember
 from engine.demo.location import SHIPPED
 from engine.doctor.memory_rate import memory_rate
 from engine.errors import BundleError
-from engine.files import (
-    expanded,
-    is_ggml_whisper,
-    is_gguf,
-    is_projector,
-    is_regular,
-    model_name,
-    model_parts,
-    projectors_beside,
-    reading,
-    shown,
-    stamps,
-)
 from engine.genie.config import is_genie_folder
 from engine.genie.convert import Toolbox, conversion_key, machine_tools, write_converted
 from engine.genie.read import read_genie
@@ -53,7 +41,7 @@ def convert_folder(folder: Path, cache: Path, tools: Toolbox | None = None) -> P
     if is_good(target):
         return target
     tools = tools or machine_tools(cache)
-    with reading(folder):
+    with files.reading(folder):
         read = read_genie if is_genie_folder(folder) else read_hub_speech
     bundle = read(folder, tools.describe, tools.runtime)
     try:
@@ -88,7 +76,7 @@ class ListedModel:
 
 def models_in(folder: Path) -> tuple[list[ListedModel], list[str]]:
     """The models in order of their file names, and a sentence for each entry that cannot be served. BundleError."""
-    with reading(f"models_dir {folder}"):
+    with files.reading(f"models_dir {folder}"):
         paths = sorted(folder.iterdir())
     found: list[ListedModel] = []
     problems: list[str] = []
@@ -96,20 +84,25 @@ def models_in(folder: Path) -> tuple[list[ListedModel], list[str]]:
         try:
             found += _model_at(path)
         except (BundleError, OSError) as error:
-            problems.append(f"{path} is not served: {shown(error) if isinstance(error, OSError) else error}")
+            problems.append(f"{path} is not served: {files.shown(error) if isinstance(error, OSError) else error}")
     return found, problems
 
 
 def _model_at(path: Path) -> Iterator[ListedModel]:
-    if is_regular(path / MANIFEST_FILE):
+    if files.is_regular(path / MANIFEST_FILE):
         # What a compiler that was broken off has left.
         if not (".partial-" in path.name or ".replaced-" in path.name):
             yield ListedModel(load_manifest(path).name, path, is_bundle=True)
-    elif path.suffix == WHISPER_SUFFIX and is_ggml_whisper(path):
+    elif path.suffix == WHISPER_SUFFIX and files.is_ggml_whisper(path):
         yield ListedModel(path.stem, path, is_bundle=False)
-    elif is_gguf(path) and is_regular(path) and path == model_parts(path)[0] and not is_projector(path):
-        yield ListedModel(model_name(path), path, is_bundle=False)
-    elif is_genie_folder(path) or is_hub_speech(path) or is_regular(path / "config.json"):
+    elif (
+        files.is_gguf(path)
+        and files.is_regular(path)
+        and path == files.model_parts(path)[0]
+        and not files.is_projector(path)
+    ):
+        yield ListedModel(files.model_name(path), path, is_bundle=False)
+    elif is_genie_folder(path) or is_hub_speech(path) or files.is_regular(path / "config.json"):
         yield ListedModel(path.name, path, is_bundle=False)
 
 
@@ -128,7 +121,7 @@ _COMPILER_FOLDERS = ("bundle", "compile", "models")
 def locate(source: str, cache: Path) -> Located:
     """The files of a path or of a name that `read_name` knows. A path that exists wins. cache: where packages are
     unpacked. BundleError for what cannot be fetched and for a path where nothing is, OSError where nobody can look."""
-    path = expanded(source)
+    path = files.expanded(source)
     if not source.strip():
         raise BundleError("the name of a model must not be empty")
     if path.exists():
@@ -158,7 +151,7 @@ def resolve_bundle(
     """
     if source in SHIPPED:
         return compiled(Wanted(SHIPPED[source](), source, cache, quant or DEMO_QUANT, lora))
-    with reading(source):
+    with files.reading(source):
         return _found(locate(source, cache), source, cache, quant, lora, later)
 
 
@@ -167,17 +160,17 @@ def _found(
 ) -> Path:
     """The bundle of what exists. Only regular files tell what it is, and OSError when they cannot be seen."""
     folder = located.path
-    if is_gguf(folder) and is_regular(folder):
-        return compiled(Wanted(folder, located.name or model_name(folder), cache, quant or GGUF_QUANT, lora))
-    if is_ggml_whisper(folder):
+    if files.is_gguf(folder) and files.is_regular(folder):
+        return compiled(Wanted(folder, located.name or files.model_name(folder), cache, quant or GGUF_QUANT, lora))
+    if files.is_ggml_whisper(folder):
         return compiled(Wanted(folder, located.name or folder.stem, cache, quant or EIGHT_BITS, lora))
     if not folder.is_dir():
         raise BundleError(f"{source} is a file; name {NAMED}")
-    if is_regular(folder / MANIFEST_FILE):
+    if files.is_regular(folder / MANIFEST_FILE):
         return folder
     if is_genie_folder(folder) or is_hub_speech(folder):
         return convert_folder(folder, cache)
-    if is_regular(folder / "config.json"):
+    if files.is_regular(folder / "config.json"):
         name = located.name or folder.resolve().name
         if quant is not None:
             return compiled(Wanted(folder, name, cache, quant, lora))
@@ -228,7 +221,7 @@ def _unusable(cache: Path, error: OSError) -> BundleError:
 
 def cache_folder(setting: str) -> Path:
     """The folder that a setting names, the default one if empty. BundleError when it lies in a home that is none."""
-    return expanded(setting) if setting else default_cache()
+    return files.expanded(setting) if setting else default_cache()
 
 
 def default_cache() -> Path:
@@ -254,15 +247,15 @@ def bundle_key(folder: Path, arguments: tuple[str, ...]) -> str:
 
 def compiler_stamps(package: Path) -> list[tuple[str, int, int]]:
     """Path, size in bytes and modification time in ns of every Python file that a bundle's contents may depend on."""
-    return stamps(package, (path for name in _COMPILER_FOLDERS for path in (package / name).rglob("*.py")))
+    return files.stamps(package, (path for name in _COMPILER_FOLDERS for path in (package / name).rglob("*.py")))
 
 
 def _stamps(source: Path) -> list[tuple[str, int, int]]:
     """Name, size and modification time of a file's parts and of what reads images beside it, or of a folder's files,
     and of the configs and templates of its parts."""
     if source.is_dir():
-        return stamps(source, (*source.iterdir(), *source.glob("*/config.json"), *source.glob("*/*.jinja")))
-    return stamps(source.parent, (*model_parts(source), *projectors_beside(source)))
+        return files.stamps(source, (*source.iterdir(), *source.glob("*/config.json"), *source.glob("*/*.jinja")))
+    return files.stamps(source.parent, (*files.model_parts(source), *files.projectors_beside(source)))
 
 
 @dataclass(frozen=True, slots=True)

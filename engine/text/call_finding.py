@@ -5,18 +5,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from engine.bundle.answer_format import (
-    ID,
-    KEY,
-    NAME,
-    NUMBER,
-    Arguments,
-    CallFormat,
-    JsonArguments,
-    LiteralArguments,
-    Markers,
-    TaggedArguments,
-)
+from engine.bundle import answer_format
 from engine.text.format_probes import AWKWARD, INNER, KEYS, KINDS, NAMES, VALUES, Renderings, Way
 from engine.text.format_table import END_OF_TURN, atoms, common_end, common_start, is_tag
 
@@ -30,7 +19,7 @@ class TurnFrame:
     role: str
     ends: tuple[str, str]
     said_end: str
-    reasoning: Markers | None
+    reasoning: answer_format.Markers | None
 
     def stripped(self, head: str) -> str:
         """What is left of a turn's head without the reasoning that it has begun or left empty."""
@@ -53,7 +42,7 @@ class TurnFrame:
         return tail.rstrip().removesuffix(common_end(tail.rstrip(), self.said_end.rstrip()))
 
 
-def find_calls(seen: Renderings, way: Way, turn: TurnFrame) -> CallFormat | None:
+def find_calls(seen: Renderings, way: Way, turn: TurnFrame) -> answer_format.CallFormat | None:
     """The format of calls, None when what was rendered cannot be read as one."""
     one, two = seen.text("one", way), seen.text("two", way)
     has_two = NAMES[1] in two.partition(NAMES[0])[2]
@@ -67,7 +56,7 @@ def find_calls(seen: Renderings, way: Way, turn: TurnFrame) -> CallFormat | None
     named, behind = split.named, split.behind
     if not has_two:
         begin = turn.stripped(_holes(head[len(turn.role) :], way))
-        return CallFormat(begin, named, arguments, _holes(turn.without_end(behind), way))
+        return answer_format.CallFormat(begin, named, arguments, _holes(turn.without_end(behind), way))
     between, _, rest = behind.partition(NAMES[1])
     other = _Split.of(rest, arguments, way, 1)
     if other is None:
@@ -77,7 +66,9 @@ def find_calls(seen: Renderings, way: Way, turn: TurnFrame) -> CallFormat | None
     return _joined(own_head, _holes(head, way), between, tail, named, arguments)
 
 
-def _joined(own_head: str, head: str, between: str, tail: str, named: str, arguments: Arguments) -> CallFormat | None:
+def _joined(
+    own_head: str, head: str, between: str, tail: str, named: str, arguments: answer_format.Arguments
+) -> answer_format.CallFormat | None:
     """Cut what stands between two calls into the end of one, what separates them and the begin of the other."""
     end = common_start(between, tail)
     left = between[len(end) :]
@@ -86,7 +77,7 @@ def _joined(own_head: str, head: str, between: str, tail: str, named: str, argum
         own_head = begin  # the prompt writes it
     opening, closing = own_head.removesuffix(begin), tail[len(end) :]
     turned = _turned(opening, end, begin) if begin else ""
-    return CallFormat(
+    return answer_format.CallFormat(
         begin=turned + begin,
         named=named,
         arguments=arguments,
@@ -105,10 +96,10 @@ def _turned(one: str, other: str, following: str) -> str:
 
 def _holes(text: str, way: Way) -> str:
     for identifier in way.ids:
-        text = text.replace(identifier, ID)
+        text = text.replace(identifier, answer_format.ID)
     for name in NAMES:
-        text = text.replace(name, NAME)
-    return _LONE_NUMBER.sub(NUMBER, text)
+        text = text.replace(name, answer_format.NAME)
+    return _LONE_NUMBER.sub(answer_format.NUMBER, text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,22 +110,22 @@ class _Split:
     behind: str
 
     @classmethod
-    def of(cls, rest: str, arguments: Arguments, way: Way, number: int) -> "_Split | None":
+    def of(cls, rest: str, arguments: answer_format.Arguments, way: Way, number: int) -> "_Split | None":
         key, value = KEYS[number], VALUES[number]
         before, found, after = rest.partition(key)
         if not found:
             return None
         match arguments:
-            case JsonArguments():
+            case answer_format.JsonArguments():
                 place = before.rfind("{")
                 end = _json_end(rest, place)
                 return None if end < 0 else cls(_holes(before[:place], way), rest[end:])
-            case TaggedArguments(before=opening, after=closing):
-                behind, closing = after.partition(value)[2], closing.replace(KEY, key)
+            case answer_format.TaggedArguments(before=opening, after=closing):
+                behind, closing = after.partition(value)[2], closing.replace(answer_format.KEY, key)
                 if not before.endswith(opening) or not behind.startswith(closing):
                     return None
                 return cls(_holes(before.removesuffix(opening), way), behind[len(closing) :])
-            case LiteralArguments(quote=quote):
+            case answer_format.LiteralArguments(quote=quote):
                 return cls(_holes(before, way), after.partition(value)[2][len(quote) :])
 
 
@@ -145,7 +136,7 @@ def _json_end(text: str, place: int) -> int:
         return -1
 
 
-def _arguments(seen: Renderings, way: Way) -> Arguments | None:
+def _arguments(seen: Renderings, way: Way) -> answer_format.Arguments | None:
     rest = seen.text("one", way).partition(NAMES[0])[2]
     before, found, after = rest.partition(KEYS[0])
     if not found:
@@ -153,7 +144,7 @@ def _arguments(seen: Renderings, way: Way) -> Arguments | None:
     place = before.rfind("{")
     end = _json_end(rest, place)
     if end >= 0 and json.loads(rest[place:end]) == {KEYS[0]: VALUES[0]}:
-        return JsonArguments()
+        return answer_format.JsonArguments()
     assign, found, behind = after.partition(VALUES[0])
     if not found:
         return None
@@ -162,19 +153,19 @@ def _arguments(seen: Renderings, way: Way) -> Arguments | None:
         return _tags(seen, way)
     between = _between_arguments(seen, way).removeprefix(quote)
     is_raw = quote in ("'", '"') and AWKWARD in seen.text("awkward", way)
-    return LiteralArguments(assign.removesuffix(quote), between, quote, is_raw)
+    return answer_format.LiteralArguments(assign.removesuffix(quote), between, quote, is_raw)
 
 
 def _between_arguments(seen: Renderings, way: Way) -> str:
     return seen.text("arguments", way).partition(VALUES[0])[2].partition(KEYS[1])[0]
 
 
-def _tags(seen: Renderings, way: Way) -> Arguments | None:
+def _tags(seen: Renderings, way: Way) -> answer_format.Arguments | None:
     pair = seen.text("arguments", way).partition(NAMES[0])[2]
     if VALUES[1] not in pair:
         return None
-    between = _between_arguments(seen, way).replace(KEYS[0], KEY)
-    tail = pair.partition(VALUES[1])[2].replace(KEYS[1], KEY)
+    between = _between_arguments(seen, way).replace(KEYS[0], answer_format.KEY)
+    tail = pair.partition(VALUES[1])[2].replace(KEYS[1], answer_format.KEY)
     after = common_start(between, tail)
     before = between[len(after) :]
     named = pair.partition(KEYS[0])[0].removesuffix(before)
@@ -183,7 +174,7 @@ def _tags(seen: Renderings, way: Way) -> Arguments | None:
     if not before.strip() or not after.strip():
         return None
     assign, words = {"string": pair.partition(KEYS[0])[2].partition(VALUES[0])[0]}, ["true", "false"]
-    is_python, closing = False, after.replace(KEY, KEYS[0])
+    is_python, closing = False, after.replace(answer_format.KEY, KEYS[0])
     for kind, value in KINDS.items():
         rest = seen.text(kind, way).partition(KEYS[0])[2]
         written = _written(rest, value, closing)
@@ -194,7 +185,7 @@ def _tags(seen: Renderings, way: Way) -> Arguments | None:
             words[0 if value else 1] = written
         is_python = is_python or written.startswith(("{'", "['"))
     wrap = _wrap(seen, way, assign["string"], closing)
-    return TaggedArguments(before, assign, after, wrap, _item(seen, way), (words[0], words[1]), is_python)
+    return answer_format.TaggedArguments(before, assign, after, wrap, _item(seen, way), (words[0], words[1]), is_python)
 
 
 def _written(rest: str, value: object, after: str) -> str:
@@ -202,10 +193,10 @@ def _written(rest: str, value: object, after: str) -> str:
     return next((form for form in forms if form + after in rest), "")
 
 
-def _wrap(seen: Renderings, way: Way, assign: str, after: str) -> Markers | None:
+def _wrap(seen: Renderings, way: Way, assign: str, after: str) -> answer_format.Markers | None:
     before, found, behind = seen.text("awkward", way).partition(KEYS[0])[2].partition(AWKWARD)
     opening, closing = before.removeprefix(assign), behind.partition(after)[0]
-    return Markers(opening, closing) if found and opening and closing else None
+    return answer_format.Markers(opening, closing) if found and opening and closing else None
 
 
 def _item(seen: Renderings, way: Way) -> str:

@@ -27,18 +27,7 @@ import jinja2.sandbox
 
 from engine.errors import BundleError, InvalidRequest
 from engine.isolation.framing import Opened, ending_after, serve
-from engine.text.rendering import (
-    MEMORY_BYTES,
-    TOO_MUCH_MEMORY,
-    Rendered,
-    RenderRequest,
-    RenderTooLong,
-    TemplateOpening,
-    decode,
-    encode,
-    read_template,
-    too_slow,
-)
+from engine.text import rendering
 
 LONGEST_RENDER_S = 5.0
 # A template is a program over the caller's data: what it trips over is in the data.
@@ -75,7 +64,7 @@ class ChatTemplate:
     @classmethod
     def load(cls, path: Path) -> "ChatTemplate":
         """Read and compile a template file; BundleError when it cannot be used."""
-        return cls(read_template(path))
+        return cls(rendering.read_template(path))
 
     def render(
         self,
@@ -94,17 +83,19 @@ class ChatTemplate:
         except jinja2.TemplateError as error:
             raise InvalidRequest(f"The chat template refuses these messages: {_shown(error)}", "messages") from error
         except MemoryError:
-            raise InvalidRequest(TOO_MUCH_MEMORY, "messages") from None
+            raise InvalidRequest(rendering.TOO_MUCH_MEMORY, "messages") from None
         except TRIPPED_OVER as error:
             raise InvalidRequest(
                 f"The chat template cannot render these messages: {_shown(error)}", "messages"
             ) from error
 
-    def answer(self, request: RenderRequest) -> Rendered:
+    def answer(self, request: rendering.RenderRequest) -> rendering.Rendered:
         try:
-            return Rendered(self.render(request.messages, request.tools, request.variables, request.max_chars))
+            return rendering.Rendered(
+                self.render(request.messages, request.tools, request.variables, request.max_chars)
+            )
         except InvalidRequest as error:
-            return Rendered(error=str(error), is_too_long=isinstance(error, RenderTooLong))
+            return rendering.Rendered(error=str(error), is_too_long=isinstance(error, rendering.RenderTooLong))
 
     def _bounded(self, printed: Iterable[str], max_chars: int) -> str:
         deadline = self._clock() + self._longest_s
@@ -113,9 +104,9 @@ class ChatTemplate:
         for piece in printed:
             chars += len(piece)
             if chars > max_chars:
-                raise RenderTooLong(f"The rendered prompt is longer than {max_chars} characters.", "messages")
+                raise rendering.RenderTooLong(f"The rendered prompt is longer than {max_chars} characters.", "messages")
             if self._clock() > deadline:
-                raise InvalidRequest(too_slow(self._longest_s), "messages")
+                raise InvalidRequest(rendering.too_slow(self._longest_s), "messages")
             pieces.append(piece)
         return "".join(pieces)
 
@@ -161,27 +152,27 @@ def _shown(error: BaseException) -> str:
 
 
 def opened(body: bytes) -> Opened:
-    opening = decode(body, TemplateOpening)
+    opening = rendering.decode(body, rendering.TemplateOpening)
     try:
         with ending_after(opening.compile_s):
             template = ChatTemplate(opening.source, longest_s=opening.longest_s)
     except BundleError as error:
-        return Opened(encode(Rendered(error=str(error))))
-    return Opened(encode(Rendered()), opening.longest_s, partial(rendered, template))
+        return Opened(rendering.encode(rendering.Rendered(error=str(error))))
+    return Opened(rendering.encode(rendering.Rendered()), opening.longest_s, partial(rendered, template))
 
 
 def rendered(template: ChatTemplate, body: bytes) -> bytes:
     """The answer to one frame; reading and writing it count as the template's work."""
     try:
-        return encode(template.answer(decode(body, RenderRequest)))
+        return rendering.encode(template.answer(rendering.decode(body, rendering.RenderRequest)))
     except MemoryError:
-        return encode(Rendered(error=TOO_MUCH_MEMORY))
+        return rendering.encode(rendering.Rendered(error=rendering.TOO_MUCH_MEMORY))
     except (ValueError, RecursionError) as error:  # a number that Python does not read
-        return encode(Rendered(error=f"The chat template cannot be given these messages: {error}"))
+        return rendering.encode(rendering.Rendered(error=f"The chat template cannot be given these messages: {error}"))
 
 
 if __name__ == "__main__":
     try:
-        sys.exit(serve(MEMORY_BYTES, opened))
+        sys.exit(serve(rendering.MEMORY_BYTES, opened))
     except KeyboardInterrupt:
         sys.exit(1)
