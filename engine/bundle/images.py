@@ -1,6 +1,5 @@
-"""What the graphs of a pool and the graph of images have in common: images of one size, in the contract of GenieX.
-Legend: P = patches of an image, T = rows of the text that it becomes, H = hidden size, D = pairs that turn in a
-head."""
+"""What a pool's graphs and that of images have in common: images of one size, in the contract of GenieX. Legend: P =
+patches of an image, T = rows of the text that it becomes, H = hidden size, D = pairs that turn in a head."""
 
 import numpy as np
 from numpy.typing import NDArray

@@ -80,8 +80,7 @@ class GraphSpec(msgspec.Struct, frozen=True, omit_defaults=True):
 class TextSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     """Everything needed to turn text into tokens and back. Files are relative to the bundle. answer: how the model
     writes answers, None in bundles of earlier versions and without a chat template. stop_texts: what ends an answer
-    beside `stop_ids`, where no single token stands for it. sampling: what requests leave open; nothing in bundles of
-    earlier versions."""
+    beside `stop_ids`, where no single token stands for it. sampling: what requests leave open."""
 
     tokenizer: specs.Name
     chat_template: specs.Name | None

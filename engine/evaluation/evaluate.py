@@ -106,10 +106,9 @@ class TextWindow:
 
 
 def cut(tokens: Sequence[int], context: int, stride: int, bos: tuple[int, ...] = ()) -> list[TextWindow]:
-    """Windows of at most `context` tokens, each `stride` tokens behind the one before and beginning with `bos`. No
-    token is scored twice; where windows overlap, a token is scored in the first that holds it, behind most of its past.
-    The first token of a window without `bos` has nothing before it and is not scored there. Empty when nothing can be
-    scored."""
+    """Windows of at most `context` tokens, each `stride` tokens behind the one before and beginning with `bos`. A token
+    is scored once, in the first window that holds it, behind most of its past; the first of a window without `bos` is
+    not scored there. Empty when nothing can be scored."""
     room = context - len(bos)
     windows: list[TextWindow] = []
     scored = 0

@@ -51,8 +51,7 @@ class Wrapper:
 
 @dataclass(frozen=True, slots=True)
 class GenieBundle:
-    """Everything read. binaries: where they, and other files that graphs need, lie in the source, by name. The manifest
-    has no files yet."""
+    """Everything read. binaries: where files of graphs lie in the source, by name. The manifest has no files yet."""
 
     manifest: Manifest
     wrappers: tuple[Wrapper, ...]

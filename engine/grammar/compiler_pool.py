@@ -42,9 +42,8 @@ class GrammarCompilerPool(HelperPool):
         self._known_bytes = 0
 
     async def compile(self, spec: GrammarSpec, param: str) -> str:
-        """The serialised grammar. InvalidRequest naming `param` when it is invalid, too large or too slow, and `tools`
-        when one of them is at fault. EngineFailure when no compiler can be started; Busy when too many wait or the
-        server is shutting down."""
+        """The serialised grammar. InvalidRequest naming `param` when it is invalid, too large or too slow, `tools` when
+        one of them is at fault. EngineFailure when no compiler starts, Busy when too many wait or the server ends."""
         encoded = encode(spec)
         if len(encoded) > LARGEST_BYTES:
             message = f"Invalid '{param}': it has {len(encoded)} bytes, the limit is {LARGEST_BYTES}."

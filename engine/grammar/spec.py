@@ -100,8 +100,7 @@ Types = frozenset[str]
 
 
 def resolved(schema: Any, root: Any) -> Any:
-    """The schema that a chain of local references (RFC 6901, as a URI's fragment) leads to; `schema` itself where it
-    leads nowhere."""
+    """What a chain of local references (RFC 6901, a URI's fragment) leads to; `schema` itself where to nothing."""
     for _ in range(DEEPEST):
         reference = schema.get("$ref") if isinstance(schema, Mapping) else None
         if not isinstance(reference, str) or not f"{reference}/".startswith("#/"):

@@ -96,9 +96,8 @@ UNUSED = ("pooler.", "embeddings.position_ids", "cls.")  # of training, or deriv
 
 
 def read_encoder(values: Mapping[str, object], has_tensor: Callable[[str], bool], longest: int) -> Network:
-    """A checkpoint's config.json as a Network. has_tensor: whether the checkpoint has a tensor of that name. longest:
-    most tokens of a text, 0 = as it says. Raises UnsupportedModel by name for what is not implemented, CompileError for
-    a damaged config."""
+    """A checkpoint's config.json as a Network. has_tensor: whether there is one of that name. longest: most tokens of a
+    text, 0 = as it says. UnsupportedModel for what is not implemented, CompileError for a damaged config."""
     architecture = architecture_of(values)
     assert architecture is not None, "asked of a checkpoint that is no encoder"
     config = ConfigFields(values)

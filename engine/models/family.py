@@ -117,9 +117,8 @@ _ACTIVATIONS = {
 
 
 def read_network(values: Mapping[str, object], max_context: int = 0) -> Network:
-    """A checkpoint's config.json as a Network. max_context: most tokens one sequence may have in the bundle, 0 = what
-    the checkpoint was made for. Raises UnsupportedModel by name for what is not implemented, CompileError for a damaged
-    config."""
+    """A checkpoint's config.json as a Network. max_context: most tokens of a sequence in the bundle, 0 = as the
+    checkpoint was made for. UnsupportedModel for what is not implemented, CompileError for a damaged config."""
     return network_of(values, _family_of(ConfigFields(values)), max_context)
 
 

@@ -119,9 +119,8 @@ class LayerInputs:
 @dataclass(frozen=True, slots=True)
 class AltUp:
     """Streams of which a layer computes the first and mixes the others (AltUp, arXiv 2301.13310); beside its attention
-    is a path of `rank` numbers (LAuReL, arXiv 2411.07501). count: of streams. Modules: spreading makes each further
-    stream of the embedding, merging what the last norm takes of it; the others are of a layer. scale: a tensor
-    [hidden]."""
+    is a path of `rank` numbers (LAuReL, arXiv 2411.07501). count: of streams. spreading makes each further stream of
+    the embedding, merging what the last norm takes; other modules are of a layer. scale: a tensor [hidden]."""
 
     count: int
     rank: int

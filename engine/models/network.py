@@ -49,8 +49,7 @@ class ScoreHeadNames:
 class EncoderDetails:
     """Modules by name. positions: the table of positions, None = rotary. table_rows: its rows. token_types: "" = the
     layers are a decoder's, and all but `spec` is told by `FamilyDetails`. Norms have weight and bias, and follow what
-    they norm: `FamilyDetails.names.attention_norm` the sum after attention, `ffn_norm` that after the feed-forward.
-    prompts: of the family's tasks, by name."""
+    they norm: `FamilyDetails.names.attention_norm` the sum after attention, `ffn_norm` that after the feed-forward."""
 
     spec: EncoderSpec
     activation: Activation = Activation.GELU

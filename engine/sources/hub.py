@@ -47,9 +47,8 @@ class Snapshot:
 
 
 def fetch_repository(name: RepositoryName, tell: Tell, on_new: Callable[[], None]) -> Path:
-    """The folder of a checkpoint, or a GGUF file (of several the first), in the shared cache. FetchFailed. tell: is
-    called with a sentence before anything is downloaded. on_new: is called before the first file of a repository that
-    the cache did not know."""
+    """The folder of a checkpoint, or a GGUF file (of several the first), in the shared cache. FetchFailed. tell: takes
+    a sentence before anything is downloaded. on_new: called before the first file of a repository that is new there."""
     from huggingface_hub import constants  # noqa: PLC0415  # see above
 
     try:

@@ -30,8 +30,7 @@ _PAGE = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class RepositoryName:
-    """A repository of a hub. quant: of the GGUF file that is wanted, "" = whatever weights the repository has. site: ""
-    for Hugging Face's, "ms:" for ModelScope."""
+    """Of Hugging Face (site "") or ModelScope ("ms:"). quant: of the wanted GGUF file, "" = whatever weights it has."""
 
     repository: str
     quant: str

