@@ -28,6 +28,7 @@ from engine.runtime.kv_memory import COLUMN_STEP, BlockName, Bound, CacheForm, G
 # How many times as long as its base a sequence may be. What lies behind it is read under a mask: rows of a prompt take
 # twice the time there; four decodes over 1,024 columns and 2,048 of their own take as long as with copies.
 MOST_TIMES = 3
+LEAST_SPARE = 32  # columns
 
 
 class SequenceCaches(Generic[Bound]):
@@ -72,10 +73,12 @@ class SequenceCaches(Generic[Bound]):
                 self._widen(found, names, max(least, 0 if found.base else segment.room))
             self._make_room_behind(found, segment, least)
             found.expect_writes(least - found.base_columns)
+            found.has_ended = False
             self._taken.append(found)
         for cache in self._before:
             if not self._is_taken(cache):  # what finished sequences leave behind is many caches
                 cache.bound.clear()
+                self._shorten(cache)
         self._before = []
         return list(self._taken)
 
@@ -93,9 +96,12 @@ class SequenceCaches(Generic[Bound]):
                     self._assign(cache, index, column_of[row] // self._size)
 
     def free(self, blocks: Collection[int]) -> None:
-        """Nobody wants these blocks; a cache that owns none is freed."""
+        """Nobody wants these blocks; a cache that owns none is freed. One of a finished sequence is shortened later."""
         for block in blocks:
+            cache, _ = self._owner(block)
             self._leave(block)
+            if cache is not None:
+                cache.has_ended = True
 
     def free_behind(self, blocks: Collection[int]) -> None:
         """Nobody wants these blocks in layers with a window; memory that only they lie in is given back."""
@@ -185,9 +191,16 @@ class SequenceCaches(Generic[Bound]):
                 self._assign(made, index, name)
         return made
 
+    def _shorten(self, cache: SequenceCache[Bound]) -> None:
+        """Give back what a finished sequence has reserved and not used, if it is worth a copy."""
+        used = (max(cache.owned, default=-1) + 1) * self._size
+        is_worth = cache.columns - used >= max(LEAST_SPARE, cache.columns // 16)
+        if cache.has_ended and used and is_worth and not cache.is_base:
+            cache.resize(used, used)
+
     def _widen(self, cache: SequenceCache[Bound], names: list[BlockName], columns: int) -> None:
         used = len(names) * self._size - cache.base_columns
-        cache.widen(in_steps(columns - cache.base_columns), used)
+        cache.resize(in_steps(columns - cache.base_columns), used)
         self.widened += 1
 
     # -- what sequences share -----------------------------------------------------------------------------------

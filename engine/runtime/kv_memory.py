@@ -122,6 +122,7 @@ class SequenceCache(Generic[Bound]):
         self.base_columns = base_columns
         self.is_base = False
         self.was_copied = False  # whether blocks of it have been copied
+        self.has_ended = False  # whether its sequence has given blocks back since it was last in a step
         self._of_layer: dict[int, tuple[Array, Array, bool]] = {}  # until the memory moves
         self._unclean = columns
 
@@ -204,7 +205,7 @@ class SequenceCache(Generic[Bound]):
         for part, given in zip(self.full, other.full, strict=True):
             part.take(given, mine, theirs)
 
-    def widen(self, columns: int, used: int) -> None:
+    def resize(self, columns: int, used: int) -> None:
         """Move to memory of `columns` columns, of which the first `used` are copied."""
         wider = self.form.memory(self.form.full, columns)
         for part, old in zip(wider, self.full, strict=True):

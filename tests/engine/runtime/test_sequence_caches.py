@@ -140,6 +140,20 @@ def test_what_can_be_foreseen_is_there_from_the_start(caches: Caches) -> None:
     assert caches.widened == 0
 
 
+def test_what_a_finished_sequence_did_not_use_is_given_back(caches: Caches) -> None:
+    names = tuple(range(20))
+    (cache,) = run(caches, (names, 0, tuple(range(78))), room=150)
+    assert cache.columns == 192
+    run(caches, ((30,), 0, (1,)))
+    assert cache.columns == 192  # it only waits for its turn
+    run(caches, (names, 78, (78,)))
+    caches.free((19,))  # it has ended; its last block is not full
+    run(caches, ((30,), 1, (2,)))
+    assert cache.columns == 76 and tokens_of(cache, 76) == list(range(76))
+    (heir,) = run(caches, ((*names[:19], 40), 76, (5,)))
+    assert heir is cache and tokens_of(heir, 77) == [*range(76), 5]
+
+
 def test_a_copy_in_the_host_cache_comes_back_as_another_block(caches: Caches) -> None:
     run(caches, ((3,), 0, (1, 2, 3, 4)))
     caches.offload(slice(12, 16), b"key")
