@@ -5,19 +5,10 @@ from dataclasses import replace
 
 from engine.bundle.manifest import Manifest
 from engine.bundle.variant import StepShape
+from engine.compile import compilation
 from engine.compile.arguments import DEFAULT_SPLIT, CompileArguments, Layout
 from engine.compile.check.parity import enough_tokens
-from engine.compile.compilation import (
-    Compilation,
-    Pipeline,
-    Stage,
-    finished,
-    graphs_stage,
-    hash_stage,
-    pool_graph,
-    text_stage,
-    weights_stage,
-)
+from engine.compile.compilation import Compilation, Pipeline, Stage, graphs_stage, hash_stage, text_stage
 from engine.compile.graphs.fused import fused_graph
 from engine.compile.graphs.integer_graphs import calibration_stage, integer_graph
 from engine.compile.graphs.lowering import FUSED, NPU
@@ -61,8 +52,8 @@ from engine.models.network import Network
 from engine.models.stored_codes import read_stored_codes
 from engine.sources.publish import staged_folder
 
-WEIGHTS = (balance_stage, choose_codes_stage, weights_stage, drop_codes_stage)
-FLOAT = (graphs_stage(pool_graph),)
+WEIGHTS = (balance_stage, choose_codes_stage, compilation.weights_stage, drop_codes_stage)
+FLOAT = (graphs_stage(compilation.pool_graph),)
 INTEGER = (calibration_stage, graphs_stage(integer_graph))
 
 
@@ -132,7 +123,7 @@ def compile_bundle(arguments: CompileArguments, progress: ProgressSink) -> Manif
         if (stored := read_stored_codes(source.config)) is not None:
             work.codes = codes_told(stored.format, checkpoint, network, arguments)
             progress.note(work.codes)
-        manifest = finished(work)
+        manifest = compilation.finished(work)
     if warning := baseline_warning(manifest.parity, manifest.quality):
         progress.note(warning)
     return manifest

@@ -92,7 +92,6 @@ def compiled_context(arguments: CompileArguments) -> int:
     return fused_spec(arguments).slots + 1
 
 
-DEFAULT_LAYOUT = Layout.SEGMENTS  # of free shapes with float activations on the CPU
 HEAD_STEP = 8  # the attention operator takes heads of its multiples only
 # From which on caches are halves, numbers of a token's keys in a layer: measured on two cores, at 192 and 1,088 columns
 # attention takes 0.5 to 1.0 of the time (with 128 numbers, 16 decodes take 1.2 times as long).
@@ -104,7 +103,9 @@ def layout_of(arguments: CompileArguments) -> Layout:
     """The layout asked for, else the best that target, shapes and activations allow."""
     if arguments.layout is not None:
         return arguments.layout
-    return DEFAULT_LAYOUT if _may_be_segmented(arguments) else Layout.POOL
+    is_fixed = arguments.is_npu or arguments.rows or arguments.split or arguments.whole_context
+    is_float = method_of(arguments).activations is Activations.FLOAT32
+    return Layout.SEGMENTS if is_float and not is_fixed else Layout.POOL
 
 
 def kv_type(arguments: CompileArguments) -> KvType:
@@ -194,11 +195,6 @@ def float_kv(arguments: CompileArguments, network: Network, is_short: bool) -> K
     is_large = network.compiled_context * spec.cache_numbers * FLOAT_BYTES >= LEAST_HALVED
     is_faster = spec.heads >= LEAST_PRODUCTS * spec.kv_heads and spec.kv_heads * spec.head_dim >= LEAST_WIDTH
     return KvType.FLOAT16 if is_short or (is_large and is_faster) else KvType.FLOAT32
-
-
-def _may_be_segmented(arguments: CompileArguments) -> bool:
-    is_float = method_of(arguments).activations is Activations.FLOAT32
-    return is_float and not (arguments.is_npu or arguments.rows or arguments.split or arguments.whole_context)
 
 
 def check_recurrent(arguments: CompileArguments, network: Network) -> None:

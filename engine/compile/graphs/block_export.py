@@ -42,8 +42,9 @@ from engine.sources.publish import staged_folder
 
 EXPORT_FILE = "export.json"
 EXPORT_VERSION = 1
-INPUTS = ("input_ids", "positions", "kv_cache", "attention_mask", "insert_matrix", "keep_mask")
-OUTPUTS = ("logits", "updated_kv_cache")
+IDS, POSITIONS, CACHE, INSERT, KEEP = "input_ids", "positions", "kv_cache", "insert_matrix", "keep_mask"
+INPUTS = (IDS, POSITIONS, CACHE, MASK, INSERT, KEEP)
+OUTPUTS = LOGITS, UPDATED = ("logits", "updated_kv_cache")
 
 
 class BlockExport(msgspec.Struct, frozen=True):
@@ -83,10 +84,6 @@ class BlockExport(msgspec.Struct, frozen=True):
         mask = (first, self.batch, 1, self.block, self.context + self.block)
         insert, keep = (first, self.batch, 1, self.context, self.block), (first, self.batch, 1, self.context, 1)
         return dict(zip(INPUTS, (rows, rows, self.cache_shape, mask, insert, keep), strict=True))
-
-
-IDS, POSITIONS, CACHE, INSERT, KEEP = "input_ids", "positions", "kv_cache", "insert_matrix", "keep_mask"
-LOGITS, UPDATED = OUTPUTS
 
 
 @dataclass(frozen=True, slots=True)

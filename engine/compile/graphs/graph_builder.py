@@ -66,8 +66,8 @@ class GraphBuilder:
         self.outputs: list[TensorSpec] = []
         self._numbers: dict[str, int] = {}
         if shape is not None:
-            self._numbers = {ROWS: shape.rows, LOGIT_ROWS: shape.rows, PAST: shape.past, CONTEXT: shape.context}
             past = min(shape.past, window_past or shape.past)
+            self._numbers = {ROWS: shape.rows, LOGIT_ROWS: shape.rows, PAST: shape.past, CONTEXT: shape.context}
             self._numbers |= {WINDOW_PAST: past, WINDOW_CONTEXT: past + shape.rows}
         self._nodes: list[NodeProto] = []
         self._scope = Scope()

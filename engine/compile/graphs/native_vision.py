@@ -31,7 +31,7 @@ from engine.bundle.vision import (
     deep_features,
 )
 from engine.compile.graphs.graph_builder import CONTRIB, ROWS, GraphBuilder
-from engine.compile.graphs.lowering import Tables, turn_halves
+from engine.compile.graphs.lowering import FUSED, PLAIN, Tables, turn_halves
 from engine.compile.quantisation.weight_file import WeightFile
 from engine.compile.sources.checkpoint import Checkpoint, Float32
 from engine.models.network import Activation
@@ -193,7 +193,8 @@ class NativeWriter(TowerWriter):
         normed = self.any_norm(x, f"{name}norm2", hidden)
         if network.is_gated:
             gate, up = (self.linear(normed, f"{name}mlp.{side}_proj", hidden, ffn) for side in ("gate", "up"))
-            inner, down = graph.op("Mul", [self.silu(gate), up]), "down_proj"
+            silu = (PLAIN if self.has_one_size else FUSED).silu
+            inner, down = graph.op("Mul", [silu(graph, gate), up]), "down_proj"
         else:
             inner = self.activated(self.linear(normed, f"{name}mlp.linear_fc1", hidden, ffn), network.activation)
             down = "linear_fc2"
@@ -227,9 +228,6 @@ class NativeWriter(TowerWriter):
         scale = 1.0 / math.sqrt(size)
         mixed = graph.op("MultiHeadAttention", [query, key, value], CONTRIB, num_heads=heads, scale=scale)
         return graph.reshape(mixed, 1, ROWS, hidden)
-
-    def silu(self, x: str) -> str:
-        return self.graph.op("QuickGelu", [x], CONTRIB, alpha=1.0)
 
     def empty_slots(self) -> str:
         """What the keys of a slot add to a score [1, P, H, 1], before the scale."""
@@ -318,6 +316,3 @@ class SizedWriter(NativeWriter):
         apart = graph.transpose(graph.reshape(x, 1, ROWS, heads, size), 0, 2, 1, 3)
         joined = graph.transpose(turn_halves(graph, apart, size, size, tables), 0, 2, 1, 3)
         return graph.reshape(joined, 1, ROWS, self.network.hidden)
-
-    def silu(self, x: str) -> str:
-        return self.graph.op("Mul", [x, self.graph.op("Sigmoid", [x])])

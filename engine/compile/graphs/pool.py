@@ -54,19 +54,12 @@ def plan_parts(split: Split, runs: Sequence[range]) -> tuple[PartPlan, ...]:
     if lut:
         parts.append(PartPlan(1, count, GraphKind.LUT, True, range(0), False, "input_ids", EMBEDDED))
     for index, layers in enumerate(runs):
-        first, last = index == 0, index == len(runs) - 1
-        parts.append(
-            PartPlan(
-                number=len(parts) + 1,
-                count=count,
-                kind=GraphKind.DEFAULT if len(runs) == 1 and not alone else GraphKind.DECODER,
-                has_table=first and not lut and not is_on_host,
-                layers=layers,
-                has_head=last and not alone,
-                source=parts[-1].result if parts else EMBEDS[0] if is_on_host else "input_ids",
-                result="logits" if last and not alone else HIDDEN if last else f"{HIDDEN}_{layers[-1]}",
-            )
-        )
+        is_last = index == len(runs) - 1
+        kind = GraphKind.DEFAULT if len(runs) == 1 and not alone else GraphKind.DECODER
+        has_table, has_head = index == 0 and not lut and not is_on_host, is_last and not alone
+        source = parts[-1].result if parts else EMBEDS[0] if is_on_host else "input_ids"
+        result = "logits" if has_head else HIDDEN if is_last else f"{HIDDEN}_{layers[-1]}"
+        parts.append(PartPlan(len(parts) + 1, count, kind, has_table, layers, has_head, source, result))
     if alone:
         parts.append(PartPlan(count, count, GraphKind.LMHEAD, False, range(0), True, parts[-1].result, "logits"))
     return tuple(parts)
@@ -97,6 +90,11 @@ class GraphPlan:
     part: PartPlan
     shape: StepShape | None
     window_past: int = 0
+
+    def runs_in(self, step: StepShape) -> bool:
+        """Whether it is its part's graph in a step of this shape."""
+        has_rows = self.shape is not None and self.shape.rows == step.rows
+        return self.shape == step or (has_rows and not self.part.layers)
 
 
 def plan_graphs(part: PartPlan, shapes: tuple[StepShape, ...], windows: int = 0) -> tuple[GraphPlan, ...]:

@@ -15,10 +15,10 @@ from engine.bundle.specs import LoraModule
 from engine.bundle.vision import EMBEDDED, EMBEDS, deepstack_name
 from engine.compile.graphs.embedding import embed
 from engine.compile.graphs.graph_builder import LOGIT_ROWS, ROWS, GraphBuilder
-from engine.compile.graphs.layers import OUTPUT, QKV, LayerWriter
+from engine.compile.graphs.layers import OUTPUT, QKV
 from engine.compile.graphs.lowering import FUSED, PLAIN_TABLES, linear, rotate_rows
 from engine.compile.graphs.recurrence import recurrent_output, start_recurrence
-from engine.compile.graphs.streams import corrected, first_stream, merged, predicted, spread, with_path
+from engine.compile.graphs.streams import StreamWriter
 from engine.compile.quantisation.packed import PackedEnding, PackedLatents, PackedLayer, PackedLayerInputs, PackedPart
 from engine.compile.quantisation.weight_file import StoredTensor
 from engine.models.layer_kinds import LatentAttention
@@ -30,7 +30,7 @@ QUERY, KEY, VALUE = "query", "key", "value"
 
 
 @dataclass(frozen=True, slots=True)
-class LinearWriter(LayerWriter):
+class LinearWriter(StreamWriter):
     """Writes one linear graph: the end of one layer and the start of the next. Of several streams, hidden_in and
     hidden_out are those that the layer between them is given."""
 
@@ -39,13 +39,13 @@ class LinearWriter(LayerWriter):
         graph = self.graph
         graph.add_input(HIDDEN_IN, DTYPE, 1, self.rows, self.network.spec.stream_width)
         grown = self.normed(self._mixed(packed, layer), packed.attention_post_norm)
-        first = first_stream(self, HIDDEN_IN)
+        first = self.first_stream(HIDDEN_IN)
         x = graph.op("Add", [first, grown])
         if packed.streams is not None:
-            x = with_path(self, x, self.normed(first, packed.attention_norm), packed.streams)
+            x = self.with_path(x, self.normed(first, packed.attention_norm), packed.streams)
             x = self.with_feed_forward(x, packed)
             of_inputs = partial(self._of_inputs, packed=packed.ending, layer=layer)
-            return corrected(self, HIDDEN_IN, x, packed.streams, of_inputs)
+            return self.corrected(HIDDEN_IN, x, packed.streams, of_inputs)
         if packed.ending is None:
             return self.with_feed_forward(x, packed, name)
         return self._ended(self.with_feed_forward(x, packed), packed.ending, layer, name)
@@ -106,7 +106,7 @@ class LinearWriter(LayerWriter):
     def start_layer(self, x: str, packed: PackedLayer, layer: int) -> None:
         """x [1, N, stream] -> what the layer's mixers take."""
         network = self.network
-        normed = self.normed(first_stream(self, x), packed.attention_norm)
+        normed = self.normed(self.first_stream(x), packed.attention_norm)
         own = stacked = self.project(normed, packed.qkv, QKV)
         recurrent = network.spec.recurrence_of(layer)
         if recurrent is not None and recurrent.is_beside:
@@ -246,7 +246,7 @@ def linear_graph(packed: PackedPart, network: Network, part: int, modules: tuple
         if packed.layer_inputs is not None:
             writer.add_layer_inputs(x, packed.layer_inputs)
         if packed.spreading is not None:
-            x = spread(writer, x, packed.spreading)
+            x = writer.spread(x, packed.spreading)
     else:
         is_deep = part - 2 < network.deepstack
         x = writer.finish_layer(packed.layers[part - 2], part - 2, "" if is_deep else HIDDEN_OUT)
@@ -254,7 +254,7 @@ def linear_graph(packed: PackedPart, network: Network, part: int, modules: tuple
             added = graph.add_input(deepstack_name(part - 2), DTYPE, 1, ROWS, spec.hidden)
             x = graph.op("Add", [x, added], name=HIDDEN_OUT)
     if (streams := packed.layers[part - 1].streams) is not None:
-        x = predicted(writer, x, streams, HIDDEN_OUT)
+        x = writer.predicted(x, streams, HIDDEN_OUT)
     graph.add_output(HIDDEN_OUT, DTYPE, 1, ROWS, spec.stream_width)
     writer.start_layer(x, packed.layers[part - 1], part - 1)
     return graph
@@ -263,7 +263,7 @@ def linear_graph(packed: PackedPart, network: Network, part: int, modules: tuple
 def _add_head(writer: LinearWriter, packed: PackedPart) -> None:
     spec, width = writer.network.spec, writer.network.spec.hidden
     x = writer.finish_layer(packed.layers[-1], spec.layers - 1)
-    x = merged(writer, x, packed.merging) if packed.merging else x
+    x = writer.merged(x, packed.merging) if packed.merging else x
     x = writer.normed(x, packed.final_norm)
     if packed.head is not None:
         x, width = writer.logits(linear(writer.graph, x, packed.head)), spec.vocab

@@ -118,11 +118,12 @@ def write_alignment(packed: PackedSpeech, network: SpeechNetwork, spec: SpeechSp
 
 @dataclass(frozen=True, slots=True)
 class SpeechWriter:
-    """Writes the nodes of one graph. heard_places: T of an NPU's decoder, which reads what was heard as [H, 1, ..]."""
+    """Writes the nodes of one graph. npu_positions: T of an NPU's graph, of plain operators in half precision; 0 = of a
+    CPU's."""
 
     graph: GraphBuilder
     network: Network
-    heard_places: int = 0
+    npu_positions: int = 0
 
     def encoded(self, packed: PackedSpeech, network: SpeechNetwork) -> str:
         """Frames [1, mels, 2 T] -> rows [1, T, hidden], each of which has seen all of them."""
@@ -132,7 +133,7 @@ class SpeechWriter:
             x = graph.op("Gelu", [graph.op("Conv", inputs, kernel_shape=[3], pads=[1, 1], strides=[stride])])
         x = graph.op("Add", [graph.transpose(x, 0, 2, 1), graph.parameter(packed.heard_positions)])
         for layer in packed.encoder:
-            if self.is_npu:
+            if self.npu_positions:
                 x = self.own_attention(x, layer, heads=network.encoder_heads)
             else:
                 heads, parts = network.encoder_heads, self.parts(x, layer)
@@ -140,11 +141,6 @@ class SpeechWriter:
                 x = graph.op("Add", [x, linear(graph, mixed, layer.own.output)])
             x = self.feed_forward(x, layer)
         return self.norm(x, packed.encoder_norm)
-
-    @property
-    def is_npu(self) -> bool:
-        """Whether the graph is of plain operators in half precision."""
-        return self.graph.dtype == HALF
 
     def cross(self, x: str, layer: PackedSpeechLayer) -> list[str]:
         """Keys and values of what was heard for a layer of the decoder, each [1, T, hidden]."""
@@ -192,7 +188,7 @@ class SpeechWriter:
 
     def heard_attention(self, x: str, layer: PackedSpeechLayer, index: int) -> tuple[str, str]:
         """Each token over all of what was heard; the new x, and the scores [B, H, N, T]."""
-        graph, spec, places, heard = self.graph, self.network.spec, self.heard_places, layer.heard
+        graph, spec, places, heard = self.graph, self.network.spec, self.npu_positions, layer.heard
         assert heard is not None
         query = self.heads(linear(graph, self.norm(x, heard.norm), heard.inputs[0]), ROW)
         scores = graph.op("MatMul", [query, self._heard(cross_name("k", index), spec.head_dim, places)])
@@ -202,7 +198,7 @@ class SpeechWriter:
 
     def _heard(self, name: str, *sizes: int) -> str:
         """Keys or values [1, H, ..], declared here in an NPU's graph."""
-        if not self.is_npu:
+        if not self.npu_positions:
             return name
         heads = self.network.spec.heads
         return self.graph.reshape(self.graph.add_input(name, HALF, heads, 1, *sizes), 1, heads, *sizes)
@@ -232,7 +228,7 @@ class SpeechWriter:
 
 def write_npu_encoder(packed: PackedSpeech, network: SpeechNetwork, folder: Path) -> GraphSpec:
     """Frames [1, mels, 2 T] -> keys [H, 1, D, T] and values [H, 1, T, D] of every layer of the decoder."""
-    writer = SpeechWriter(GraphBuilder(HALF, None), network.decoder)
+    writer = SpeechWriter(GraphBuilder(HALF, None), network.decoder, network.positions)
     graph, spec = writer.graph, network.decoder.spec
     graph.add_input(FEATURES, HALF, 1, network.mels, network.frames)
     x = writer.encoded(packed, network)

@@ -16,7 +16,7 @@ from engine.bundle.manifest import GraphKind, GraphSpec, NpuSpec
 from engine.compile.arguments import DEFAULT_PART_MB, DEFAULT_SPLIT, CompileArguments, Layout, Quant, Split, Target
 from engine.compile.compilation import Compilation, describe
 from engine.compile.graphs.graph_builder import WrittenGraph, as_model, value_info
-from engine.compile.graphs.pool import GraphPlan, PartPlan, plan_graphs, plan_parts
+from engine.compile.graphs.pool import PartPlan, plan_parts
 from engine.compile.plan import layout_of
 from engine.compile.quantisation.methods.table import METHODS, head_method, method_of
 from engine.compile.targets.context import ContextJob
@@ -248,29 +248,18 @@ Chains = dict[str, tuple[tuple[str, str], ...]]
 def chain(work: Compilation, nodes: dict[str, NodeProto]) -> tuple[list[GraphSpec], Chains]:
     """One wrapper for the layers of each shape, one for each LM head; and what each of them runs."""
     specs = {spec.name: spec for spec in work.graphs}
-    head = next((part for part in work.parts if part.kind is GraphKind.LMHEAD), None)
-    count, body = 1 if head is None else 2, [part for part in work.parts if part is not head]
-    made, chains = [], {}
-    wanted = [
-        (f"{shape}_1_of_{count}", 1, [plan_of(part, work, shape.rows, shape.context) for part in body])
-        for shape in work.shapes
-    ]
-    wanted += [(f"{plan.shape}_2_of_2", 2, [plan]) for plan in (plan_graphs(head, work.shapes) if head else ())]
+    body = [plan for plan in work.plans() if plan.part.kind is not GraphKind.LMHEAD]
+    heads = [plan for plan in work.plans() if plan.part.kind is GraphKind.LMHEAD]
+    made, chains, count = [], {}, 2 if heads else 1
+    wanted = [(f"{shape}_1_of_{count}", 1, [plan for plan in body if plan.runs_in(shape)]) for shape in work.shapes]
+    wanted += [(f"{plan.shape}_2_of_2", 2, [plan]) for plan in heads]
     if layout_of(work.arguments) is Layout.FUSED:  # a graph is a whole step
-        wanted = [(plan.name, 1, [plan]) for plan in work.plans()]
+        wanted = [(plan.name, 1, [plan]) for plan in body]
     for name, number, plans in wanted:
         links = [(specs[plan.name], nodes[plan.name]) for plan in plans]
         made.append(write_wrapper(name, links, number, count, work.folder))
         chains[name] = tuple((told_by(node, BINARY), node.name) for _, node in links)
     return made, chains
-
-
-def plan_of(part: PartPlan, work: Compilation, rows: int, context: int) -> GraphPlan:
-    """The graph of a part that runs in a step of this shape."""
-    for plan in plan_graphs(part, work.shapes):
-        if plan.shape and plan.shape.rows == rows and (plan.shape.context == context or not part.layers):
-            return plan
-    raise AssertionError(f"part {part.number} has no graph for {rows} rows")
 
 
 def genie_stage(work: Compilation) -> None:

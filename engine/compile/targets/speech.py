@@ -12,17 +12,8 @@ from engine.bundle.specs import ModelTask, SpeechSpec
 from engine.bundle.speech import check_speech
 from engine.compile.arguments import CompileArguments, QualityLevel
 from engine.compile.compilation import manifest_of, overflow_refused, summary
-from engine.compile.graphs.speech import (
-    HALF,
-    PackedAttention,
-    PackedSpeech,
-    PackedSpeechLayer,
-    write_alignment,
-    write_decoder,
-    write_encoder,
-    write_npu_decoder,
-    write_npu_encoder,
-)
+from engine.compile.graphs import speech as graphs_of_speech
+from engine.compile.graphs.speech import HALF, PackedAttention, PackedSpeech, PackedSpeechLayer
 from engine.compile.plan import check_numbers
 from engine.compile.progress import ProgressSink
 from engine.compile.quantisation.linear_packer import LinearSource
@@ -94,9 +85,8 @@ def _written(arguments: CompileArguments, source: SpeechSource, folder: Path, pr
     if arguments.is_npu:
         return _for_npu(arguments, source, packed, (text, spec), folder, progress)
     progress.stage("graphs", 3, "graphs")
-    graphs = [write_encoder(packed, network, spec, folder), write_decoder(packed, network, spec, folder)]
-    if spec.alignment:
-        graphs.append(write_alignment(packed, network, spec, folder))
+    writers = [graphs_of_speech.write_encoder, graphs_of_speech.write_decoder, graphs_of_speech.write_alignment]
+    graphs = [write(packed, network, spec, folder) for write in writers[: 3 if spec.alignment else 2]]
     progress.advance(3)
     files = {WEIGHTS: file.entry}
     files |= {path.name: describe_file(path) for path in sorted(folder.iterdir()) if path.name != WEIGHTS}
@@ -119,10 +109,8 @@ def _for_npu(
     progress.stage("context binaries", 2, "graphs")
     graphs, sdk = list[GraphSpec](), ""
     binaries, chains = dict[str, tuple[str, ...]](), dict[str, tuple[tuple[str, str], ...]]()
-    for spec in (
-        write_npu_encoder(packed, network, sources),
-        write_npu_decoder(packed, network, context - 1, sources),
-    ):
+    encoder = graphs_of_speech.write_npu_encoder(packed, network, sources)
+    for spec in (encoder, graphs_of_speech.write_npu_decoder(packed, network, context - 1, sources)):
         file = f"{spec.name}.bin"
         node = make_binary(sources, [spec.name], folder / file, arguments.target)[spec.name]
         graphs.append(write_wrapper(spec.name, [(spec, node)], 1, 1, folder))

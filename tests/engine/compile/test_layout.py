@@ -5,16 +5,10 @@ from pathlib import Path
 import pytest
 
 from engine.bundle.specs import ModelTask
-from engine.compile import plan as layout
 from engine.compile.arguments import CompileArguments, KvType, Layout, Quant, Target
 from engine.compile.plan import float_kv, kv_type, layout_of, resolve_caches, resolve_layout
 from engine.errors import CompileError
 from engine.models.family import read_network
-
-
-@pytest.fixture(autouse=True)
-def segments_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(layout, "DEFAULT_LAYOUT", Layout.SEGMENTS)
 
 
 def arguments(**options: object) -> CompileArguments:
