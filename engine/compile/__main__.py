@@ -12,8 +12,6 @@ import threading
 from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
-from types import FrameType
-from typing import NoReturn
 
 import msgspec
 from rich.console import Console
@@ -71,13 +69,10 @@ def main(argv: Sequence[str]) -> int:
         return WRONG_ARGUMENTS
     if flags:
         signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have had it ignored
-        signal.signal(signal.SIGTERM, _unwind)  # service managers send it to every process of a service
+        # Service managers send it to every process of a service.
+        signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
         threading.Thread(target=_interrupt_at_end_of_input, daemon=True).start()
     return run_compiler(arguments)
-
-
-def _unwind(number: int, _: FrameType | None) -> NoReturn:
-    raise SystemExit(128 + number)
 
 
 def _interrupt_at_end_of_input() -> None:

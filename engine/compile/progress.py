@@ -3,18 +3,8 @@
 import sys
 from typing import Protocol
 
+from rich import progress
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    Progress,
-    ProgressColumn,
-    SpinnerColumn,
-    Task,
-    TaskProgressColumn,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
 from rich.text import Text
 
 
@@ -39,10 +29,10 @@ class SilentProgress:
     def note(self, text: str) -> None: ...
 
 
-class _Rate(ProgressColumn):
+class _Rate(progress.ProgressColumn):
     """How fast a stage goes."""
 
-    def render(self, task: Task) -> Text:
+    def render(self, task: progress.Task) -> Text:
         return Text(f"{_rate_of(task):>12}", "cyan")
 
 
@@ -51,14 +41,14 @@ class RichProgress:
 
     def __init__(self, console: Console) -> None:
         self._console = console
-        self._bars = Progress(
-            SpinnerColumn(),
-            TextColumn("[bold]{task.description:<22}"),
-            BarColumn(bar_width=28),
-            TaskProgressColumn(),
+        self._bars = progress.Progress(
+            progress.SpinnerColumn(),
+            progress.TextColumn("[bold]{task.description:<22}"),
+            progress.BarColumn(bar_width=28),
+            progress.TaskProgressColumn(),
             _Rate(),
-            TimeElapsedColumn(),
-            TimeRemainingColumn(),
+            progress.TimeElapsedColumn(),
+            progress.TimeRemainingColumn(),
             console=console,
             disable=not console.is_terminal,
         )
@@ -93,7 +83,7 @@ class RichProgress:
                 self._console.print(line, markup=False, highlight=False)
 
 
-def _rate_of(task: Task) -> str:
+def _rate_of(task: progress.Task) -> str:
     return rate_text(task.completed, task.elapsed or 0.0, task.fields["unit"])
 
 

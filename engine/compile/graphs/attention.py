@@ -14,24 +14,8 @@ from typing import Any
 
 from onnx import TensorProto
 
+from engine.bundle import segments
 from engine.bundle.model_spec import PLAIN_ATTENTION, HeadForm, LayerAttention
-from engine.bundle.segments import (
-    ATTENTION,
-    ATTENTION_CHUNK,
-    ATTENTION_KINDS,
-    BASE_ATTENTION,
-    HALF,
-    MASKED_ATTENTION,
-    SINKS,
-    attention_forms,
-    attention_name,
-    base_forms,
-    chunk_forms,
-    grouped_forms,
-    grouped_names,
-    masked_forms,
-    masked_names,
-)
 from engine.bundle.weight_files import ROUNDED
 from engine.compile.graphs.graph_builder import CONTRIB, GraphBuilder
 from engine.compile.graphs.segments import ATTENDED, DTYPE, KEY, QUERY, VALUE
@@ -51,11 +35,11 @@ def attention_graphs(network: Network, kv_dtype: str) -> dict[str, GraphBuilder]
     """The graphs of every form of layers by name; with caches of int8 or float16 layers have one form of heads."""
     found: dict[str, GraphBuilder] = {}
     for form in dict.fromkeys(network.spec.layer_forms):
-        if ATTENTION in ATTENTION_KINDS[kv_dtype]:
-            found[attention_name(ATTENTION, form)] = attention_graph(network, form, kv_dtype)
-        if ATTENTION_CHUNK in ATTENTION_KINDS[kv_dtype]:
-            found[attention_name(ATTENTION_CHUNK, form)] = _chunk(network, form, kv_dtype)
-    grouped = {} if network.details.attention_softcap else grouped_names(network.spec, kv_dtype)
+        if segments.ATTENTION in segments.ATTENTION_KINDS[kv_dtype]:
+            found[segments.attention_name(segments.ATTENTION, form)] = attention_graph(network, form, kv_dtype)
+        if segments.ATTENTION_CHUNK in segments.ATTENTION_KINDS[kv_dtype]:
+            found[segments.attention_name(segments.ATTENTION_CHUNK, form)] = _chunk(network, form, kv_dtype)
+    grouped = {} if network.details.attention_softcap else segments.grouped_names(network.spec, kv_dtype)
     return found | {name: grouped_graph(network, form, kv_dtype) for name, form in grouped.items()}
 
 
@@ -64,7 +48,7 @@ def grouped_graph(network: Network, form: LayerAttention = PLAIN_ATTENTION, kv_d
     query heads of a key head become rows of one product, so that every key is read once: the operator reads it for each
     of them. In return all columns are computed with, also those behind the last row."""
     graph, heads = GraphBuilder(DTYPE, None), network.spec.heads_of(form)
-    graph.declare(*grouped_forms(network.spec, kv_dtype, form))
+    graph.declare(*segments.grouped_forms(network.spec, kv_dtype, form))
     keys, values = (_floats(graph, name, kv_dtype) for name in OPERANDS[3:])
     query = graph.reshape(QUERY, -1, heads.kv_heads, heads.heads // heads.kv_heads, heads.head_dim)
     _, _, mixed = _folded_attention(graph, heads, query, keys, values)
@@ -90,7 +74,7 @@ def attention_graph(network: Network, form: LayerAttention = PLAIN_ATTENTION, kv
     The fresh columns are written behind the past ones, rounded where the cache is; presents may be bound to the memory
     of the pasts."""
     graph = GraphBuilder(DTYPE, None)
-    graph.declare(*attention_forms(network.spec, kv_dtype, form))
+    graph.declare(*segments.attention_forms(network.spec, kv_dtype, form))
     outputs = [ATTENDED, *(f"present_{side}" for side in (KEY, VALUE))]
     _attend(graph, network, form, [*OPERANDS], outputs, has_scales=kv_dtype == ROUNDED)
     return graph
@@ -101,7 +85,7 @@ def _chunk(network: Network, form: LayerAttention, kv_dtype: str) -> GraphBuilde
     beyond rounding how a prompt is cut into chunks. Scales of int8 codes are multiplied into queries and into what
     comes out: that is less than multiplying the past with them."""
     graph, is_scaled = GraphBuilder(DTYPE, None), kv_dtype == ROUNDED
-    graph.declare(*chunk_forms(network.spec, kv_dtype))
+    graph.declare(*segments.chunk_forms(network.spec, kv_dtype))
     rows = graph.op("Shape", [QUERY], start=1, end=2)
     total = graph.op("Cast", [graph.reshape(LENGTHS[1], 1)], to=TensorProto.INT64)
     past = graph.op("Sub", [total, rows])
@@ -122,7 +106,7 @@ def _floats(graph: GraphBuilder, stored: str, kv_dtype: str) -> str:
     """What caches hold as float32, int8 codes as numbers of their own size."""
     if kv_dtype == ROUNDED:
         return graph.op("DequantizeLinear", [stored, graph.real(1.0)])
-    return graph.op("Cast", [stored], to=TensorProto.FLOAT) if kv_dtype == HALF else stored
+    return graph.op("Cast", [stored], to=TensorProto.FLOAT) if kv_dtype == segments.HALF else stored
 
 
 def _halves(graph: GraphBuilder, _: Network, side: str) -> str:
@@ -156,7 +140,7 @@ def _attend(
 ) -> None:
     """The operator with the layers' window, which includes a row's own column, cap and sinks."""
     heads, cap = network.spec.heads_of(form), network.details.attention_softcap
-    inputs = [*operands, *LENGTHS, *([*[""] * 4, SINKS] if network.spec.has_sinks else [])]
+    inputs = [*operands, *LENGTHS, *([*[""] * 4, segments.SINKS] if network.spec.has_sinks else [])]
     attributes: dict[str, Any] = {"num_heads": heads.heads, "kv_num_heads": heads.kv_heads, "scale": 1.0}
     attributes |= {name: limit for name, limit in (("local_window_size", form.window), ("softcap", cap)) if limit}
     if has_scales:
@@ -171,19 +155,19 @@ BASE_ATTENDED, BASE_WEIGHT = "base_attended", "base_weight"
 def masked_attention_graphs(network: Network, kv_dtype: str) -> dict[str, GraphBuilder]:
     """All of them by name; none for sinks, unlike caches or capped scores, and for layers with windows only where rows
     of images see each other both ways. kv_dtype: of the caches."""
-    spec, write = network.spec, {BASE_ATTENTION: base_graph, MASKED_ATTENTION: masked_graph}
+    spec, write = network.spec, {segments.BASE_ATTENTION: base_graph, segments.MASKED_ATTENTION: masked_graph}
     if network.details.attention_softcap or spec.has_sinks or spec.has_unlike_caches:
         return {}
     if any(spec.layer_windows) and not network.images_both_ways:
         return {}
-    return {name: write[name](network, kv_dtype) for name in masked_names(spec)}
+    return {name: write[name](network, kv_dtype) for name in segments.masked_names(spec)}
 
 
 def base_graph(network: Network, kv_dtype: str) -> GraphBuilder:
     """Rows of any sequences over the columns that they share: base_attended [N, K, G, D], base_weight [N, K, G, 1]. The
     query heads of a key head become rows, so that every key is read once."""
     graph = GraphBuilder(DTYPE, None)
-    graph.declare(*base_forms(network.spec, kv_dtype))
+    graph.declare(*segments.base_forms(network.spec, kv_dtype))
     heads = network.spec.heads_of(PLAIN_ATTENTION)
     scores, weights, mixed = _folded_attention(graph, heads, *_operands(graph, kv_dtype))
     _outward(graph, kv_dtype, mixed, TURN, BASE_ATTENDED)
@@ -200,7 +184,7 @@ def masked_graph(network: Network, kv_dtype: str) -> GraphBuilder:
     Mostly a row alone: the heads stay apart, because the product of one row with a matrix needs no copy of the matrix.
     """
     graph = GraphBuilder(DTYPE, None)
-    graph.declare(*masked_forms(network.spec, kv_dtype))
+    graph.declare(*segments.masked_forms(network.spec, kv_dtype))
     scaled, keys, values = _operands(graph, kv_dtype)
     query, base = (graph.transpose(x, 1, 2, 0, 3) for x in (scaled, BASE_WEIGHT))
     scores = graph.op("Add", [graph.op("FusedMatMul", [query, keys], CONTRIB, transB=1), MASK])

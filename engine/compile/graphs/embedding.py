@@ -16,9 +16,9 @@ from engine.compile.quantisation.methods.integer_graphs import int8_outputs
 from engine.compile.quantisation.methods.method import StoredMatrix
 from engine.compile.quantisation.packed import PackedTable
 from engine.compile.quantisation.weight_file import WeightFile
+from engine.compile.sources.checkpoint import Float32
 from engine.errors import CompileError
 
-Float32 = NDArray[np.float32]
 Dims = tuple[int, int]  # vocab, hidden
 
 NAME = "embedding"

@@ -16,20 +16,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from engine.bundle import vision
 from engine.bundle.images import cell_order
 from engine.bundle.tensors import COS, SIN
-from engine.bundle.vision import (
-    FEATURES,
-    PADDING,
-    PATCHES,
-    PIXEL_VALUES,
-    PLACES,
-    SEEN,
-    SEEN_IN_WINDOW,
-    SPAN,
-    NativeSpec,
-    deep_features,
-)
 from engine.compile.graphs.graph_builder import CONTRIB, ROWS, GraphBuilder
 from engine.compile.graphs.lowering import FUSED, PLAIN, Tables, turn_halves
 from engine.compile.quantisation.weight_file import WeightFile
@@ -116,13 +105,13 @@ class NativeWriter(TowerWriter):
     def write(self, width: int, advance: Callable[[int], None]) -> None:
         """patches, places, padding, span -> image_features [P / M, W], or [P / M, W * (1 + deep layers)]."""
         graph, patch = self.graph, self.native.patch
-        graph.add_input(PATCHES, "uint8", ROWS, 3 * patch**2)
-        graph.add_input(PLACES, self.dtype, ROWS, 2)
-        graph.add_input(PADDING, self.dtype, ROWS, 1)
-        graph.add_input(SPAN, self.dtype, 1, 2)  # of learned positions; the others leave it
+        graph.add_input(vision.PATCHES, "uint8", ROWS, 3 * patch**2)
+        graph.add_input(vision.PLACES, self.dtype, ROWS, 2)
+        graph.add_input(vision.PADDING, self.dtype, ROWS, 1)
+        graph.add_input(vision.SPAN, self.dtype, 1, 2)  # of learned positions; the others leave it
         rows = self.encoded(width, advance)
-        graph.op("Concat", rows, name=FEATURES, axis=-1)
-        graph.add_output(FEATURES, self.dtype, CELLS, width * len(rows))
+        graph.op("Concat", rows, name=vision.FEATURES, axis=-1)
+        graph.add_output(vision.FEATURES, self.dtype, CELLS, width * len(rows))
 
     def encoded(self, width: int, advance: Callable[[int], None]) -> list[str]:
         """Rows of the text [P / M, W], then those that are added behind its first layers."""
@@ -138,7 +127,7 @@ class NativeWriter(TowerWriter):
         return [self.merged(x, f"{root}merger.", width), *merged]
 
     @property
-    def native(self) -> NativeSpec:
+    def native(self) -> vision.NativeSpec:
         """How the image is cut."""
         assert self.network.spec.native is not None
         return self.network.spec.native
@@ -150,7 +139,7 @@ class NativeWriter(TowerWriter):
         mean, std = (np.repeat(values, patch**2).tolist() for values in (network.mean, network.std))
         weight = self.checkpoint.tensor(f"{name}.weight", (network.hidden, 3, network.frames, patch, patch))
         flat = weight.sum(axis=2, dtype=np.float64).astype(np.float32).reshape(network.hidden, each[1])
-        x = self.placed(self.product(self.normalised(PATCHES, mean, std, each), f"{name}.weight", flat))
+        x = self.placed(self.product(self.normalised(vision.PATCHES, mean, std, each), f"{name}.weight", flat))
         return graph.reshape(x, 1, ROWS, network.hidden)
 
     def placed(self, x: str) -> str:
@@ -165,7 +154,7 @@ class NativeWriter(TowerWriter):
         """A square table, stretched over the image: between its places linear by row and column [P, D]. What a place of
         the table counts for is 1 minus its distance, and 0 from distance 1 on."""
         graph, network, side = self.graph, self.network, self.network.table_side
-        stretched = graph.op("Div", [graph.op("Mul", [PLACES, graph.real(side - 1)]), SPAN])
+        stretched = graph.op("Div", [graph.op("Mul", [vision.PLACES, graph.real(side - 1)]), vision.SPAN])
         shares: list[str] = []
         for place in graph.split(stretched, 1, 1):
             distance = graph.op("Sub", [place, graph.constant(np.arange(side, dtype=np.float32)[None])])
@@ -180,7 +169,7 @@ class NativeWriter(TowerWriter):
         graph, network = self.graph, self.network
         half = network.hidden // network.heads // 2
         frequencies = (1.0 / network.theta ** (np.arange(0, half, 2) / half)).astype(np.float32)
-        apart = graph.reshape(PLACES, ROWS, 2, 1)
+        apart = graph.reshape(vision.PLACES, ROWS, 2, 1)
         angles = graph.reshape(graph.op("Mul", [apart, graph.constant(frequencies[None, None])]), 1, ROWS, half)
         return graph.op("Cos", [angles]), graph.op("Sin", [angles])
 
@@ -233,7 +222,7 @@ class NativeWriter(TowerWriter):
         """What the keys of a slot add to a score [1, P, H, 1], before the scale."""
         graph, network = self.graph, self.network
         hidden_score = HIDDEN_SCORE * math.sqrt(network.hidden // network.heads)
-        scores = graph.reshape(graph.op("Mul", [PADDING, graph.real(hidden_score)]), 1, ROWS, 1, 1)
+        scores = graph.reshape(graph.op("Mul", [vision.PADDING, graph.real(hidden_score)]), 1, ROWS, 1, 1)
         return graph.op("Expand", [scores, graph.integers(1, 1, network.heads, 1)])
 
     def merged(self, x: str, name: str, width: int, is_normed_whole: bool = False) -> str:
@@ -265,13 +254,13 @@ class SizedWriter(NativeWriter):
         """pixel_values, cos, sin, masks -> image_features [P / M, W], and deepstack_visual_embeds_k of each layer."""
         graph, network = self.graph, self.network
         pairs = network.hidden // network.heads // 2
-        graph.add_input(PIXEL_VALUES, self.dtype, ROWS, 3 * network.frames * self.native.patch**2)
+        graph.add_input(vision.PIXEL_VALUES, self.dtype, ROWS, 3 * network.frames * self.native.patch**2)
         graph.add_input(COS, self.dtype, ROWS, pairs)
         graph.add_input(SIN, self.dtype, ROWS, pairs)
         if self.native.window:
-            graph.add_input(SEEN_IN_WINDOW, self.dtype, 1, ROWS, ROWS)
-        graph.add_input(SEEN, self.dtype, 1, ROWS, ROWS)
-        names = [FEATURES, *map(deep_features, range(len(network.deep)))]
+            graph.add_input(vision.SEEN_IN_WINDOW, self.dtype, 1, ROWS, ROWS)
+        graph.add_input(vision.SEEN, self.dtype, 1, ROWS, ROWS)
+        names = [vision.FEATURES, *map(vision.deep_features, range(len(network.deep)))]
         for name, rows in zip(names, self.encoded(width, advance), strict=True):
             count = patches_of(network) // self.native.merge**2
             graph.give(self.ordered(rows, width, True), name, self.dtype, count, width)
@@ -280,7 +269,7 @@ class SizedWriter(NativeWriter):
         """pixel_values [P, 3 * frames * patch ** 2] -> [1, P, D]."""
         network, patch, name = self.network, self.native.patch, f"{self.network.root}patch_embed.proj.weight"
         weight = self.checkpoint.tensor(name, (network.hidden, 3, network.frames, patch, patch))
-        x = self.placed(self.product(PIXEL_VALUES, name, weight.reshape(network.hidden, -1)))
+        x = self.placed(self.product(vision.PIXEL_VALUES, name, weight.reshape(network.hidden, -1)))
         ordered = self.ordered(x, network.hidden * self.native.merge**2, False)
         return self.graph.reshape(ordered, 1, ROWS, network.hidden)
 
@@ -308,7 +297,8 @@ class SizedWriter(NativeWriter):
         """Queries, keys and values [1, P, D] -> the same shape, under the mask of all or that of windows."""
         query, key, value = parts
         taken = self.turned(query, turned), self.turned(key, turned), value
-        return self.attention(taken, self.network.heads, self.network.hidden, SEEN if sees_all else SEEN_IN_WINDOW)
+        mask = vision.SEEN if sees_all else vision.SEEN_IN_WINDOW
+        return self.attention(taken, self.network.heads, self.network.hidden, mask)
 
     def turned(self, x: str, tables: Tables) -> str:
         """[1, P, D] -> the same shape."""

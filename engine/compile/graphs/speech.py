@@ -7,18 +7,9 @@ positions of the encoder, H heads, D numbers of a head, P places of the self cac
 from dataclasses import dataclass
 from pathlib import Path
 
+from engine.bundle import speech as contract
 from engine.bundle.manifest import GraphKind, GraphSpec
 from engine.bundle.specs import SpeechSpec
-from engine.bundle.speech import (
-    ALIGNMENT,
-    FEATURES,
-    LAST_PLACES,
-    POSITIONS,
-    TOTAL,
-    cross_name,
-    graph_forms,
-    self_name,
-)
 from engine.bundle.tensors import IDS, LOGITS, MASK
 from engine.compile.graphs.embedding import embed
 from engine.compile.graphs.graph_builder import CONTRIB, GraphBuilder
@@ -75,15 +66,15 @@ def write_encoder(packed: PackedSpeech, network: SpeechNetwork, spec: SpeechSpec
     x = writer.encoded(packed, network)
     for index, layer in enumerate(packed.decoder):
         key, value = writer.cross(x, layer)
-        writer.heads(key, KEY, name=cross_name("k", index))
-        writer.heads(value, ROW, name=cross_name("v", index))
+        writer.heads(key, KEY, name=contract.cross_name("k", index))
+        writer.heads(value, ROW, name=contract.cross_name("v", index))
     return writer.graph.save(folder, "encoder", GraphKind.SPEECH_ENCODER)
 
 
 def _declared(network: SpeechNetwork, spec: SpeechSpec, kind: GraphKind) -> "SpeechWriter":
     """Of a graph of that kind, with its inputs and outputs."""
     writer, decoder = SpeechWriter(GraphBuilder(DTYPE, None), network.decoder), network.decoder
-    writer.graph.declare(*graph_forms(decoder.spec, spec, decoder.compiled_context, kind))
+    writer.graph.declare(*contract.graph_forms(decoder.spec, spec, decoder.compiled_context, kind))
     return writer
 
 
@@ -112,7 +103,7 @@ def write_alignment(packed: PackedSpeech, network: SpeechNetwork, spec: SpeechSp
             if pair[0] == index:
                 scores[pair] = graph.slice(weights, pair[1], pair[1] + 1, 1)
         x = writer.feed_forward(x, layer)
-    graph.op("Concat", [scores[pair] for pair in spec.alignment], name=ALIGNMENT, axis=1)
+    graph.op("Concat", [scores[pair] for pair in spec.alignment], name=contract.ALIGNMENT, axis=1)
     return graph.save(folder, "alignment", GraphKind.SPEECH_ALIGNMENT)
 
 
@@ -127,7 +118,7 @@ class SpeechWriter:
 
     def encoded(self, packed: PackedSpeech, network: SpeechNetwork) -> str:
         """Frames [1, mels, 2 T] -> rows [1, T, hidden], each of which has seen all of them."""
-        graph, x = self.graph, FEATURES
+        graph, x = self.graph, contract.FEATURES
         for (weight, bias), stride in zip(packed.convolutions, (1, 2), strict=True):
             inputs = [x, graph.parameter(weight), graph.parameter(bias)]
             x = graph.op("Gelu", [graph.op("Conv", inputs, kernel_shape=[3], pads=[1, 1], strides=[stride])])
@@ -150,7 +141,7 @@ class SpeechWriter:
     def embedded(self, packed: PackedSpeech) -> str:
         """Tokens and positions [B, N, hidden]."""
         graph = self.graph
-        places = graph.op("Gather", [graph.parameter(packed.positions), POSITIONS], axis=0)
+        places = graph.op("Gather", [graph.parameter(packed.positions), contract.POSITIONS], axis=0)
         return graph.op("Add", [embed(graph, IDS, packed.table), places])
 
     def parts(self, x: str, layer: PackedSpeechLayer) -> list[str]:
@@ -161,8 +152,8 @@ class SpeechWriter:
     def cached_attention(self, x: str, layer: PackedSpeechLayer, index: int) -> str:
         """Each token over its text's cache, which the operator writes new keys and values into where it lies."""
         graph, heads = self.graph, self.network.spec.heads
-        caches, updated = ([self_name(side, index, end) for side in ("k", "v")] for end in ("in", "out"))
-        inputs = [*self.parts(x, layer), *caches, LAST_PLACES, TOTAL]
+        caches, updated = ([contract.self_name(side, index, end) for side in ("k", "v")] for end in ("in", "out"))
+        inputs = [*self.parts(x, layer), *caches, contract.LAST_PLACES, contract.TOTAL]
         counts = {"num_heads": heads, "kv_num_heads": heads}
         mixed, *_ = graph.node("GroupQueryAttention", inputs, [f"own_{index}", *updated], CONTRIB, scale=1.0, **counts)
         return graph.op("Add", [x, linear(graph, mixed, layer.own.output)])
@@ -179,10 +170,11 @@ class SpeechWriter:
         query, *fresh = self.parts(x, layer)
         joined, shapes = [], {"k": (heads, 1, size, places), "v": (heads, 1, places, size)}
         for (side, shape), part, perm, axis in zip(shapes.items(), fresh, (KEY, ROW), (3, 2), strict=True):
-            before = graph.reshape(graph.add_input(self_name(side, index, "in"), HALF, *shape), 1, heads, *shape[2:])
+            before = graph.add_input(contract.self_name(side, index, "in"), HALF, *shape)
+            before = graph.reshape(before, 1, heads, *shape[2:])
             joined.append(graph.op("Concat", [before, self.heads(part, perm)], axis=axis))
-            graph.reshape(graph.slice(joined[-1], 1, TO_END, axis), *shape, name=self_name(side, index, "out"))
-            graph.add_output(self_name(side, index, "out"), HALF, *shape)
+            graph.reshape(graph.slice(joined[-1], 1, TO_END, axis), *shape, name=contract.self_name(side, index, "out"))
+            graph.add_output(contract.self_name(side, index, "out"), HALF, *shape)
         key, value = joined
         return self.joined(x, graph.attention(self.heads(query, ROW), key, value, MASK), layer.own.output)
 
@@ -191,9 +183,9 @@ class SpeechWriter:
         graph, spec, places, heard = self.graph, self.network.spec, self.npu_positions, layer.heard
         assert heard is not None
         query = self.heads(linear(graph, self.norm(x, heard.norm), heard.inputs[0]), ROW)
-        scores = graph.op("MatMul", [query, self._heard(cross_name("k", index), spec.head_dim, places)])
+        scores = graph.op("MatMul", [query, self._heard(contract.cross_name("k", index), spec.head_dim, places)])
         weights = graph.op("Softmax", [scores], axis=-1)
-        value = self._heard(cross_name("v", index), places, spec.head_dim)
+        value = self._heard(contract.cross_name("v", index), places, spec.head_dim)
         return self.joined(x, graph.op("MatMul", [weights, value]), heard.output), scores
 
     def _heard(self, name: str, *sizes: int) -> str:
@@ -230,13 +222,13 @@ def write_npu_encoder(packed: PackedSpeech, network: SpeechNetwork, folder: Path
     """Frames [1, mels, 2 T] -> keys [H, 1, D, T] and values [H, 1, T, D] of every layer of the decoder."""
     writer = SpeechWriter(GraphBuilder(HALF, None), network.decoder, network.positions)
     graph, spec = writer.graph, network.decoder.spec
-    graph.add_input(FEATURES, HALF, 1, network.mels, network.frames)
+    graph.add_input(contract.FEATURES, HALF, 1, network.mels, network.frames)
     x = writer.encoded(packed, network)
     shapes = {"k": (spec.head_dim, network.positions), "v": (network.positions, spec.head_dim)}
     for index, layer in enumerate(packed.decoder):
         for (side, sizes), part, perm in zip(shapes.items(), writer.cross(x, layer), (KEY, ROW), strict=True):
-            graph.reshape(writer.heads(part, perm), spec.heads, 1, *sizes, name=cross_name(side, index))
-            graph.add_output(cross_name(side, index), HALF, spec.heads, 1, *sizes)
+            graph.reshape(writer.heads(part, perm), spec.heads, 1, *sizes, name=contract.cross_name(side, index))
+            graph.add_output(contract.cross_name(side, index), HALF, spec.heads, 1, *sizes)
     return graph.save(folder, "encoder", GraphKind.SPEECH_ENCODER)
 
 
@@ -246,8 +238,8 @@ def write_npu_decoder(packed: PackedSpeech, network: SpeechNetwork, places: int,
     graph, spec = writer.graph, network.decoder.spec
     graph.add_input(IDS, "int32", 1, 1)
     graph.add_input(MASK, HALF, 1, 1, 1, places + 1)
-    graph.add_input(POSITIONS, "int32", 1)
-    place = graph.op("Gather", [graph.parameter(packed.positions), POSITIONS], axis=0)
+    graph.add_input(contract.POSITIONS, "int32", 1)
+    place = graph.op("Gather", [graph.parameter(packed.positions), contract.POSITIONS], axis=0)
     x = graph.op("Add", [embed(graph, IDS, packed.table), graph.reshape(place, 1, 1, spec.hidden)])
     for index, layer in enumerate(packed.decoder):
         x = writer.moved_attention(x, layer, index, places)

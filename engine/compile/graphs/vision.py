@@ -77,15 +77,11 @@ def vision_graph(
         writer = (SizedWriter if fixed else NativeWriter)(graph, checkpoint, file, network)
     else:
         graph = GraphBuilder(dtype, StepShape(1, 0) if fixed else None)
-        writer = WRITERS[network.form](graph, checkpoint, file, _named(network, checkpoint))
+        if network.newer_root and f"{network.newer_root}post_layernorm.weight" in checkpoint:
+            network = replace(network, root=network.newer_root)
+        writer = WRITERS[network.form](graph, checkpoint, file, network)
     writer.write(width, advance)
     return graph
-
-
-def _named(network: VisionNetwork, checkpoint: Checkpoint) -> VisionNetwork:
-    """The same under the names of a checkpoint."""
-    is_newer = network.newer_root and f"{network.newer_root}post_layernorm.weight" in checkpoint
-    return replace(network, root=network.newer_root) if is_newer else network
 
 
 @dataclass(frozen=True, slots=True)

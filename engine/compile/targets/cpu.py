@@ -7,7 +7,6 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from engine.bundle.manifest import GraphKind, Manifest, describe_file
 from engine.bundle.model_spec import ModelSpec
@@ -27,6 +26,7 @@ from engine.compile.graphs.segments import linear_graph
 from engine.compile.plan import float_kv, tries_int8
 from engine.compile.quantisation.methods.table import is_exact
 from engine.compile.quantisation.weight_file import WeightFile
+from engine.compile.sources.checkpoint import Float32
 from engine.compile.targets.measure import baseline_figures, check_exact, float_logits, held_out_texts, parity_figures
 from engine.isolation.machine import usable_memory
 from engine.runtime.reading import read_rows, reading_shapes
@@ -73,7 +73,6 @@ def choose_kv(weights_loss: float, caches_loss: Interval, memory: CacheMemory, f
     return floats, f"keys and values are {floats}: {told} (--kv int8 takes less memory)"
 
 
-Float32 = NDArray[np.float32]
 TEXTS = 32
 HIGHEST_CODE = 127
 

@@ -165,7 +165,7 @@ def binaries_stage(work: Compilation) -> None:
     """Compile every graph into a context binary, then write the wrappers that run the parts of a step in a chain."""
     work.progress.stage("context binaries", len(work.graphs), "graphs")
     nodes, binaries = dict[str, NodeProto](), dict[str, tuple[str, ...]]()
-    for file, made in compile_groups(work, binary_groups(work)):
+    for file, made in compile_groups(work):
         binaries[file] = tuple(node.name for node in made.values())
         nodes.update(made)
         work.progress.advance(len(made))
@@ -193,17 +193,12 @@ def image_binary_stage(work: Compilation) -> None:
     work.progress.advance(1)
 
 
-def binary_groups(work: Compilation) -> dict[str, list[str]]:
-    """File name of each binary and the graphs that go into it."""
+def compile_groups(work: Compilation) -> Iterator[tuple[str, dict[str, NodeProto]]]:
+    """Make the binaries, several at once where processors and memory allow it; each with its context nodes."""
     groups: dict[str, list[str]] = {}
     for plan in work.plans():
         shared = f"part_{plan.part.number}_of_{plan.part.count}.bin"
         groups.setdefault(shared if work.arguments.share_weights else f"{plan.name}.bin", []).append(plan.name)
-    return groups
-
-
-def compile_groups(work: Compilation, groups: dict[str, list[str]]) -> Iterator[tuple[str, dict[str, NodeProto]]]:
-    """Make the binaries, several at once where processors and memory allow it; each with its context nodes."""
     folder, target, has_integers = work.folder, work.arguments.target, method_of(work.arguments).has_integer_blocks
     largest = max(path.stat().st_size for path in work.graph_folder.iterdir())
     with ThreadPoolExecutor(at_once(largest, len(groups), os.cpu_count() or 1, usable_memory())) as pool:
