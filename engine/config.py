@@ -25,43 +25,32 @@ class Trait(Enum):
 
 @dataclass(frozen=True, slots=True)
 class EngineConfig:
-    """How the worker runs one bundle. A field with a sentence is a setting of the server.
-
-    Of the others: max_rows: most rows of a free-shape step.
-    spin: whether the CPU provider's threads wait without sleeping: auto (where the weights are large), on or off.
-    sinks: first tokens that attention sees beside its window. cost_cache: folder of step times, "" = none.
-    embed_rows: most rows of a step that texts to embed or to score take while something generates, beside padding.
-    reserve_tokens: first guess of an answer's length, for which a pool keeps KV slots free, 0 = none.
-    prediction_rows: most guesses in a step from a request's own prediction, as lookup_rows.
-    devices_optional: whether one device serves alone where the other bundle cannot be.
-    draft_tokens: most tokens that a draft proposes for a sequence and step, 0 = as many as pay.
-    forecast: let a model that has a forecast prefix guess its own next tokens in rows that would be padding.
-    """
+    """How the worker runs one bundle. A field with a sentence is a setting of the server."""
 
     bundle: Annotated[str, MinLen(1), "A bundle, a Hugging Face folder, a GGUF file or a name such as demo."]
     threads: Annotated[int, Interval(ge=0, le=1024), "Threads of the CPU provider; 0 = its own choice."] = 0
     power: Annotated[Power, "saver, for a battery: half of the cores, no spinning threads, of two devices the NPU."] = (
         "normal"
     )
-    spin: str = "auto"
-    max_rows: int = 256
+    spin: str = "auto"  # whether the CPU provider's threads wait without sleeping: auto (of large weights), on or off
+    max_rows: int = 256  # most of a free-shape step
     max_context: Annotated[int, Ge(0), "Most tokens of a prompt with its answer; 0 = the bundle's."] = 0
     max_running: Annotated[int, Ge(1), "Most sequences that run at once; the others wait."] = 256
     kv_slots: Annotated[
         int, Interval(ge=0, le=1 << 24), "Tokens of all sequences in the KV cache; 0 = the bundle's."
     ] = 0
-    reserve_tokens: int = 128
+    reserve_tokens: int = 128  # first guess of an answer's length, for which a pool keeps KV slots free, 0 = none
     max_gap_ms: Annotated[float, Ge(1), "Longest gap between two tokens of a stream that other prompts may cause."] = (
         200.0
     )
-    embed_rows: int = 16
+    embed_rows: int = 16  # most rows that texts to embed or to score take while something generates, beside padding
     prefix_cache: Annotated[bool, "Reuse equal prompt beginnings."] = True
     kv_offload_mb: Annotated[int, Ge(0), "MiB that prompts which may come again take; 0 = none."] = 1024
     kv_file: Annotated[
         str, "File that keeps cached prompts over a restart, up to 1024 MiB or a larger kv_offload_mb."
     ] = ""
     window: Annotated[int, Ge(0), "Attention sees this many last tokens and the first four; 0 = all."] = 0
-    sinks: int = 0
+    sinks: int = 0  # first tokens that attention sees beside its window
     deterministic: Annotated[bool, "One variant for all steps: answers do not depend on the load."] = False
     lookup_rows: Annotated[
         int,
@@ -69,16 +58,16 @@ class EngineConfig:
         "Most prompt-lookup guesses of a sequence in a step; 0 = off, -1 = 4 if the model can take back a wrong one "
         "and does not guess itself.",
     ] = -1
-    prediction_rows: int = 16
+    prediction_rows: int = 16  # most guesses in a step from a request's own prediction, as lookup_rows
     draft: Annotated[str, "Smaller model, with the same tokenizer, that guesses."] = ""
-    draft_tokens: int = 0
+    draft_tokens: int = 0  # most that a draft proposes for a sequence and step, 0 = as many as pay
     devices: Annotated[
         str,
         "npu, cpu, npu,cpu = both together, auto = both if there is an NPU, or another bundle of the model; NAME=... "
         "for each of several models. Empty = as compiled.",
     ] = ""
-    devices_optional: bool = False
-    forecast: bool = True
+    devices_optional: bool = False  # one device serves alone where the other bundle cannot be
+    forecast: bool = True  # a model with a forecast prefix guesses its own next tokens in rows that would be padding
     step_timeout_s: Annotated[
         float,
         Interval(ge=0, le=86400),
@@ -86,7 +75,7 @@ class EngineConfig:
         "least 1, 0 = never.",
     ] = 30.0
     log_level: Annotated[LogLevel, "Least severe message written."] = "info"
-    cost_cache: str = ""
+    cost_cache: str = ""  # folder of step times, "" = none
     lora: Annotated[
         str, "Adapters in PEFT's form, NAME=FOLDER,...: a request names one as its model.", Trait.REPEATABLE
     ] = ""

@@ -47,42 +47,28 @@ class Watch(msgspec.Struct, frozen=True, tag=True):
 
 
 class Ready(msgspec.Struct, frozen=True, tag=True):
-    """The graphs are loaded; sent once. `max_tokens_per_sequence` is prompt plus completion.
-
-    costs: milliseconds of steps by rows and past KV slots; none where they were not measured. keeps: why it cannot hand
-    a request over, "" where it can.
-
-    adapters: what tells the contents of each apart, by name, as hexadecimal digits. max_input_tokens: of a text that
-    becomes a vector, 0 = as many as a sequence has.
-    """
+    """The graphs are loaded; sent once."""
 
     bundle: str
     device: str
-    max_tokens_per_sequence: int
+    max_tokens_per_sequence: int  # prompt plus completion
     variants: tuple[str, ...]
-    adapters: dict[str, str] = {}
-    max_input_tokens: int = 0
-    costs: tuple[tuple[int, int, float], ...] = ()
-    keeps: str = ""
+    adapters: dict[str, str] = {}  # what tells the contents of each apart, hexadecimal, by name
+    max_input_tokens: int = 0  # of a text that becomes a vector, 0 = as many as a sequence has
+    costs: tuple[tuple[int, int, float], ...] = ()  # milliseconds of steps by rows and past KV slots, if measured
+    keeps: str = ""  # why it cannot hand a request over, "" where it can
 
 
 class Counters(msgspec.Struct):
-    """What a worker counts since it started; times in seconds. Every counter is declared here and nowhere else.
-
-    drafted_rows, accepted_rows: guesses in rows of steps, and those that were right; then the same by their kind.
-    draft_s: in the draft model. run_s: inside the graphs. relayout_s: re-laying the pool for variants of another width.
-    copy_s: blocks to and from the host KV cache. step_s: whole steps, all of these included. experts_chosen: by rows,
-    experts_read: different ones by steps, both over all layers. hand_overs: sequences that went to
-    another device; the server counts them.
-    """
+    """What a worker counts since it started; times in seconds. Every counter is declared here and nowhere else."""
 
     steps: int = 0
     rows_used: int = 0
     rows_run: int = 0
     decode_rows: int = 0
     prefill_rows: int = 0
-    drafted_rows: int = 0
-    accepted_rows: int = 0
+    drafted_rows: int = 0  # guesses in rows of steps; then the same by their kind
+    accepted_rows: int = 0  # those that were right
     lookup_rows: int = 0
     lookup_accepted: int = 0
     prediction_rows: int = 0
@@ -93,20 +79,20 @@ class Counters(msgspec.Struct):
     forecast_accepted: int = 0
     variant_switches: int = 0
     relayouts: int = 0
-    experts_chosen: int = 0
-    experts_read: int = 0
+    experts_chosen: int = 0  # by rows, over all layers
+    experts_read: int = 0  # different ones by steps, over all layers
     preemptions: int = 0
-    hand_overs: int = 0
+    hand_overs: int = 0  # sequences that went to another device; the server counts them
     prefix_queries: int = 0
     prefix_hits: int = 0
     prompt_tokens: int = 0
     generated_tokens: int = 0
     finished: int = 0
-    draft_s: float = 0.0
-    run_s: float = 0.0
-    relayout_s: float = 0.0
-    copy_s: float = 0.0
-    step_s: float = 0.0
+    draft_s: float = 0.0  # in the draft model
+    run_s: float = 0.0  # inside the graphs
+    relayout_s: float = 0.0  # re-laying the pool for variants of another width
+    copy_s: float = 0.0  # blocks to and from the host KV cache
+    step_s: float = 0.0  # whole steps, all of these included
 
 
 class Stats(Counters, tag=True):

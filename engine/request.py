@@ -61,33 +61,26 @@ class SpeechRules:
 
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
-    """How tokens are sampled; validated before it is built. Order of application: `engine/sampling/sampler.py`.
+    """How tokens are sampled; validated before it is built. Order of application: `engine/sampling/sampler.py`."""
 
-    temperature 0 is greedy. top_k 0 and top_p 1 are off. seed None draws one at submission.
-    logprobs is the number of alternatives to report per token (0 = the chosen token only, None = off);
-    prompt_logprobs the same for the tokens of the prompt. max_tokens 0 generates nothing: only the prompt is computed.
-    denoising None is one token after the other; else penalties, grammar, prompt_logprobs and thinking_budget are off.
-    speech: of a transcript; its log-probabilities are then of the tokens that the rules allow.
-    """
-
-    max_tokens: int
-    temperature: float = 1.0
-    top_k: int = 0
-    top_p: float = 1.0
+    max_tokens: int  # 0 generates nothing: only the prompt is computed
+    temperature: float = 1.0  # 0 is greedy
+    top_k: int = 0  # 0 = off
+    top_p: float = 1.0  # 1 = off
     min_p: float = 0.0
     repetition_penalty: float = 1.0
     frequency_penalty: float = 0.0
     presence_penalty: float = 0.0
     logit_bias: tuple[tuple[int, float], ...] = ()
-    seed: int | None = None
+    seed: int | None = None  # None draws one at submission
     stop_token_ids: tuple[int, ...] = ()  # includes the model's own end tokens unless the request has ignore_eos
     min_tokens: int = 0  # stop tokens are not sampled before this many, unless the grammar allows nothing else
-    logprobs: int | None = None
-    prompt_logprobs: int | None = None
+    logprobs: int | None = None  # alternatives to report per token, 0 = the chosen one only, None = off
+    prompt_logprobs: int | None = None  # the same for the tokens of the prompt
     thinking_budget: ThinkingBudget | None = None
     grammar: str | None = None  # llguidance's, serialised and known to compile; stop_token_ids has the end tokens
-    denoising: Denoising | None = None
-    speech: SpeechRules | None = None
+    denoising: Denoising | None = None  # not None: penalties, grammar, prompt_logprobs and thinking_budget are off
+    speech: SpeechRules | None = None  # of a transcript; log-probabilities are then of the tokens that the rules allow
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,21 +101,15 @@ class PromptEmbeds:
 
 @dataclass(frozen=True, slots=True)
 class PromptImage:
-    """A tile of an image in a prompt: its rows take the place of `tokens` placeholders from index `first` on.
-
-    digest: tells its pixels and its grid from all others, 32 bytes. pixels: uint8 as the bundle's vision graph takes
-    them. features: float32 rows, little-endian, once the worker has them; then `pixels` is empty. grid: rows and
-    columns of its tokens where each turns by both, (0, 0) = by its index, like text. both_ways: its rows see each other
-    both ways, so that all of them lie in one step.
-    """
+    """A tile of an image in a prompt: its rows take the place of `tokens` placeholders from index `first` on."""
 
     first: int
     tokens: int
-    digest: bytes
-    pixels: bytes
-    features: bytes = b""
-    grid: tuple[int, int] = (0, 0)
-    both_ways: bool = False
+    digest: bytes  # tells its pixels and its grid from all others, 32 bytes
+    pixels: bytes  # uint8, as the bundle's vision graph takes them
+    features: bytes = b""  # float32 rows, little-endian, once the worker has them; then `pixels` is empty
+    grid: tuple[int, int] = (0, 0)  # rows and columns of tokens that turn by both, (0, 0) = by its index, like text
+    both_ways: bool = False  # its rows see each other both ways, so that all of them lie in one step
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,26 +139,19 @@ class Pooling:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One sequence to generate. `prompt_ids` is never empty; a lower `priority` number runs first.
-
-    cache_salt: requests share cached prefixes only with those of the same salt (at most 64 bytes). adapter: the
-    name of the one whose paths its rows take, "" = the model alone. prediction: what the caller expects the answer to
-    be; it changes no token, only how soon they come. prompt_embeds: the data of `PromptEmbeds`, whose placeholders
-    `prompt_ids` then are; empty for a prompt of tokens. pooling: what is wanted instead of tokens. audio: of a model
-    that writes speech down, log-mel frames [mels, frames], float32, little-endian. images: by `first`.
-    """
+    """One sequence to generate."""
 
     id: str
-    prompt_ids: tuple[int, ...]
+    prompt_ids: tuple[int, ...]  # never empty
     params: SamplingParams
-    priority: int = 0
-    cache_salt: bytes = b""
-    adapter: str = ""
-    prediction: tuple[int, ...] = ()
-    prompt_embeds: bytes = b""
-    pooling: Pooling | None = None
-    audio: bytes = b""
-    images: tuple[PromptImage, ...] = ()
+    priority: int = 0  # a lower number runs first
+    cache_salt: bytes = b""  # requests share cached prefixes only with those of the same salt (at most 64 bytes)
+    adapter: str = ""  # the name of the one whose paths its rows take, "" = the model alone
+    prediction: tuple[int, ...] = ()  # what the caller expects of the answer; it changes only how soon tokens come
+    prompt_embeds: bytes = b""  # data of `PromptEmbeds`, whose placeholders `prompt_ids` then are
+    pooling: Pooling | None = None  # what is wanted instead of tokens
+    audio: bytes = b""  # speech: log-mel frames [mels, frames], float32, little-endian
+    images: tuple[PromptImage, ...] = ()  # by `first`
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,15 +165,8 @@ class TokenLogprob:
 
 @dataclass(frozen=True, slots=True)
 class TokenEvent:
-    """New tokens of one request in one step; the last event carries `finish`.
-
-    A stop token ends the sequence and is the last of `token_ids`; `stopped_by` then holds it.
-    `cached_tokens` is the number of prompt tokens taken from the prefix cache. `prompt_logprobs`, if asked for, come
-    whole with the first event: one entry for each prompt token but the first, which nothing precedes.
-    `device`, "" from the second event on, is where the worker runs its graphs, and `queue_ms` how long the request
-    waited there. `guesses` are those of the step, None if it had none. `vector` is what a request with `pooling`
-    wanted, float32, little-endian, neither cut nor normalised; it comes with the only event.
-    """
+    """New tokens of one request in one step; the last event carries `finish`. A stop token ends the sequence and is the
+    last of `token_ids`; `stopped_by` then holds it."""
 
     id: str
     token_ids: tuple[int, ...]
@@ -201,12 +174,12 @@ class TokenEvent:
     finish: FinishReason | None = None
     stopped_by: int | None = None
     timings: "RequestTimings | None" = None
-    cached_tokens: int = 0
-    device: str = ""
-    queue_ms: float = 0.0
-    prompt_logprobs: tuple[TokenLogprob, ...] = ()
-    guesses: "GuessCounts | None" = None
-    vector: bytes = b""
+    cached_tokens: int = 0  # of the prompt, taken from the prefix cache
+    device: str = ""  # where the worker runs its graphs, "" from the second event on
+    queue_ms: float = 0.0  # how long the request waited there
+    prompt_logprobs: tuple[TokenLogprob, ...] = ()  # with the first event, of all prompt tokens but the first
+    guesses: "GuessCounts | None" = None  # of the step, None if it had none
+    vector: bytes = b""  # what a request with `pooling` wanted, float32, little-endian, neither cut nor normalised
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,10 +211,7 @@ class GuessCounts:
 
 @dataclass(frozen=True, slots=True)
 class RequestTimings:
-    """Timings of one finished request: milliseconds and token counts. drafted_tokens, accepted_tokens: guesses and
-    those that were right; predicted: those of the caller's prediction. steps: how many it took part in. step_rows:
-    useful rows of those steps, its own and its neighbours'. first_token_ms: since it was submitted, 0 = it had none.
-    devices: that computed it, in order."""
+    """Timings of one finished request: milliseconds and token counts."""
 
     queue_ms: float
     prompt_ms: float
@@ -249,15 +219,15 @@ class RequestTimings:
     prompt_tokens: int
     cached_tokens: int
     generated_tokens: int
-    drafted_tokens: int = 0
-    accepted_tokens: int = 0
-    predicted_tokens: int = 0
+    drafted_tokens: int = 0  # guesses
+    accepted_tokens: int = 0  # that were right
+    predicted_tokens: int = 0  # of the caller's prediction
     accepted_predicted_tokens: int = 0
     preemptions: int = 0
-    steps: int = 0
-    step_rows: int = 0
-    first_token_ms: float = 0.0
-    devices: tuple[str, ...] = ()
+    steps: int = 0  # that it took part in
+    step_rows: int = 0  # useful rows of those steps, its own and its neighbours'
+    first_token_ms: float = 0.0  # since it was submitted, 0 = it had none
+    devices: tuple[str, ...] = ()  # that computed it, in order
 
     @property
     def computed_tokens(self) -> int:
@@ -294,17 +264,14 @@ class TextLogprob:
 
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """New text of one request, never splitting a code point. The last one carries `finish`, counts and timings.
-    stopped_by: the stop string or the id of the stop token that ended it; None for a length or the model's own end.
-    prompt_logprobs: of the prompt's tokens but the first, with the first delta and only if they were asked for.
-    is_known: the client has it already, from the server that this one goes on for. vector: as in the `TokenEvent`."""
+    """New text of one request, never splitting a code point. The last one carries `finish`, counts and timings."""
 
     text: str
     token_ids: tuple[int, ...] = ()
     logprobs: tuple[TextLogprob, ...] = ()
     finish: FinishReason | None = None
-    stopped_by: str | int | None = None
+    stopped_by: str | int | None = None  # the stop string or token; None for a length or the model's own end
     timings: RequestTimings | None = None
-    prompt_logprobs: tuple[TextLogprob, ...] = ()
-    is_known: bool = False
-    vector: bytes = b""
+    prompt_logprobs: tuple[TextLogprob, ...] = ()  # of prompt tokens but the first, with the first delta, if asked for
+    is_known: bool = False  # the client has it already, from the server that this one goes on for
+    vector: bytes = b""  # as in the `TokenEvent`

@@ -31,28 +31,24 @@ class JsonArguments(msgspec.Struct, frozen=True, tag="json"):
 
 
 class TaggedArguments(msgspec.Struct, frozen=True, omit_defaults=True, tag="tagged"):
-    """One argument after the other, a string as it is and other values as JSON or as Python writes them. before: in
-    front of a key. assign: between key and value, by the value's JSON type. after: behind a value. wrap: around a
-    string with signs of XML in it. item: the tag of a list's entries where objects and lists are nested tags, "" where
-    they are JSON. words: how true and false are written. is_python: objects and lists are literals of Python."""
+    """One argument after the other, a string as it is and other values as JSON or as Python writes them."""
 
-    before: Literal
-    assign: Annotated[dict[Word, Literal], Meta(max_length=8)]
-    after: Literal
-    wrap: Markers | None = None
-    item: Word = ""
-    words: tuple[Word, Word] = ("true", "false")
-    is_python: bool = False
+    before: Literal  # in front of a key
+    assign: Annotated[dict[Word, Literal], Meta(max_length=8)]  # behind it, by the value's JSON type
+    after: Literal  # behind a value
+    wrap: Markers | None = None  # around a string with signs of XML in it
+    item: Word = ""  # tag of a list's entries where values are nested tags, "" = they are JSON
+    words: tuple[Word, Word] = ("true", "false")  # how true and false are written
+    is_python: bool = False  # objects and lists are literals of Python
 
 
 class LiteralArguments(msgspec.Struct, frozen=True, omit_defaults=True, tag="literal"):
-    """Keys and literals, as in a call of Python. quote: around a string, with Python's escapes if it is one of hers.
-    assign: between key and value. between: two arguments. is_raw: a string that is an argument has no escapes."""
+    """Keys and literals, as in a call of Python."""
 
-    assign: Literal
-    between: Literal
-    quote: Literal
-    is_raw: bool = False
+    assign: Literal  # between key and value
+    between: Literal  # two arguments
+    quote: Literal  # around a string, with Python's escapes if it is one of hers
+    is_raw: bool = False  # a string that is an argument has no escapes
 
 
 Arguments = JsonArguments | TaggedArguments | LiteralArguments
@@ -60,42 +56,33 @@ Arguments = JsonArguments | TaggedArguments | LiteralArguments
 
 class CallFormat(msgspec.Struct, frozen=True, omit_defaults=True):
     """One way to write calls: `opening`, calls with `between` between them, `closing`. A call: `begin`, its name,
-    `named`, its arguments, `end`. between: None where a turn has one call at most. is_sorted: arguments stand in the
-    order of their keys, whatever their order was."""
+    `named`, its arguments, `end`."""
 
     begin: Literal
     named: Literal
     arguments: Arguments
     end: Literal
     opening: Literal = ""
-    between: Literal | None = None
+    between: Literal | None = None  # None where a turn has one call at most
     closing: Literal = ""
-    is_sorted: bool = False
+    is_sorted: bool = False  # arguments stand in the order of their keys, whatever their order was
 
 
 class AnswerFormat(msgspec.Struct, frozen=True, omit_defaults=True):
-    """All of it. Nothing set: the model says plain text.
-
-    content: what is around the text of an answer; asides: what else opens text. restart: what begins a further part
-    of a turn. prefill: what of an answer a prompt may have written. calls: None where the template shows the model no
-    tools; also: how it may write calls besides. thoughts: the field of a message that holds its reasoning, "" where
-    the template reads none. has_text_arguments: the template takes arguments as JSON text only. hides_calls: it shows
-    no calls of a message that has text. renders_none: it shows no calls at all. id_chars: the length that it demands of
-    the ids of calls, 0 for any.
-    """
+    """All of it. Nothing set: the model says plain text."""
 
     reasoning: Markers | None = None
-    content: Markers | None = None
-    asides: Annotated[tuple[Literal, ...], Meta(max_length=8)] = ()
-    restart: Literal = ""
-    prefill: Literal = ""
-    calls: CallFormat | None = None
-    also: Annotated[tuple[CallFormat, ...], Meta(max_length=8)] = ()
-    thoughts: Word = ""
-    has_text_arguments: bool = False
-    hides_calls: bool = False
-    renders_none: bool = False
-    id_chars: Annotated[int, Meta(ge=0, le=64)] = 0
+    content: Markers | None = None  # what is around the text of an answer
+    asides: Annotated[tuple[Literal, ...], Meta(max_length=8)] = ()  # what else opens text
+    restart: Literal = ""  # what begins a further part of a turn
+    prefill: Literal = ""  # what of an answer a prompt may have written
+    calls: CallFormat | None = None  # None where the template shows the model no tools
+    also: Annotated[tuple[CallFormat, ...], Meta(max_length=8)] = ()  # further ways to write calls
+    thoughts: Word = ""  # the field of a message that holds its reasoning, "" where the template reads none
+    has_text_arguments: bool = False  # the template takes arguments as JSON text only
+    hides_calls: bool = False  # it shows no calls of a message that has text
+    renders_none: bool = False  # it shows no calls at all
+    id_chars: Annotated[int, Meta(ge=0, le=64)] = 0  # the length that it demands of the ids of calls, 0 for any
 
     @property
     def around(self) -> tuple[str, ...]:

@@ -78,9 +78,7 @@ class GraphSpec(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class TextSpec(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Everything needed to turn text into tokens and back. Files are relative to the bundle. answer: how the model
-    writes answers, None in bundles of earlier versions and without a chat template. stop_texts: what ends an answer
-    beside `stop_ids`, where no single token stands for it. sampling: what requests leave open."""
+    """Everything needed to turn text into tokens and back. Files are relative to the bundle."""
 
     tokenizer: specs.Name
     chat_template: specs.Name | None
@@ -88,9 +86,9 @@ class TextSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     bos_token: specs.Text | None = None
     eos_token: specs.Text | None = None
     add_bos: bool = False
-    answer: AnswerFormat | None = None
-    stop_texts: Annotated[tuple[specs.Text, ...], Meta(max_length=4096)] = ()
-    sampling: specs.UsualSampling = specs.UsualSampling()
+    answer: AnswerFormat | None = None  # how the model writes answers; None in older bundles or without a template
+    stop_texts: Annotated[tuple[specs.Text, ...], Meta(max_length=4096)] = ()  # as `stop_ids`, of several tokens
+    sampling: specs.UsualSampling = specs.UsualSampling()  # what requests leave open
 
     @property
     def writes(self) -> AnswerFormat:
@@ -113,18 +111,16 @@ class FileEntry(msgspec.Struct, frozen=True):
 
 
 class NpuSpec(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What an NPU bundle's binaries are. Chip in Qualcomm's numbers: X Elite is soc_model 60, Hexagon v73 (htp_arch).
-    binaries: file -> names of the graphs inside; several share their weights. chains: name of a `GraphSpec` -> the
-    (binary, graph inside) that it runs, in order. sdk: the QNN version that made them. parity_on: what the figures of
-    `Manifest.parity` were measured on. not_genie: why Genie cannot run the bundle, "" when it can."""
+    """What an NPU bundle's binaries are. Chip in Qualcomm's numbers: X Elite is soc_model 60, Hexagon v73
+    (htp_arch)."""
 
     soc_model: specs.Count
     htp_arch: specs.Count
-    binaries: dict[specs.Name, tuple[specs.Name, ...]]
-    chains: dict[specs.Name, tuple[tuple[specs.Name, specs.Name], ...]] = {}
-    sdk: str = ""
-    parity_on: str = ""
-    not_genie: str = ""
+    binaries: dict[specs.Name, tuple[specs.Name, ...]]  # file -> graphs inside; several share their weights
+    chains: dict[specs.Name, tuple[tuple[specs.Name, specs.Name], ...]] = {}  # by graph: (binary, graph)s
+    sdk: str = ""  # the QNN version that made them
+    parity_on: str = ""  # what the figures of `Manifest.parity` were measured on
+    not_genie: str = ""  # why Genie cannot run the bundle, "" when it can
 
     @property
     def shared(self) -> tuple[str, ...]:
@@ -133,24 +129,7 @@ class NpuSpec(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Manifest(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The whole description. `max_context`: most tokens of one sequence; `parity`: the compiler's own check.
-
-    kv_scales: the file of the scales of int8 caches in a segmented bundle, "" where caches have none. lora: the
-    matrices that adapters may change, none where the graphs take no adapters. head_weight: the file of the weights
-    that an LM head takes as an input, "" where its graph holds them (`bundle/weight_files.py`). conv_weights: the file
-    of the convolutions of recurrent layers, "" where there are none. fused: what fused prefill/decode graphs have in
-    common, None where there are none. diffusion: None for a model that generates one token after the other. forecast:
-    how the model guesses its own next tokens, if it does. pooling: of a bundle that embeds; rerank: of one that
-    scores documents. encoder: of one whose rows see each other in both directions and that generates nothing. speech:
-    of one that writes what is said.
-    quality: of 4-bit codes that were chosen, None where they are rounded to nearest. embedding: the embeddings of
-    tokens where graphs take them in place of ids; layer_embedding: what each layer gets of a token besides. window: how
-    far back the rows of window caches see, 0 = there are none.
-    sample: what is tried at load, None where nothing is. vision: None for a model that reads no images; image_graph:
-    its graph where that has one size.
-    head_basis: the file of the factors and turns that keys and values are stored with, "" where there are none.
-    codes: what became of weights that came quantised, in a sentence, "" where they came as floats or blocks of GGUF.
-    """
+    """The whole description."""
 
     format_version: int
     name: specs.Name
@@ -161,34 +140,34 @@ class Manifest(msgspec.Struct, frozen=True, omit_defaults=True):
     model: ModelSpec
     graphs: Annotated[tuple[GraphSpec, ...], Meta(max_length=4096)]
     kv_dtype: specs.Name
-    max_context: specs.Tokens
+    max_context: specs.Tokens  # most of one sequence
     text: TextSpec
     files: dict[specs.Name, FileEntry]
     versions: dict[str, str]
-    parity: dict[str, float] = {}
+    parity: dict[str, float] = {}  # the compiler's own check
     source: str = ""
     npu: NpuSpec | None = None
-    kv_scales: specs.Text = ""
-    fused: specs.FusedSpec | None = None
-    lora: Annotated[tuple[specs.LoraModule, ...], Meta(max_length=64)] = ()
-    head_weight: specs.Text = ""
-    conv_weights: specs.Text = ""
-    diffusion: DiffusionSpec | None = None
-    forecast: specs.ForecastSpec | None = None
+    kv_scales: specs.Text = ""  # file of the scales of int8 caches in a segmented bundle, "" where caches have none
+    fused: specs.FusedSpec | None = None  # what fused prefill/decode graphs have in common
+    lora: Annotated[tuple[specs.LoraModule, ...], Meta(max_length=64)] = ()  # matrices that adapters may change
+    head_weight: specs.Text = ""  # file of the weights that an LM head takes as an input, "" where its graph holds them
+    conv_weights: specs.Text = ""  # file of the convolutions of recurrent layers, "" where there are none
+    diffusion: DiffusionSpec | None = None  # None for a model that generates one token after the other
+    forecast: specs.ForecastSpec | None = None  # how the model guesses its own next tokens, if it does
     task: specs.ModelTask = specs.ModelTask.GENERATE
-    pooling: specs.PoolingSpec | None = None
-    rerank: specs.RerankSpec | None = None
-    encoder: specs.EncoderSpec | None = None
-    speech: specs.SpeechSpec | None = None
-    quality: specs.QualitySpec | None = None
-    embedding: specs.TableSpec | None = None
-    layer_embedding: specs.TableSpec | None = None
-    window: specs.UnknownSize = 0
-    sample: specs.SampleSpec | None = None
-    vision: VisionSpec | None = None
-    image_graph: GraphSpec | None = None
-    head_basis: specs.Text = ""
-    codes: specs.Text = ""
+    pooling: specs.PoolingSpec | None = None  # of a bundle that embeds
+    rerank: specs.RerankSpec | None = None  # of one that scores documents
+    encoder: specs.EncoderSpec | None = None  # of one whose rows see each other both ways and that generates nothing
+    speech: specs.SpeechSpec | None = None  # of one that writes what is said
+    quality: specs.QualitySpec | None = None  # of 4-bit codes that were chosen, None where they are rounded to nearest
+    embedding: specs.TableSpec | None = None  # of tokens where graphs take embeddings in place of ids
+    layer_embedding: specs.TableSpec | None = None  # what each layer gets of a token besides
+    window: specs.UnknownSize = 0  # how far back the rows of window caches see, 0 = there are none
+    sample: specs.SampleSpec | None = None  # what is tried at load, None where nothing is
+    vision: VisionSpec | None = None  # None for a model that reads no images
+    image_graph: GraphSpec | None = None  # of images of one size
+    head_basis: specs.Text = ""  # factors and turns that keys and values are stored with
+    codes: specs.Text = ""  # what became of weights that came quantised, "" where they came as floats or blocks of GGUF
 
     @property
     def every_graph(self) -> tuple[GraphSpec, ...]:

@@ -96,14 +96,7 @@ class CacheGroup(msgspec.Struct, frozen=True):
 
 
 class ModelSpec(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Geometry of the network.
-
-    has_output_gate: each attention head's output is multiplied with the sigmoid of a gate that comes with its query.
-    has_sinks: each attention head has a score that takes its share of the weights and gives nothing. recurrent: layers
-    with a state, None = there are none. attention: of each layer, () = all are plain.
-    experts: None = every token goes through all weights. layer_inputs: numbers that each layer takes of a token beside
-    the stream. streams: of `hidden` numbers each, side by side between layers.
-    """
+    """Geometry of the network."""
 
     family: Name
     layers: Layers
@@ -116,14 +109,14 @@ class ModelSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     rope: RopeSpec
     tied_head: bool = False
     parameters: Count = 0
-    has_output_gate: bool = False
-    recurrent: RecurrentSpec | None = None
-    attention: Annotated[tuple[LayerAttention, ...], Meta(max_length=1024)] = ()
+    has_output_gate: bool = False  # outputs are multiplied with the sigmoid of a gate that comes with the query
+    recurrent: RecurrentSpec | None = None  # layers with a state, None = there are none
+    attention: Annotated[tuple[LayerAttention, ...], Meta(max_length=1024)] = ()  # of each layer, () = plain
     local_rope: RopeSpec | None = None
-    has_sinks: bool = False
-    experts: ExpertSpec | None = None
-    layer_inputs: UnknownSize = 0
-    streams: Annotated[int, Meta(ge=1, le=16)] = 1
+    has_sinks: bool = False  # each head has a score that takes its share of the weights and gives nothing
+    experts: ExpertSpec | None = None  # None = every token goes through all weights
+    layer_inputs: UnknownSize = 0  # numbers that each layer takes of a token beside the stream
+    streams: Annotated[int, Meta(ge=1, le=16)] = 1  # of `hidden` numbers each, side by side between layers
 
     @property
     def stream_width(self) -> int:

@@ -78,40 +78,32 @@ class Capability(StrEnum):
 
 
 class EncoderSpec(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Of a model that reads whole texts in both directions and generates nothing. token_types: token type ids are below
-    it. position_offset: the position of a text's first token. score_head: the file of what makes one number of a pair
-    of texts, "" = there is none. projection: the file of a linear layer that makes a vector of a pooled one, "" = they
-    are the same."""
+    """Of a model that reads whole texts in both directions and generates nothing."""
 
-    token_types: Annotated[int, Meta(ge=1, le=1024)]
-    position_offset: Annotated[int, Meta(ge=0, le=1024)] = 0
-    score_head: Text = ""
-    projection: Text = ""
+    token_types: Annotated[int, Meta(ge=1, le=1024)]  # token type ids are below it
+    position_offset: Annotated[int, Meta(ge=0, le=1024)] = 0  # position of a text's first token
+    score_head: Text = ""  # file of what makes one number of a pair of texts, "" = there is none
+    projection: Text = ""  # file of a linear layer that makes a vector of a pooled one, "" = they are the same
 
 
 class SpeechSpec(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Of a model that reads log-mel frames of speech and writes what is said, as Whisper does.
-
-    mels x frames: numbers of one window; positions: rows that its encoder makes of them. The ids are those of special
-    tokens; no_timestamps is the last one before the times, of which one stands for each position of the encoder.
-    languages: id by code, {} = the model knows one and is not told. suppressed: tokens that are never written, first:
-    that do not begin a text. alignment: (layer, head) of the decoder whose attention follows the speech.
-    """
+    """Of a model that reads log-mel frames of speech and writes what is said, as Whisper does: mels x frames numbers of
+    one window. The ids are those of special tokens."""
 
     mels: Annotated[int, Meta(ge=1, le=1024)]
     frames: Annotated[int, Meta(ge=2, le=1 << 16)]
-    positions: Annotated[int, Meta(ge=1, le=1 << 16)]
+    positions: Annotated[int, Meta(ge=1, le=1 << 16)]  # rows that its encoder makes of a window
     start: TokenId
     end: TokenId
     transcribe: TokenId
     translate: TokenId
     previous: TokenId
     no_speech: TokenId
-    no_timestamps: TokenId
-    languages: Annotated[dict[Text, TokenId], Meta(max_length=256)] = {}
-    suppressed: Annotated[tuple[TokenId, ...], Meta(max_length=4096)] = ()
-    first: Annotated[tuple[TokenId, ...], Meta(max_length=64)] = ()
-    alignment: Annotated[tuple[tuple[Index, Index], ...], Meta(max_length=1024)] = ()
+    no_timestamps: TokenId  # the last before the times, one for each position
+    languages: Annotated[dict[Text, TokenId], Meta(max_length=256)] = {}  # id by code, {} = the model knows one
+    suppressed: Annotated[tuple[TokenId, ...], Meta(max_length=4096)] = ()  # never written
+    first: Annotated[tuple[TokenId, ...], Meta(max_length=64)] = ()  # that do not begin a text
+    alignment: Annotated[tuple[tuple[Index, Index], ...], Meta(max_length=1024)] = ()  # (layer, head): follows speech
 
     @property
     def features(self) -> int:
@@ -195,19 +187,16 @@ class PoolingKind(StrEnum):
 
 
 class PoolingSpec(msgspec.Struct, frozen=True, omit_defaults=True):
-    """How a text becomes a vector. dimensions: numbers of a whole vector. normalise: whether it has length 1. may_cut:
-    whether its first numbers alone are a vector as well (Matryoshka). begin_ids, end_ids: around the tokens of every
-    text. prompts: what may stand in front of a text, by name; default_prompt: the name of what stands there when
-    nothing is asked for, "" = nothing."""
+    """How a text becomes a vector."""
 
     kind: PoolingKind
-    dimensions: Vocabulary
-    normalise: bool = True
-    may_cut: bool = True
-    begin_ids: Ids = ()
-    end_ids: Ids = ()
-    prompts: Annotated[dict[Text, Text], Meta(max_length=64)] = {}
-    default_prompt: Text = ""
+    dimensions: Vocabulary  # numbers of a whole vector
+    normalise: bool = True  # whether it has length 1
+    may_cut: bool = True  # whether its first numbers alone are a vector as well (Matryoshka)
+    begin_ids: Ids = ()  # in front of every text
+    end_ids: Ids = ()  # behind it
+    prompts: Annotated[dict[Text, Text], Meta(max_length=64)] = {}  # what may stand in front of a text, by name
+    default_prompt: Text = ""  # of what stands there when nothing is asked for, "" = nothing
 
 
 class RerankKind(StrEnum):
@@ -218,22 +207,20 @@ class RerankKind(StrEnum):
 
 
 class RerankSpec(msgspec.Struct, frozen=True, omit_defaults=True):
-    """How a query and a document become a score. A judge reads prefix, body and suffix, each tokenised by itself; body
-    has {instruction}, {query} and {document}. instruction: for requests that bring none. yes_id, no_id: tokens of the
-    judgement. A pair is begin_ids, query, middle_ids, document, end_ids; has_types: token types tell the document from
-    the query."""
+    """How a query and a document become a score. A judge reads prefix, body and suffix, each tokenised by itself. A
+    pair is begin_ids, query, middle_ids, document, end_ids."""
 
     kind: RerankKind
     prefix: Text = ""
-    body: Text = ""
+    body: Text = ""  # has {instruction}, {query} and {document}
     suffix: Text = ""
-    instruction: Text = ""
-    yes_id: TokenId = 0
+    instruction: Text = ""  # for requests that bring none
+    yes_id: TokenId = 0  # tokens of the judgement
     no_id: TokenId = 0
     begin_ids: Ids = ()
     middle_ids: Ids = ()
     end_ids: Ids = ()
-    has_types: bool = False
+    has_types: bool = False  # token types tell the document from the query
 
 
 class RoundingError(msgspec.Struct, frozen=True):

@@ -28,31 +28,23 @@ class StepShape:
 
 @dataclass(frozen=True, slots=True)
 class ShapeTable:
-    """Either the fixed shapes of a bundle, or `free`: any rows up to max_rows and any past up to max_past.
-
-    A free past is rounded up so that buffers are not re-laid for every token: to `past_step` columns, and above 1,024
-    to a 16th of the next power of two, so that no more than an eighth of it is unused.
-    prefill: further fixed shapes, which are KV-only: their graphs give keys and values and no logits.
-    segmented: every sequence has a cache of its own, and a pool has no width. The past of a step is then how many
-    cached columns its rows read together, as that is what it costs.
-    slots: of fused graphs, how many sequences a step decodes at most, beside one prompt that has the other rows; 0 =
-    any row may be anybody's.
-    unit: rows are shared out in multiples of it: the block length of a block-diffusion model.
-    image_rows: of an image that lies in one step, 0 = every prompt may be cut anywhere.
-    longest_text: of encoders, whose texts are computed whole and never kept, most rows of one; 0 = there is a cache.
-    recomputes: free shapes whose steps compute sequences whole, so that guesses behind a token cost next to nothing.
-    """
+    """Either the fixed shapes of a bundle, or `free`: any rows up to max_rows and any past up to max_past. A free past
+    is rounded up so that buffers are not re-laid for every token: to `past_step` columns, and above 1,024 to a 16th of
+    the next power of two, so that no more than an eighth of it is unused. segmented: every sequence has a cache of its
+    own, and a pool has no width. The past of a step is then how many cached columns its rows read together, as that is
+    what it costs. unit: rows are shared out in multiples of it, and no step takes longer for it. recomputes: steps
+    compute sequences whole, so that guesses cost next to nothing."""
 
     fixed: tuple[StepShape, ...]
     max_rows: int
     max_past: int
     past_step: int = FREE_PAST_STEP
-    prefill: tuple[StepShape, ...] = ()
+    prefill: tuple[StepShape, ...] = ()  # further fixed shapes, whose graphs give keys and values and no logits
     segmented: bool = False
-    slots: int = 0
+    slots: int = 0  # of fused graphs, most decodes of a step beside one prompt; 0 = any row may be anybody's
     unit: int = field(default=1, repr=False)  # no step takes longer for it
-    image_rows: int = field(default=0, repr=False)
-    longest_text: int = field(default=0, repr=False)
+    image_rows: int = field(default=0, repr=False)  # of an image that lies in one step, 0 = none
+    longest_text: int = field(default=0, repr=False)  # of encoders, 0 = there is a cache
     recomputes: bool = field(default=False, repr=False)  # steps of such shapes are not timed
 
     @property

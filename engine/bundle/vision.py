@@ -90,34 +90,25 @@ class FixedSpec(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class VisionSpec(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Images of a bundle whose text graphs take rows in place of tokens.
-
-    file: the graph that gives `tokens` rows for a tile of `side` pixels square, or those that `native` says, both then
-    being 0. deepstack: layers of the text, from the first on, that each add numbers of their own to an image's rows,
-    which come side by side behind the row itself. placeholder: what the chat template
-    writes for an image; token: the id of `pad`, which stands in the prompt for each row. opening: before the rows of a
-    tile, tile_tag or whole_tag between them; tile_tag has {row} and {column}, from 1. row_end: behind a row of tiles,
-    and once more behind all of them. closing: behind the last tile. longest: the longer side of an image before it is
-    cut, 0 = as it is. most_tiles: of a canvas, the whole image not counted. both_ways: rows of a tile see each other
-    both ways, so that all of them lie in one step. fixed: None = the graph has free sizes.
-    """
+    """Images of a bundle whose text graphs take rows in place of tokens. The graph gives `tokens` rows for a tile of
+    `side` pixels square, or those that `native` says, both then being 0."""
 
     file: Name
     cutting: Cutting
     side: Side
     tokens: Annotated[int, Meta(ge=0, le=1 << 16)]
-    token: TokenId
-    placeholder: Text
-    pad: Text
+    token: TokenId  # of `pad`
+    placeholder: Text  # what the chat template writes for an image
+    pad: Text  # stands in the prompt for each row
     resampling: Resampling = Resampling.BICUBIC
-    longest: Annotated[int, Meta(ge=0, le=1 << 14)] = 0
-    opening: Text = ""
-    tile_tag: Text = ""
-    whole_tag: Text = ""
-    row_end: Text = ""
-    closing: Text = ""
-    most_tiles: Annotated[int, Meta(ge=1, le=256)] = 1
+    longest: Annotated[int, Meta(ge=0, le=1 << 14)] = 0  # side of an image before it is cut, 0 = as it is
+    opening: Text = ""  # before the rows of a tile
+    tile_tag: Text = ""  # behind that; has {row} and {column}, from 1
+    whole_tag: Text = ""  # the same of the whole image
+    row_end: Text = ""  # behind a row of tiles, and once more behind all of them
+    closing: Text = ""  # behind the last tile
+    most_tiles: Annotated[int, Meta(ge=1, le=256)] = 1  # of a canvas, the whole image not counted
     native: NativeSpec | None = None
-    deepstack: Annotated[int, Meta(ge=0, le=64)] = 0
-    both_ways: bool = False
-    fixed: FixedSpec | None = None
+    deepstack: Annotated[int, Meta(ge=0, le=64)] = 0  # first layers of the text that add what is behind an image's rows
+    both_ways: bool = False  # rows of a tile see each other both ways, so that all of them lie in one step
+    fixed: FixedSpec | None = None  # None = the graph has free sizes

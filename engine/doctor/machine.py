@@ -39,22 +39,19 @@ class Accelerator(msgspec.Struct, frozen=True):
 
 
 class MachineFacts(msgspec.Struct, frozen=True):
-    """system, machine: of this Python, as `sys.platform` and `platform.machine()`; native_machine: of the system.
-    kernel: `platform.release()`. nodes: fastrpc's and the DMA heap, Linux only. accelerators: Windows only.
-    library_folder: where the QNN libraries lie, '' without any; library_files: their names. library_variable: what set
-    the folder, '' for the package's own. adsp_files: libraries for the NPU in the folders of ADSP_LIBRARY_PATH."""
+    """Of this machine, and of this Python on it."""
 
-    system: str
-    machine: str
-    native_machine: str
-    kernel: str = ""
+    system: str  # `sys.platform`
+    machine: str  # `platform.machine()` of this Python
+    native_machine: str  # of the system
+    kernel: str = ""  # `platform.release()`
     chip: str = ""
-    nodes: tuple[DeviceNode, ...] = ()
-    accelerators: tuple[Accelerator, ...] = ()
-    library_folder: str = ""
-    library_files: tuple[str, ...] = ()
-    library_variable: str = ""
-    adsp_files: tuple[str, ...] = ()
+    nodes: tuple[DeviceNode, ...] = ()  # fastrpc's and the DMA heap, Linux only
+    accelerators: tuple[Accelerator, ...] = ()  # Windows only
+    library_folder: str = ""  # where the QNN libraries lie, '' without any
+    library_files: tuple[str, ...] = ()  # their names
+    library_variable: str = ""  # what set the folder, '' for the package's own
+    adsp_files: tuple[str, ...] = ()  # libraries for the NPU in the folders of ADSP_LIBRARY_PATH
 
 
 PACKAGES = ("hexserve", "onnxruntime", "onnxruntime-qnn", "numpy", "tokenizers", "onnx")

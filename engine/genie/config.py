@@ -71,25 +71,22 @@ NOTHING = Fields({}, CONFIG_FILE, "dialog.")
 
 @dataclass(frozen=True, slots=True)
 class GenieConfig:
-    """The relevant part. context_tokens, vocabulary: 0 = not told. position: dialog.engine.model.positional-encoding.
-    binaries: paths as written, in the order the parts run. rope_theta: from the back end's section, 0 = not there.
-    forecast: dialog.ssd-q1 of a dialog that speculates by itself. embedding, layer_embedding: dialog.embedding and
-    dialog.perlayer-embedding. local_position, window: of layers whose caches are windows, 0 = not told."""
+    """The relevant part."""
 
-    binaries: tuple[str, ...]
-    context_tokens: int
-    vocabulary: int
+    binaries: tuple[str, ...]  # paths as written, in the order the parts run
+    context_tokens: int  # 0 = not told
+    vocabulary: int  # 0 = not told
     bos_id: int | None
     eos_ids: tuple[int, ...]
     tokenizer: str
     stop_sequences: tuple[str, ...]
-    position: Fields
-    rope_theta: float
-    local_position: Fields = NOTHING
-    window: int = 0
-    layer_embedding: Fields = NOTHING
-    forecast: Fields | None = None
-    embedding: Fields = NOTHING
+    position: Fields  # dialog.engine.model.positional-encoding
+    rope_theta: float  # from the back end's section, 0 = not there
+    local_position: Fields = NOTHING  # of layers whose caches are windows
+    window: int = 0  # 0 = not told
+    layer_embedding: Fields = NOTHING  # dialog.perlayer-embedding
+    forecast: Fields | None = None  # dialog.ssd-q1 of a dialog that speculates by itself
+    embedding: Fields = NOTHING  # dialog.embedding
 
 
 def is_genie_folder(folder: Path) -> bool:

@@ -47,20 +47,17 @@ class CalledTool(msgspec.Struct, frozen=True):
 
 
 class ToolCalls(msgspec.Struct, frozen=True, tag=True):
-    """Calls as a model writes them. is_forced: nothing but calls, at least one; otherwise text, in which calls have the
-    right form. most: calls, 0 = any number. otherwise: the form of an answer without calls, None = any text. mark: what
-    tells that calls begin. around: texts besides that may hold control tokens. prefilled: what the prompt has written
-    of the answer. id_chars: the length of the ids of calls, 0 for any."""
+    """Calls as a model writes them."""
 
     form: CallFormat
     tools: tuple[CalledTool, ...]
-    is_forced: bool
-    most: int = 0
-    otherwise: TextForm | None = None
-    mark: str = ""
-    around: tuple[str, ...] = ()
-    prefilled: str = ""
-    id_chars: int = 0
+    is_forced: bool  # nothing but calls, at least one; otherwise text, in which calls have the right form
+    most: int = 0  # 0 = any number
+    otherwise: TextForm | None = None  # the form of an answer without calls, None = any text
+    mark: str = ""  # what tells that calls begin
+    around: tuple[str, ...] = ()  # texts besides that may hold control tokens
+    prefilled: str = ""  # what the prompt has written of the answer
+    id_chars: int = 0  # of the ids of calls, 0 for any
 
 
 Form = TextForm | ToolCalls

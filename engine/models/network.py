@@ -63,17 +63,13 @@ class EncoderDetails:
 
 @dataclass(frozen=True, slots=True)
 class WeightNames:
-    """Module names in the checkpoint; `{layer}` stands for the layer's index.
-
-    A tuple names matrices that are stacked along their output axis (query, key, value / gate, up); a family that
-    stores them stacked already has a tuple of one. The tensor is the name plus `.weight` or `.bias`. Norms lie before
-    attention and feed-forward, or, as `_post_norm`, behind what they give. sinks: a tensor, of the heads' scores that
-    take a share of the weights; "" = there is none. layer_scale: a tensor [1], of the stream behind a layer.
-    embedding_norm: of the embedding's rows, in place of the first layer's norm before attention.
-    """
+    """Module names in the checkpoint; `{layer}` stands for the layer's index. A tuple names matrices that are stacked
+    along their output axis (query, key, value / gate, up); a family that stores them stacked already has a tuple of
+    one. The tensor is the name plus `.weight` or `.bias`. Norms lie before attention and feed-forward, or, as
+    `_post_norm`, behind what they give."""
 
     embedding: str = "model.embed_tokens"
-    embedding_norm: str = ""
+    embedding_norm: str = ""  # of the embedding's rows, in place of the first layer's norm before attention
     attention_norm: str = "model.layers.{layer}.input_layernorm"
     attention_post_norm: str = ""
     ffn_post_norm: str = ""
@@ -84,8 +80,8 @@ class WeightNames:
     )
     q_norm: str = "model.layers.{layer}.self_attn.q_norm"
     k_norm: str = "model.layers.{layer}.self_attn.k_norm"
-    sinks: str = ""
-    layer_scale: str = ""
+    sinks: str = ""  # a tensor, of the heads' scores that take a share of the weights, "" = there is none
+    layer_scale: str = ""  # a tensor [1], of the stream behind a layer
     output: str = "model.layers.{layer}.self_attn.o_proj"
     ffn_norm: str = "model.layers.{layer}.post_attention_layernorm"
     gate_up: tuple[str, ...] = ("model.layers.{layer}.mlp.gate_proj", "model.layers.{layer}.mlp.up_proj")
@@ -96,26 +92,22 @@ class WeightNames:
 
 @dataclass(frozen=True, slots=True)
 class RecurrentNames:
-    """Modules and tensors of a recurrent layer; matrices are the name plus `.weight`, as is the norm.
-
-    qkv_gate: stacked along outputs: queries, keys and values before the convolution, then the output's gate; of Mamba2
-    the gate, values, keys and queries, then what decay gives elsewhere.
-    decay: gives the argument of softplus, to which the tensor dt_bias is added. a_log: tensor, the decay's logarithm.
-    skip: tensor, what values of each head are added with, of Mamba2 alone. norm: "" = Mamba2's outputs are not normed.
-    """
+    """Modules and tensors of a recurrent layer; matrices are the name plus `.weight`, as is the norm. qkv_gate: stacked
+    along outputs: queries, keys and values before the convolution, then the output's gate; of Mamba2 the gate, values,
+    keys and queries, then what decay gives elsewhere."""
 
     qkv_gate: tuple[str, ...] = (
         "model.layers.{layer}.linear_attn.in_proj_qkv",
         "model.layers.{layer}.linear_attn.in_proj_z",
     )
     beta: str = "model.layers.{layer}.linear_attn.in_proj_b"
-    decay: str = "model.layers.{layer}.linear_attn.in_proj_a"
-    a_log: str = "model.layers.{layer}.linear_attn.A_log"
-    dt_bias: str = "model.layers.{layer}.linear_attn.dt_bias"
+    decay: str = "model.layers.{layer}.linear_attn.in_proj_a"  # gives the argument of softplus, before dt_bias is added
+    a_log: str = "model.layers.{layer}.linear_attn.A_log"  # tensor, the decay's logarithm
+    dt_bias: str = "model.layers.{layer}.linear_attn.dt_bias"  # tensor
     conv: str = "model.layers.{layer}.linear_attn.conv1d"
-    norm: str = "model.layers.{layer}.linear_attn.norm"
+    norm: str = "model.layers.{layer}.linear_attn.norm"  # "" = outputs of Mamba2 are not normed
     output: str = "model.layers.{layer}.linear_attn.out_proj"
-    skip: str = ""
+    skip: str = ""  # tensor, what values of each head are added with, of Mamba2 alone
 
 
 class QkNorm(StrEnum):
@@ -144,56 +136,39 @@ Factors = Mapping[str, tuple[tuple[int, float], ...]]  # by module: from which o
 
 @dataclass(frozen=True, slots=True)
 class FamilyDetails:
-    """What differs between families beyond sizes. attention: of each layer, () = every row sees all columns.
-
-    local_theta: of the rotation of layers that say `LOCAL`, where the config does not tell, 0 = there are none.
-    full_theta: of that of the others, 0 = the family's. sees_both_ways: rows see those behind them too, and a window
-    reaches half of its size to either side.
-    has_output_gate: the query projection has twice its outputs, for each head a query and then a gate.
-    has_value_norm: each head of values is normed, without a weight. layers_of_keys: layers whose values are what their
-    keys are made of. layer_ffn: width of each layer's feed-forward, 0 = it has none, () = all have the model's.
-    gate_cutoffs: of each layer, how many deviations above the mean of a row's gate is what counts as 0 (Spark
-    Transformer, arXiv 2506.06644), None or () = nothing is cut. latent: None = heads are projected from the stream.
-    altup: None = there is one stream.
-    norm_offset: added to the weight of every norm but that of recurrent outputs. softcaps: what scores of attention
-    and logits are kept below, cap * tanh(x / cap), 0 = nothing. ignored: beginnings of names of tensors that the text
-    model does without. diffusion: None = one token after the other. experts: None = all layers have one feed-forward.
-    images_both_ways: rows of an image see each other both ways, also under a window. factors: of outputs of matrices.
-    blocks: under which number the checkpoint has each layer, and what its names say is `FOLLOWING`; () = under the
-    layer's own. roots: what names may begin with, the first of them here.
-    """
+    """What differs between families beyond sizes."""
 
     qkv_bias: bool = False
     output_bias: bool = False
     ffn_bias: bool = False
     qk_norm: QkNorm = QkNorm.NONE
-    attention: tuple[LayerAttention, ...] = ()
-    local_theta: float = 0.0
-    full_theta: float = 0.0
-    sees_both_ways: bool = False
+    attention: tuple[LayerAttention, ...] = ()  # of each layer, () = every row sees all columns
+    local_theta: float = 0.0  # of layers that say `LOCAL`, where the config does not tell, 0 = there are none
+    full_theta: float = 0.0  # of the other layers, 0 = the family's
+    sees_both_ways: bool = False  # rows see those behind them too, and a window reaches half of its size to either side
     norm: NormKind = NormKind.RMS
     activation: Activation = Activation.GATED_SILU
     multipliers: Multipliers = Multipliers()
-    attention_softcap: float = 0.0
-    logit_softcap: float = 0.0
-    diffusion: DiffusionSpec | None = None
+    attention_softcap: float = 0.0  # what scores are kept below, cap * tanh(x / cap), 0 = nothing
+    logit_softcap: float = 0.0  # the same of logits
+    diffusion: DiffusionSpec | None = None  # None = one token after the other
     names: WeightNames = WeightNames()
     recurrent_names: RecurrentNames = RecurrentNames()
-    has_output_gate: bool = False
-    norm_offset: float = 0.0
-    ignored: tuple[str, ...] = ()
-    experts: ExpertDetails | None = None
-    has_value_norm: bool = False
-    layers_of_keys: frozenset[int] = frozenset()
-    layer_ffn: tuple[int, ...] = ()
-    gate_cutoffs: tuple[float | None, ...] = ()
+    has_output_gate: bool = False  # the query projection has twice its outputs, for each head a query and then a gate
+    norm_offset: float = 0.0  # added to the weight of every norm but that of recurrent outputs
+    ignored: tuple[str, ...] = ()  # beginnings of names of tensors that the text model does without
+    experts: ExpertDetails | None = None  # None = all layers have one feed-forward
+    has_value_norm: bool = False  # each head of values is normed, without a weight
+    layers_of_keys: frozenset[int] = frozenset()  # whose values are what their keys are made of
+    layer_ffn: tuple[int, ...] = ()  # width of each layer's feed-forward, 0 = it has none, () = all have the model's
+    gate_cutoffs: tuple[float | None, ...] = ()  # deviations above the mean below which a gate is 0 (arXiv 2506.06644)
     layer_inputs: LayerInputs | None = None
-    altup: AltUp | None = None
-    latent: LatentAttention | None = None
-    images_both_ways: bool = False
-    factors: Factors = field(default_factory=dict)
-    blocks: tuple[tuple[int, int], ...] = ()
-    roots: tuple[str, ...] = ("model.",)
+    altup: AltUp | None = None  # None = there is one stream
+    latent: LatentAttention | None = None  # None = heads are projected from the stream
+    images_both_ways: bool = False  # rows of an image see each other both ways, also under a window
+    factors: Factors = field(default_factory=dict)  # of outputs of matrices
+    blocks: tuple[tuple[int, int], ...] = ()  # the checkpoint's number of a layer and of what is `FOLLOWING`, () = its
+    roots: tuple[str, ...] = ("model.",)  # what names may begin with, the first of them here
 
     @property
     def has_qk_norm(self) -> bool:
@@ -209,56 +184,43 @@ def attention_biases(config: ConfigFields, default: bool = False) -> FamilyDetai
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """One family: the name transformers gives its class, and how its config is read.
-
-    default_head_dim: what transformers assumes when the config does not say, None = hidden / heads.
-    default_rotary_share: the same of the part of a head that turns. default_theta: of the rotation. default_epsilon:
-    of norms. is_interleaved: as in `RopeSpec`. sections, is_woven: as in `RopeReading`. is_tied: whether the head is
-    the embedding where the config does not say. read_ffn: the width of the feed-forward, None = `intermediate_size`.
-    text_group: where the config of a model for more than text keeps that of its text model, "" = it is the config.
-    text_defaults: what that one means where it leaves a field out. text_root: what its names begin with in place of
-    `model.`; the head lies beside that where it has a name of its own. ignored: as in `FamilyDetails`, there.
-    read_recurrent(config, layers): the layers with a state, for families that may have such. translated: the config as
-    others would say it.
-    """
+    """One family: the name transformers gives its class, and how its config is read. Defaults: where the config does
+    not say."""
 
     name: str
     architecture: str
     read_details: Callable[[ConfigFields], FamilyDetails]
-    default_head_dim: int | None = None
+    default_head_dim: int | None = None  # None = hidden / heads
     has_partial_rotary: bool = False
-    default_rotary_share: float = 1.0
+    default_rotary_share: float = 1.0  # of a head
     default_theta: float = 10_000.0
     default_epsilon: float = 1e-6
-    is_interleaved: bool = False
-    sections: tuple[int, ...] = ()
+    is_interleaved: bool = False  # as in `RopeSpec`
+    sections: tuple[int, ...] = ()  # as in `RopeReading`
     is_woven: bool = False
-    is_tied: bool = False
-    read_ffn: Callable[[ConfigFields], int] | None = None
-    text_group: str = ""
-    text_defaults: Mapping[str, int] = field(default_factory=dict)
-    text_root: str = TEXT_ROOT
-    ignored: tuple[str, ...] = ()
-    read_recurrent: Callable[[ConfigFields, int], RecurrentSpec | None] | None = None
-    translated: Callable[[Mapping[str, object]], Mapping[str, object]] | None = None
+    is_tied: bool = False  # by default the head is the embedding
+    read_ffn: Callable[[ConfigFields], int] | None = None  # None = `intermediate_size`
+    text_group: str = ""  # where a model for more than text keeps the config of its text model, "" = it is the config
+    text_defaults: Mapping[str, int] = field(default_factory=dict)  # what that leaves out
+    text_root: str = TEXT_ROOT  # what its names begin with; the head lies beside that where it has a name of its own
+    ignored: tuple[str, ...] = ()  # as in `FamilyDetails`
+    read_recurrent: Callable[[ConfigFields, int], RecurrentSpec | None] | None = None  # the layers with a state
+    translated: Callable[[Mapping[str, object]], Mapping[str, object]] | None = None  # to others' words
 
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """Everything the compiler has to know about one checkpoint before it reads weights. max_position: tokens the
-    checkpoint was made for. compiled_context: tokens this bundle is made for. encoder: None for a model that generates.
-    reads_images: rows may come in place of tokens. deepstack: as in `VisionSpec`. may_be_untied: config.json ties the
-    head and does not; it is tied unless the checkpoint has one."""
+    """Everything the compiler has to know about one checkpoint before it reads weights. Lengths in tokens."""
 
     spec: ModelSpec
     details: FamilyDetails
     norm_epsilon: float
-    max_position: int
-    compiled_context: int
-    encoder: EncoderDetails | None = None
-    reads_images: bool = False
-    deepstack: int = 0
-    may_be_untied: bool = False
+    max_position: int  # that the checkpoint was made for
+    compiled_context: int  # that this bundle is made for
+    encoder: EncoderDetails | None = None  # None for a model that generates
+    reads_images: bool = False  # rows may come in place of tokens
+    deepstack: int = 0  # as in `VisionSpec`
+    may_be_untied: bool = False  # config.json ties the head and does not; it is tied unless the checkpoint has one
 
     @property
     def images_both_ways(self) -> bool:

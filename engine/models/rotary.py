@@ -24,21 +24,18 @@ FULL, SLIDING = "full_attention", "sliding_attention"  # kinds of layers
 
 @dataclass(frozen=True, slots=True)
 class RopeReading:
-    """What a rotation is read for. Lengths in tokens. share: the part of a head that turns unless the config says
-    otherwise, which it may if has_partial. theta: where the config does not tell. kind: the layers it is for where the
-    family tells them apart, "" = all. sections: pairs that turn by time, row and column where the config does not tell,
-    () = a token has one position; is_woven: rows and columns take turns in every third pair."""
+    """What a rotation is read for. Lengths in tokens."""
 
     head_dim: int
     max_position: int
     compiled_context: int
-    has_partial: bool = False
-    share: float = 1.0
-    theta: float = DEFAULT_THETA
+    has_partial: bool = False  # the config may say another share
+    share: float = 1.0  # part of a head that turns unless the config says otherwise
+    theta: float = DEFAULT_THETA  # where the config does not tell
     is_interleaved: bool = False
-    kind: str = ""
-    sections: tuple[int, ...] = ()
-    is_woven: bool = False
+    kind: str = ""  # the layers it is for where the family tells them apart, "" = all
+    sections: tuple[int, ...] = ()  # pairs that turn by time, row, column if the config tells none, () = one position
+    is_woven: bool = False  # rows and columns take turns in every third pair
 
 
 @dataclass(frozen=True, slots=True)

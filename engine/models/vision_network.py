@@ -31,13 +31,11 @@ class TileForm(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class VisionNetwork:
-    """An encoder of square tiles: patches, layers of attention that see a whole tile, and a connector to the text.
-    root, connector: beginnings of the names of tensors; newer_root: as transformers saves them now, "" = the same.
-    shuffle: patches of a side that become one row. mean, std: of colours from 0 to 1, by channel."""
+    """An encoder of square tiles: patches, layers of attention that see a whole tile, and a connector to the text."""
 
     spec: VisionSpec
-    root: str
-    connector: str
+    root: str  # beginnings of the names of tensors
+    connector: str  # the same
     patch: int
     hidden: int
     layers: int
@@ -45,11 +43,11 @@ class VisionNetwork:
     ffn: int
     epsilon: float
     activation: Activation
-    shuffle: int
-    mean: tuple[float, ...]
+    shuffle: int  # patches of a side that become one row
+    mean: tuple[float, ...]  # of colours from 0 to 1, by channel
     std: tuple[float, ...]
     form: TileForm = TileForm.SHUFFLED
-    newer_root: str = ""
+    newer_root: str = ""  # as transformers saves them now, "" = the same
 
     @property
     def grid(self) -> int:
@@ -58,16 +56,12 @@ class VisionNetwork:
 
 @dataclass(frozen=True, slots=True)
 class NativeNetwork:
-    """An encoder of images in their own proportions: patches that turn by row and column, and mergers of cells.
-
-    root: beginning of the names of tensors. frames: of a patch, which an image fills with itself. table_side: places
-    of a side of the learned positions, 0 = there are none. seeing_all: layers that see all, where others see windows.
-    deep: layers whose cells are added behind the first layers of the text, in order. Its activation tells its form:
-    gated ones have a feed-forward of three matrices and norms by the root of squares, others two and norms with a mean.
-    """
+    """An encoder of images in their own proportions: patches that turn by row and column, and mergers of cells. Its
+    activation tells its form: gated ones have a feed-forward of three matrices and norms by the root of squares, others
+    two and norms with a mean."""
 
     spec: VisionSpec
-    root: str
+    root: str  # beginning of the names of tensors
     hidden: int
     layers: int
     heads: int
@@ -76,10 +70,10 @@ class NativeNetwork:
     activation: Activation
     mean: tuple[float, ...]
     std: tuple[float, ...]
-    frames: int = 2
-    table_side: int = 0
-    seeing_all: frozenset[int] = frozenset()
-    deep: tuple[int, ...] = ()
+    frames: int = 2  # of a patch, which an image fills with itself
+    table_side: int = 0  # places of a side of the learned positions, 0 = there are none
+    seeing_all: frozenset[int] = frozenset()  # layers that see all, where others see windows
+    deep: tuple[int, ...] = ()  # layers whose cells are added behind the first layers of the text, in order
 
     @property
     def is_gated(self) -> bool:

@@ -134,16 +134,14 @@ class ChatPrompt:
 
 @dataclass(frozen=True, slots=True)
 class MessageForm:
-    """What a template reads in a message. thoughts: the field of reasoning, "" = none. has_parts: content is a list.
-    hides_calls: text beside calls hides them, so it is left out. calls: how they are written behind the text, where the
-    template renders none. image_text: what stands for an image in the text, "" = the template says so itself."""
+    """What a template reads in a message."""
 
-    thoughts: str = ""
+    thoughts: str = ""  # the field of reasoning, "" = none
     has_text_arguments: bool = False
-    hides_calls: bool = False
-    calls: CallFormat | None = None
-    has_parts: bool = False
-    image_text: str = ""
+    hides_calls: bool = False  # text beside calls hides them, so it is left out
+    calls: CallFormat | None = None  # how they are written behind the text, where the template renders none
+    has_parts: bool = False  # content is a list
+    image_text: str = ""  # what stands for an image in the text, "" = the template says so itself
 
     @classmethod
     def of(cls, writes: AnswerFormat) -> "MessageForm":
