@@ -11,12 +11,11 @@ from engine.request import Request, TokenEvent
 
 
 class Submit(msgspec.Struct, frozen=True, tag=True):
-    """Generate `request`; `emitted` are tokens an earlier worker delivered: they are prefilled, not repeated. caches:
-    file of the keys and values that another worker has computed of them, "" = none."""
+    """Generate `request`."""
 
     request: Request
-    emitted: tuple[int, ...] = ()
-    caches: str = ""
+    emitted: tuple[int, ...] = ()  # tokens an earlier worker delivered: they are prefilled, not repeated
+    caches: str = ""  # file of keys and values that another worker has computed, "" = none
 
 
 class HandOver(msgspec.Struct, frozen=True, tag=True):
@@ -151,30 +150,27 @@ class Fatal(msgspec.Struct, frozen=True, tag=True):
 
 
 class StepSegment(msgspec.Struct, frozen=True):
-    """The rows of one sequence in a step; `sequence`: the number of its arrival, no id. kind: "prefill", "decode" or
-    "denoise". guesses: rows of guessed tokens, accepted: those that were right. tokens: new ones that came of it."""
+    """The rows of one sequence in a step."""
 
-    sequence: int
-    kind: str
+    sequence: int  # the number of its arrival in this worker, no id
+    kind: str  # "prefill", "decode" or "denoise"
     rows: int
-    guesses: int
-    accepted: int
-    tokens: int
+    guesses: int  # rows of guessed tokens
+    accepted: int  # those that were right
+    tokens: int  # new ones that came of it
 
 
 class StepRecord(msgspec.Struct, frozen=True, tag=True):
-    """What one step was, for a worker that is watched. The segments stand in the order of their rows, behind padding.
-    began_ms: by the monotonic clock that all processes share. run_ms: inside the graphs. step_ms: with all else. rows:
-    of the graph, padding included. context: of its key axis. The last four are gauges after the step."""
+    """What one step was, for a worker that is watched."""
 
     number: int
-    began_ms: float
-    run_ms: float
-    step_ms: float
-    rows: int
-    context: int
-    segments: tuple[StepSegment, ...]
-    running: int
+    began_ms: float  # by the monotonic clock that all processes share
+    run_ms: float  # inside the graphs
+    step_ms: float  # with all else
+    rows: int  # of the graph, padding included
+    context: int  # of its key axis
+    segments: tuple[StepSegment, ...]  # in the order of their rows, behind padding
+    running: int  # this and the following are gauges after the step
     waiting: int
     kv_slots_used: int
     kv_slots_total: int

@@ -14,13 +14,12 @@ class FinishReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ThinkingBudget:
-    """Most tokens between the tokens that open and those that close a reasoning block; `closing` is never empty.
-    opening is empty when the prompt has opened the block; otherwise it must come within `opens_within` tokens."""
+    """Most tokens between those that open and those that close a reasoning block."""
 
     tokens: int
-    opening: tuple[int, ...]
-    closing: tuple[int, ...]
-    opens_within: int = 4
+    opening: tuple[int, ...]  # empty when the prompt has opened the block
+    closing: tuple[int, ...]  # never empty
+    opens_within: int = 4  # tokens within which `opening` must come
 
 
 class Unmasking(StrEnum):
@@ -34,29 +33,26 @@ class Unmasking(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Denoising:
-    """How a block-diffusion model makes the tokens of a block out of masks. steps: most steps of a block, 1 to
-    block_length. confidence_threshold: 0 to 1. entropy_bound: nats."""
+    """How a block-diffusion model makes the tokens of a block out of masks."""
 
     block_length: int
     mask_token: int
-    steps: int
+    steps: int  # most of a block, 1 to block_length
     unmasking: Unmasking = Unmasking.DYNAMIC_CONFIDENCE
-    confidence_threshold: float = 0.9
-    entropy_bound: float = 0.1
+    confidence_threshold: float = 0.9  # 0 to 1
+    entropy_bound: float = 0.1  # nats
 
 
 @dataclass(frozen=True, slots=True)
 class SpeechRules:
-    """Which tokens may follow in a transcript. suppressed: never; first: not as the first one. end: ends a text.
-    first_time: the token of the time 0, whose successors are later times, in steps of one position. times: whether
-    segments begin and end with one; else none is written. latest_start: of the first segment, in steps."""
+    """Which tokens may follow in a transcript."""
 
-    suppressed: tuple[int, ...]
-    first: tuple[int, ...]
-    end: int
-    first_time: int
-    times: bool
-    latest_start: int = 50
+    suppressed: tuple[int, ...]  # never written
+    first: tuple[int, ...]  # not as the first one
+    end: int  # ends a text
+    first_time: int  # the token of the time 0, whose successors are later times, in steps of one position
+    times: bool  # whether segments begin and end with one; else none is written
+    latest_start: int = 50  # of the first segment, in steps
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,11 +126,10 @@ def ids_of(prompt: tuple[int, ...] | ImagePrompt) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Pooling:
-    """That a request wants numbers of its rows, and no token. token_ids: which of the row's outputs, () = all.
-    alignment: of speech, instead of logits, how far each token of the prompt looks at each position of the encoder."""
+    """That a request wants numbers of its rows, and no token."""
 
-    token_ids: tuple[int, ...] = ()
-    alignment: bool = False
+    token_ids: tuple[int, ...] = ()  # which of the row's outputs, () = all
+    alignment: bool = False  # of speech, instead of logits, how far each prompt token looks at each position
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,14 +247,13 @@ def rate(tokens: int, milliseconds: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class TextLogprob:
-    """A `TokenLogprob` as text: the token's own bytes (a lone byte of a code point has no clean text). is_hidden: the
-    text of the answer leaves it out, as a special token."""
+    """A `TokenLogprob` as text: the token's own bytes (a lone byte of a code point has no clean text)."""
 
     token: str
     token_bytes: bytes
     logprob: float
     top: tuple[tuple[str, bytes, float], ...] = ()
-    is_hidden: bool = False
+    is_hidden: bool = False  # the text of the answer leaves it out, as a special token
 
 
 @dataclass(frozen=True, slots=True)

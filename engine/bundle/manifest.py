@@ -111,11 +111,10 @@ class FileEntry(msgspec.Struct, frozen=True):
 
 
 class NpuSpec(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What an NPU bundle's binaries are. Chip in Qualcomm's numbers: X Elite is soc_model 60, Hexagon v73
-    (htp_arch)."""
+    """What an NPU bundle's binaries are. Chip in Qualcomm's numbers."""
 
-    soc_model: specs.Count
-    htp_arch: specs.Count
+    soc_model: specs.Count  # X Elite is 60
+    htp_arch: specs.Count  # Hexagon v73 is 73
     binaries: dict[specs.Name, tuple[specs.Name, ...]]  # file -> graphs inside; several share their weights
     chains: dict[specs.Name, tuple[tuple[specs.Name, specs.Name], ...]] = {}  # by graph: (binary, graph)s
     sdk: str = ""  # the QNN version that made them

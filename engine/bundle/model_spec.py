@@ -14,21 +14,18 @@ Frequency = Annotated[float, Meta(ge=0, le=1e6)]
 
 
 class RopeSpec(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Rotary embedding: angle[position, i] = position * inverse_frequencies[i]; cos and sin times `factor`.
-
-    The table is final: every scaling is in it (longrope: chosen by the compiled context). Kind "none" with a frequency
-    of 0: nothing turns, the model looks its positions up in a table. is_interleaved: neighbours turn with each other,
-    else the halves of the rotary part. axes: by which of its positions a token of an image turns each pair, 0 = time,
-    1 = row, 2 = column (M-RoPE); () = it has one position. gain: queries are multiplied with 1 + gain * log(1 + k), k
-    being how often `gain_every` tokens go into the position (Ministral 3); 0 = they are not.
-    """
+    """Rotary embedding: angle[position, i] = position * inverse_frequencies[i]; cos and sin times `factor`. The table
+    is final: every scaling is in it (longrope: chosen by the compiled context). Kind "none" with a frequency of 0:
+    nothing turns, the model looks its positions up in a table. gain: queries are multiplied with 1 + gain * log(1 + k),
+    k being how often `gain_every` tokens go into the position (Ministral 3). axes: by which of its positions a token of
+    an image turns each pair, 0 = time, 1 = row, 2 = column (M-RoPE); () = it has one position."""
 
     kind: Name
     theta: Annotated[float, Meta(gt=0, le=1e12)]
     rotary_dim: HeadSize
     inverse_frequencies: Annotated[tuple[Frequency, ...], Meta(max_length=2048)]
     factor: Annotated[float, Meta(gt=0, le=1e6)] = 1.0
-    is_interleaved: bool = False
+    is_interleaved: bool = False  # neighbours turn with each other, else the halves of the rotary part
     axes: Annotated[tuple[Annotated[int, Meta(ge=0, le=2)], ...], Meta(max_length=2048)] = ()
     gain: Annotated[float, Meta(ge=0, le=1e3)] = 0.0
     gain_every: Annotated[int, Meta(ge=1, le=1 << 24)] = 1
@@ -47,14 +44,13 @@ class RotationKind(StrEnum):
 
 
 class LayerAttention(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Of one layer. window: columns that a row sees, its own among them; 0 = all. kv_heads, head_dim: 0 = as the model
-    says. cache_of: the earlier layer whose keys and values it reads, -1 = its own."""
+    """Of one layer."""
 
-    window: Annotated[int, Meta(ge=0, le=1 << 24)] = 0
+    window: Annotated[int, Meta(ge=0, le=1 << 24)] = 0  # columns that a row sees, its own among them; 0 = all
     rotation: RotationKind = RotationKind.MODEL
-    kv_heads: Annotated[int, Meta(ge=0, le=4096)] = 0
-    head_dim: Annotated[int, Meta(ge=0, le=4096)] = 0
-    cache_of: Annotated[int, Meta(ge=-1, lt=1024)] = -1
+    kv_heads: Annotated[int, Meta(ge=0, le=4096)] = 0  # 0 = as the model says
+    head_dim: Annotated[int, Meta(ge=0, le=4096)] = 0  # 0 = as the model says
+    cache_of: Annotated[int, Meta(ge=-1, lt=1024)] = -1  # earlier layer whose keys and values it reads, -1 = its own
 
     @property
     def form(self) -> "LayerAttention":

@@ -39,12 +39,11 @@ class ModelTask(StrEnum):
 
 
 class SampleSpec(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A text that a bundle is tried with when it is loaded. losses: what each token but the first cost in nats where
-    the compiler ran the graphs, () where nobody says. problems: sentences about what else contradicts the graphs."""
+    """A text that a bundle is tried with when it is loaded."""
 
     ids: Annotated[tuple[TokenId, ...], Meta(max_length=256)] = ()
-    losses: Annotated[tuple[float, ...], Meta(max_length=256)] = ()
-    problems: Annotated[tuple[Text, ...], Meta(max_length=64)] = ()
+    losses: Annotated[tuple[float, ...], Meta(max_length=256)] = ()  # in nats, of each token but the first
+    problems: Annotated[tuple[Text, ...], Meta(max_length=64)] = ()  # sentences about what else contradicts the graphs
 
     def fault(self, vocabulary: int) -> str:
         """What is wrong with it, "" = nothing."""

@@ -16,15 +16,14 @@ Milliseconds = Annotated[float, msgspec.Meta(gt=0)]
 
 
 class StoredTimes(msgspec.Struct, frozen=True):
-    """times: rows, past columns and milliseconds of shapes measured undisturbed; disturbed: of the others. cores: of
-    the machine. threads: the setting. how: what else changes a step, for people."""
+    """Step times of one bundle on one machine."""
 
-    times: tuple[tuple[Count, Count, Milliseconds], ...]
+    times: tuple[tuple[Count, Count, Milliseconds], ...]  # rows, past columns, milliseconds of undisturbed shapes
     processor: str = ""
-    cores: int = 0
-    threads: int = 0
-    how: str = ""
-    disturbed: tuple[tuple[Count, Count, Milliseconds], ...] = ()
+    cores: int = 0  # of the machine
+    threads: int = 0  # the setting
+    how: str = ""  # what else changes a step, for people
+    disturbed: tuple[tuple[Count, Count, Milliseconds], ...] = ()  # of the other shapes
 
     def of_shapes(self) -> dict[StepShape, float]:
         return of_rows(self.times)

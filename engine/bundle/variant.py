@@ -30,17 +30,15 @@ class StepShape:
 class ShapeTable:
     """Either the fixed shapes of a bundle, or `free`: any rows up to max_rows and any past up to max_past. A free past
     is rounded up so that buffers are not re-laid for every token: to `past_step` columns, and above 1,024 to a 16th of
-    the next power of two, so that no more than an eighth of it is unused. segmented: every sequence has a cache of its
-    own, and a pool has no width. The past of a step is then how many cached columns its rows read together, as that is
-    what it costs. unit: rows are shared out in multiples of it, and no step takes longer for it. recomputes: steps
-    compute sequences whole, so that guesses cost next to nothing."""
+    the next power of two, so that no more than an eighth of it is unused. unit: rows are shared out in multiples of it.
+    recomputes: steps compute sequences whole, so that guesses cost next to nothing."""
 
     fixed: tuple[StepShape, ...]
     max_rows: int
     max_past: int
     past_step: int = FREE_PAST_STEP
     prefill: tuple[StepShape, ...] = ()  # further fixed shapes, whose graphs give keys and values and no logits
-    segmented: bool = False
+    segmented: bool = False  # each sequence has a cache; the past of a step is the columns its rows read together
     slots: int = 0  # of fused graphs, most decodes of a step beside one prompt; 0 = any row may be anybody's
     unit: int = field(default=1, repr=False)  # no step takes longer for it
     image_rows: int = field(default=0, repr=False)  # of an image that lies in one step, 0 = none

@@ -54,16 +54,14 @@ class Resampling(StrEnum):
 
 
 class NativeSpec(msgspec.Struct, frozen=True, omit_defaults=True):
-    """An image in its own proportions: cells of `merge` x `merge` patches of `patch` pixels square, a token each.
-    least_pixels, most_pixels: after it is resized. buckets: slots for cells that a run of the graph may have, fewest
-    first. window: cells of a side of what some layers see, whose slots follow each other; 0 = all see everything."""
+    """An image in its own proportions: cells of `merge` x `merge` patches of `patch` pixels square, a token each."""
 
     patch: Annotated[int, Meta(ge=1, le=256)]
     merge: Annotated[int, Meta(ge=1, le=16)]
-    least_pixels: Pixels
-    most_pixels: Pixels
-    buckets: Annotated[tuple[int, ...], Meta(min_length=1, max_length=64)]
-    window: Annotated[int, Meta(ge=0, le=256)] = 0
+    least_pixels: Pixels  # after it is resized
+    most_pixels: Pixels  # the same
+    buckets: Annotated[tuple[int, ...], Meta(min_length=1, max_length=64)]  # of cells of a run, fewest first
+    window: Annotated[int, Meta(ge=0, le=256)] = 0  # cells of a side of what some layers see, 0 = all
 
     @property
     def cell(self) -> int:
@@ -78,15 +76,14 @@ class NativeSpec(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class FixedSpec(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a graph of one size takes: colours from 0 to 1, minus `mean`, by `std`, of each channel. height, width:
-    pixels. Of a native image: frames, of a patch, all alike; theta, of the rotation by row and column."""
+    """What a graph of one size takes: colours from 0 to 1, minus `mean`, by `std`, of each channel."""
 
-    height: Annotated[int, Meta(ge=1, le=4096)]
-    width: Annotated[int, Meta(ge=1, le=4096)]
+    height: Annotated[int, Meta(ge=1, le=4096)]  # pixels
+    width: Annotated[int, Meta(ge=1, le=4096)]  # pixels
     mean: tuple[Colour, Colour, Colour]
     std: tuple[Deviation, Deviation, Deviation]
-    frames: Annotated[int, Meta(ge=1, le=16)] = 1
-    theta: Annotated[float, Meta(ge=1, le=1e12)] = 1e4
+    frames: Annotated[int, Meta(ge=1, le=16)] = 1  # of a patch of a native image, all alike
+    theta: Annotated[float, Meta(ge=1, le=1e12)] = 1e4  # of its rotation by row and column
 
 
 class VisionSpec(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -151,14 +151,13 @@ class CheckStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One line of the report. advice: what to do about a failure, '' when nothing is known. said: the last of what the
-    libraries wrote before they failed; for the file only."""
+    """One line of the report."""
 
     name: str
     status: CheckStatus
     text: str
-    advice: str = ""
-    said: str = ""
+    advice: str = ""  # what to do about a failure, '' when nothing is known
+    said: str = ""  # the last of what the libraries wrote before they failed; for the file only
 
 
 X_ELITE = HtpTarget(60, 73)

@@ -17,27 +17,24 @@ TAIL = 0.99
 
 @dataclass(frozen=True, slots=True)
 class TokenScores:
-    """Of N tokens, or of none yet. losses: -log p of the token. The rest only where there is a reference.
-    reference_losses: its own. divergences: KL(reference || model). agreements: in the likeliest token."""
+    """Of N tokens, or of none yet. The rest only where there is a reference."""
 
-    losses: Float64
-    reference_losses: Float64 | None = None
-    divergences: Float64 | None = None
-    agreements: NDArray[np.bool_] | None = None
+    losses: Float64  # -log p of the token
+    reference_losses: Float64 | None = None  # its own
+    divergences: Float64 | None = None  # KL(reference || model)
+    agreements: NDArray[np.bool_] | None = None  # in the likeliest token
 
 
 @dataclass(frozen=True, slots=True)
 class Quality:
-    """Figures of one model over `tokens` scored tokens. perplexity_loss: its perplexity over the reference's, less 1.
-    top1: share of positions with the reference's likeliest token. kl, kl_p99: mean and 99th percentile of KL(reference
-    || model). None without a reference."""
+    """Figures of one model over `tokens` scored tokens. None without a reference."""
 
     tokens: int
     perplexity: Interval
-    perplexity_loss: Interval | None = None
-    top1: Interval | None = None
-    kl: Interval | None = None
-    kl_p99: Interval | None = None
+    perplexity_loss: Interval | None = None  # its perplexity over the reference's, less 1
+    top1: Interval | None = None  # share of positions with the reference's likeliest token
+    kl: Interval | None = None  # mean of KL(reference || model)
+    kl_p99: Interval | None = None  # its 99th percentile
 
 
 def score(logits: Float32, targets: Sequence[int], reference: Float32 | None = None) -> TokenScores:

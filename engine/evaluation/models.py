@@ -112,15 +112,14 @@ class ReadLogits(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class EvaluatedModel:
-    """An opened model. form: how its weights are stored. device: what computes, for people. size: bytes on disk.
-    longest: most tokens of one text. made_for: the context that its rotary tables are of."""
+    """An opened model."""
 
     name: str
-    form: str
-    device: str
-    size: int
-    longest: int
-    made_for: int
+    form: str  # how its weights are stored
+    device: str  # what computes, for people
+    size: int  # bytes on disk
+    longest: int  # most tokens of one text
+    made_for: int  # the context that its rotary tables are of
     vocabulary: TokenVocabulary
     logits: ReadLogits
 

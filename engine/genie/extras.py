@@ -26,12 +26,10 @@ KEYS = ("lm_head_weight", "parts")
 
 @dataclass(frozen=True, slots=True)
 class GenieExtras:
-    """lm_head_weight: the file of the weights that an LM head takes as an input, None where it has its own.
-    are_parts_apart: every part is run by itself, so that embeddings may come in between and caches are written while
-    later parts run. Otherwise a step is one run of the whole chain."""
+    """What a folder tells beside Genie's own files."""
 
-    lm_head_weight: Path | None = None
-    are_parts_apart: bool = False
+    lm_head_weight: Path | None = None  # weights that an LM head takes as an input, None where it has its own
+    are_parts_apart: bool = False  # embeddings may come between runs of parts; else a step is one run of the chain
 
 
 def read_extras(folder: Path) -> GenieExtras:

@@ -87,11 +87,10 @@ KEPT_GRAMMARS = 32
 
 @dataclass(frozen=True, slots=True)
 class ReadyMasks:
-    """Computed masks: for the next token, then for the token behind each guess; None behind a forbidden guess. matcher:
-    it has consumed every token before the next one."""
+    """Computed masks."""
 
-    matcher: LLMatcher
-    forbidden: tuple[Forbidden | None, ...]
+    matcher: LLMatcher  # has consumed every token before the next one
+    forbidden: tuple[Forbidden | None, ...]  # for the next token, then behind each guess; None behind a forbidden one
 
 
 @dataclass(slots=True)

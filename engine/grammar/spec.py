@@ -11,12 +11,11 @@ from engine.bundle.answer_format import CallFormat
 
 
 class JsonSchema(msgspec.Struct, frozen=True, tag=True):
-    """A JSON value that a schema (JSON text) accepts. Lenient: keywords that cannot be enforced are ignored.
-    whitespace: a regular expression for the white space between tokens, "" = none; None = the usual bounded one."""
+    """A JSON value that a schema (JSON text) accepts."""
 
     schema: str
-    is_lenient: bool = False
-    whitespace: str | None = None
+    is_lenient: bool = False  # keywords that cannot be enforced are ignored
+    whitespace: str | None = None  # regular expression between tokens, "" = none; None = the usual bounded one
 
 
 class Regex(msgspec.Struct, frozen=True, tag=True):
@@ -64,14 +63,13 @@ Form = TextForm | ToolCalls
 
 
 class GrammarSpec(msgspec.Struct, frozen=True):
-    """A form, and what ends the reasoning before it ("" = none). opening: what begins reasoning that may be left out;
-    "" = the prompt has begun it. restart: what the model writes between both. wrap: what it may write around a text."""
+    """A form of an answer."""
 
     form: Form
-    after: str = ""
-    opening: str = ""
-    restart: str = ""
-    wrap: tuple[str, str] = ("", "")
+    after: str = ""  # what ends the reasoning before it, "" = there is none
+    opening: str = ""  # what begins reasoning that may be left out, "" = the prompt has begun it
+    restart: str = ""  # what the model writes between both
+    wrap: tuple[str, str] = ("", "")  # what it may write around a text
 
 
 class CompilerOpening(msgspec.Struct, frozen=True):

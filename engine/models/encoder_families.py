@@ -33,15 +33,14 @@ class EncoderConfig:
 
 @dataclass(frozen=True, slots=True)
 class EncoderFamily:
-    """One architecture. prefix: of its modules' names inside the checkpoint; where none begins so, they have none.
-    modules: those beside `names`, what the config says left open; a score head lies outside the prefix."""
+    """One architecture."""
 
     name: str
     architecture: str
-    prefix: str
+    prefix: str  # of its modules' names inside the checkpoint; where none begins so, they have none
     read: Callable[[ConfigFields], EncoderConfig]
     names: WeightNames
-    modules: EncoderDetails
+    modules: EncoderDetails  # beside `names`, what the config says left open; a score head lies outside the prefix
 
 
 # BERT and what is saved as it (MiniLM, BGE, E5, GTE); RoBERTa's kind counts positions from the padding token's on.

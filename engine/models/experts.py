@@ -26,12 +26,11 @@ class GroupScore(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Routing:
-    """Of one token: the experts with the highest scores, plus their bias where there is one, of the kept groups.
-    is_normalised: the scores of those chosen are divided by their sum. scale: what they are multiplied with then."""
+    """Of one token: the experts with the highest scores, plus their bias where there is one, of the kept groups."""
 
     score: RouterScore = RouterScore.SOFTMAX
-    is_normalised: bool = True
-    scale: float = 1.0
+    is_normalised: bool = True  # the scores of those chosen are divided by their sum
+    scale: float = 1.0  # what they are multiplied with then
     groups: int = 1
     kept_groups: int = 1
     group_score: GroupScore = GroupScore.BEST
@@ -44,15 +43,13 @@ class Routing:
 
 @dataclass(frozen=True, slots=True)
 class ExpertForm:
-    """Tensors of the matrices by their whole names, of one expert each where `{expert}` stands in them. gate_up: side
-    by side along the outputs. is_turned: [inputs, outputs]. is_interleaved: gate and up take turns. biases: of each
-    tensor of gate_up and of down, stacked alike, () = there are none."""
+    """Tensors of the matrices by their whole names, of one expert each where `{expert}` stands in them."""
 
-    gate_up: tuple[str, ...]
+    gate_up: tuple[str, ...]  # side by side along the outputs
     down: str
-    is_turned: bool = False
-    is_interleaved: bool = False
-    biases: tuple[str, ...] = ()
+    is_turned: bool = False  # [inputs, outputs]
+    is_interleaved: bool = False  # gate and up take turns
+    biases: tuple[str, ...] = ()  # of each tensor of gate_up and of down, stacked alike, () = there are none
 
     @property
     def is_stacked(self) -> bool:
@@ -79,15 +76,14 @@ def usual_forms(experts: str) -> tuple[ExpertForm, ...]:
 
 @dataclass(frozen=True, slots=True)
 class ExpertNames:
-    """Modules but for choice_bias, which is a tensor. forms: the checkpoint has one of them. shared: gate, up and down
-    of what every token goes through; shared_gate: its factor is the sigmoid of this. "" and () = there is none."""
+    """Modules but for choice_bias, which is a tensor. "" and () = there is none."""
 
     router: str = f"{MLP}.gate"
-    forms: tuple[ExpertForm, ...] = usual_forms(f"{MLP}.experts")
+    forms: tuple[ExpertForm, ...] = usual_forms(f"{MLP}.experts")  # the checkpoint has one of them
     choice_bias: str = ""
-    shared_gate_up: tuple[str, ...] = ()
+    shared_gate_up: tuple[str, ...] = ()  # of what every token goes through
     shared_down: str = ""
-    shared_gate: str = ""
+    shared_gate: str = ""  # the sigmoid of this is its factor
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,15 +96,13 @@ class ClippedSwiglu:
 
 @dataclass(frozen=True, slots=True)
 class BesideNames:
-    """Where experts take the stream beside the layer's own feed-forward, and the sum of both is normed again. Modules
-    of norms: before the experts, behind them, behind the feed-forward. Tensors: router_scale [hidden], of the stream
-    normed for the router, times 1 / sqrt(hidden); expert_scale [count], of what each expert gives."""
+    """Where experts take the stream beside the layer's own feed-forward, and the sum of both is normed again."""
 
-    norm: str
-    post_norm: str
-    dense_post_norm: str
-    router_scale: str
-    expert_scale: str
+    norm: str  # module, before the experts
+    post_norm: str  # behind them
+    dense_post_norm: str  # behind the feed-forward
+    router_scale: str  # tensor [hidden], of the stream normed for the router, times 1 / sqrt(hidden)
+    expert_scale: str  # tensor [count], of what each expert gives
 
 
 @dataclass(frozen=True, slots=True)

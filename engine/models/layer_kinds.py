@@ -102,16 +102,15 @@ def every_nth_full(config: ConfigFields, default: int) -> tuple[bool, ...]:
 
 @dataclass(frozen=True, slots=True)
 class LayerInputs:
-    """What every layer takes of a row beside the stream: (norm(projection) + table) / sqrt(2), of all layers at once.
-    size: numbers of one layer. vocab: rows of the table; tokens behind them have that of token 0. Modules: gate, output
-    and post_norm are of a layer."""
+    """What every layer takes of a row beside the stream: (norm(projection) + table) / sqrt(2), of all layers at
+    once."""
 
-    size: int
-    vocab: int
+    size: int  # of one layer
+    vocab: int  # rows of the table; tokens behind them have that of token 0
     table: str = "model.embed_tokens_per_layer"
     projection: str = "model.per_layer_model_projection"
     norm: str = "model.per_layer_projection_norm"
-    gate: str = f"{_LAYER}.per_layer_input_gate"
+    gate: str = f"{_LAYER}.per_layer_input_gate"  # this and the following are of a layer
     output: str = f"{_LAYER}.per_layer_projection"
     post_norm: str = f"{_LAYER}.post_per_layer_input_norm"
 
@@ -119,18 +118,17 @@ class LayerInputs:
 @dataclass(frozen=True, slots=True)
 class AltUp:
     """Streams of which a layer computes the first and mixes the others (AltUp, arXiv 2301.13310); beside its attention
-    is a path of `rank` numbers (LAuReL, arXiv 2411.07501). count: of streams. spreading makes each further stream of
-    the embedding, merging what the last norm takes; other modules are of a layer. scale: a tensor [hidden]."""
+    is a path of `rank` numbers (LAuReL, arXiv 2411.07501)."""
 
-    count: int
+    count: int  # of streams
     rank: int
-    spreading: tuple[str, ...]
-    merging: tuple[str, ...]
-    router: str = f"{_LAYER}.altup.modality_router"
+    spreading: tuple[str, ...]  # modules that make each further stream of the embedding
+    merging: tuple[str, ...]  # what the last norm takes of it
+    router: str = f"{_LAYER}.altup.modality_router"  # this and the following are of a layer
     router_norm: str = f"{_LAYER}.altup.router_norm"
     prediction: str = f"{_LAYER}.altup.prediction_coefs"
     correction: str = f"{_LAYER}.altup.correction_coefs"
-    scale: str = f"{_LAYER}.altup.correct_output_scale"
+    scale: str = f"{_LAYER}.altup.correct_output_scale"  # tensor [hidden]
     left: str = f"{_LAYER}.laurel.linear_left"
     right: str = f"{_LAYER}.laurel.linear_right"
     path_norm: str = f"{_LAYER}.laurel.post_laurel_norm"
@@ -138,16 +136,14 @@ class AltUp:
 
 @dataclass(frozen=True, slots=True)
 class LatentAttention:
-    """Queries are of `query_rank` numbers (0 = of the stream), keys and values of `kv_rank`, normed. A head has `kept`
-    numbers that do not turn and `turned` that do, which all heads' keys have in common; its values have `value_dim`.
-    epsilon: of the norms of both latents. The first names are modules that read the stream."""
+    """Latents of queries, of keys and of values, normed, of which heads are made."""
 
-    query_rank: int
+    query_rank: int  # 0 = queries are of the stream
     kv_rank: int
-    kept: int
-    turned: int
-    value_dim: int
-    epsilon: float = 1e-6
+    kept: int  # numbers of a head that do not turn
+    turned: int  # those that do, which all heads' keys have in common
+    value_dim: int  # of a head
+    epsilon: float = 1e-6  # of the norms of both latents
     query_norm: str = f"{_LAYER}.self_attn.q_a_layernorm"
     query_up: str = f"{_LAYER}.self_attn.q_b_proj"
     kv_norm: str = f"{_LAYER}.self_attn.kv_a_layernorm"

@@ -47,18 +47,17 @@ class ScoreHeadNames:
 
 @dataclass(frozen=True, slots=True)
 class EncoderDetails:
-    """Modules by name. positions: the table of positions, None = rotary. table_rows: its rows. token_types: "" = the
-    layers are a decoder's, and all but `spec` is told by `FamilyDetails`. Norms have weight and bias, and follow what
-    they norm: `FamilyDetails.names.attention_norm` the sum after attention, `ffn_norm` that after the feed-forward."""
+    """Modules by name. Norms have weight and bias, and follow what they norm: `FamilyDetails.names.attention_norm` the
+    sum after attention, `ffn_norm` that after the feed-forward."""
 
     spec: EncoderSpec
     activation: Activation = Activation.GELU
     embedding_norm: str = ""
-    token_types: str = ""
-    positions: str | None = None
-    table_rows: int = 0
+    token_types: str = ""  # "" = the layers are a decoder's, and all but `spec` is told by `FamilyDetails`
+    positions: str | None = None  # the table of positions, None = rotary
+    table_rows: int = 0  # its rows
     score_head: ScoreHeadNames | None = None
-    prompts: tuple[tuple[str, str], ...] = ()
+    prompts: tuple[tuple[str, str], ...] = ()  # of the family's tasks, by name
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,8 +183,8 @@ def attention_biases(config: ConfigFields, default: bool = False) -> FamilyDetai
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """One family: the name transformers gives its class, and how its config is read. Defaults: where the config does
-    not say."""
+    """One family: the name transformers gives its class, how its config is read, and defaults where that does not
+    say."""
 
     name: str
     architecture: str

@@ -36,15 +36,13 @@ _FLOAT_FORMATS = ("float-quantized", "naive-quantized", "mixed-precision", "dens
 
 @dataclass(frozen=True, slots=True)
 class StoredCodes:
-    """bits: of a code, where the config has one number for all matrices. has_zeros_less_one: GPTQ's first format stores
-    zero points less one. tile: outputs and inputs that share a scale of 8-bit floats, () = as the scales' shape says.
-    is_carried: codes fit `MatMulNBits` without rounding."""
+    """How a checkpoint's codes are stored."""
 
     format: CodeFormat
-    bits: int = 8
-    has_zeros_less_one: bool = False
-    tile: tuple[int, ...] = ()
-    is_carried: bool = True
+    bits: int = 8  # of a code, where all matrices have one number
+    has_zeros_less_one: bool = False  # GPTQ's first format stores zero points less one
+    tile: tuple[int, ...] = ()  # outputs and inputs that share a scale of 8-bit floats, () = as the scales' shape says
+    is_carried: bool = True  # codes fit `MatMulNBits` without rounding
 
 
 def read_stored_codes(values: Mapping[str, object]) -> StoredCodes | None:

@@ -31,14 +31,13 @@ Note = TypeVar("Note", bound=msgspec.Struct)
 
 
 class RemoteFile(msgspec.Struct, frozen=True):
-    """A file of a repository or at an address. size: in bytes, 0 where nobody says. sha256: hexadecimal digits.
-    blob: git's name of the content, which small files have instead."""
+    """A file of a repository or at an address."""
 
     name: str
-    size: int = 0
-    sha256: str | None = None
+    size: int = 0  # in bytes, 0 where nobody says
+    sha256: str | None = None  # hexadecimal digits
     url: str = ""
-    blob: str = ""
+    blob: str = ""  # git's name of the content, which small files have instead
 
 
 class PartState(msgspec.Struct):

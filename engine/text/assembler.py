@@ -98,14 +98,13 @@ class PartFinder:
 
 @dataclass(frozen=True, slots=True)
 class StopRules:
-    """What ends the text and what of it is shown. `end_ids` are the model's own end tokens. once: what opens and what
-    closes a part of the text, as a tool call; the same part a second time ends the text."""
+    """What ends the text and what of it is shown."""
 
     strings: tuple[str, ...] = ()
     include_stop: bool = False
     skip_special: bool = True
-    end_ids: tuple[int, ...] = ()
-    once: tuple[str, str] | None = None
+    end_ids: tuple[int, ...] = ()  # the model's own end tokens
+    once: tuple[str, str] | None = None  # opens and closes a part of the text, which ends when that comes a second time
 
 
 class TextAssembler:
