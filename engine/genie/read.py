@@ -14,17 +14,8 @@ from engine.bundle.manifest import FORMAT_VERSION, GraphKind, GraphSpec, Manifes
 from engine.bundle.model_spec import ModelSpec
 from engine.errors import BundleError
 from engine.files import confined, is_regular, shown
+from engine.genie import extras
 from engine.genie.config import CONFIG_FILE, Fields, GenieConfig, load_optional, read_config
-from engine.genie.extras import (
-    EXTRAS_FILE,
-    USUAL_LAYER_FILE,
-    GenieExtras,
-    genie_rope,
-    read_extras,
-    read_forecast,
-    read_table,
-    read_window,
-)
 from engine.genie.images import read_images
 from engine.genie.parts import Part, read_part
 from engine.genie.roles import Role
@@ -71,23 +62,23 @@ def read_genie(folder: Path, describe: Callable[[Path], BinaryInfo], runtime: st
     model = load_optional(folder / "config.json")
     vocabulary = config.vocabulary or model.integer("vocab_size", 1, 1 << 24, 0)
     parts = [read_part(graph, name, vocabulary) for name, info in infos.items() for graph in info.graphs]
-    extras = read_extras(folder)
-    _check_weights(parts, extras)
+    own = extras.read_extras(folder)
+    _check_weights(parts, own)
     variants = find_variants(parts)
     text = read_genie_text(folder, config)
-    wrappers = [wrapper for variant in variants for wrapper in _wrappers(variant, infos, extras.are_parts_apart)]
+    wrappers = [wrapper for variant in variants for wrapper in _wrappers(variant, infos, own.are_parts_apart)]
     first, chip = variants[0], read_chip(folder)
     shape, caches = _model(config, model, variants), () if first.reads_whole_context else cache_inputs(first)
     keys = [slot for slot in caches if slot.meaning.role is Role.KEY] or caches
     kv_dtype = keys[0].spec.dtype if keys else IDS_TYPE
-    forecast = read_forecast(folder, config, shape, kv_dtype) if caches and not first.is_serial else None
-    window, local_rope = read_window(config, model, first)
+    forecast = extras.read_forecast(folder, config, shape, kv_dtype) if caches and not first.is_serial else None
+    window, local_rope = extras.read_window(config, model, first)
     shape = replace(shape, local_rope=local_rope)
     embedding = layers = None
     if any(part.input_of(Role.EMBEDS) for part in parts):
-        embedding = read_table(folder, config.embedding, "dialog.embedding")
+        embedding = extras.read_table(folder, config.embedding, "dialog.embedding")
     if any(part.input_of(Role.LAYER_EMBEDS) for part in parts):
-        layers = read_table(folder, config.layer_embedding, "dialog.perlayer-embedding", USUAL_LAYER_FILE)
+        layers = extras.read_table(folder, config.layer_embedding, "dialog.perlayer-embedding", extras.USUAL_LAYER_FILE)
     manifest = Manifest(
         format_version=FORMAT_VERSION,
         name=folder.resolve().name,
@@ -104,7 +95,7 @@ def read_genie(folder: Path, describe: Callable[[Path], BinaryInfo], runtime: st
         versions={"qnn": next(iter(infos.values())).build_id},
         source="genie",
         npu=_npu(chip, infos, wrappers),
-        head_weight=extras.lm_head_weight.name if extras.lm_head_weight else "",
+        head_weight=own.lm_head_weight.name if own.lm_head_weight else "",
         forecast=forecast and forecast[0],
         embedding=embedding,
         layer_embedding=layers,
@@ -117,8 +108,8 @@ def read_genie(folder: Path, describe: Callable[[Path], BinaryInfo], runtime: st
         manifest, binaries = images.beside(manifest), binaries | {images.path.name: images.path}
         wrappers.append(Wrapper(images.graph, (images.node,)))
     files = {table.file: confined(folder, table.file) for table in (embedding, layers) if table is not None}
-    if extras.lm_head_weight:
-        files[manifest.head_weight] = extras.lm_head_weight
+    if own.lm_head_weight:
+        files[manifest.head_weight] = own.lm_head_weight
     if forecast is not None:
         files[forecast[0].file] = forecast[1]
     return GenieBundle(manifest, tuple(wrappers), binaries | files, text)
@@ -133,16 +124,18 @@ def _npu(chip: tuple[int, int], infos: Mapping[str, BinaryInfo], wrappers: Itera
     )
 
 
-def _check_weights(parts: Iterable[Part], extras: GenieExtras) -> None:
+def _check_weights(parts: Iterable[Part], own: extras.GenieExtras) -> None:
     taken = [(part, slot) for part in parts if (slot := part.input_of(Role.WEIGHT)) is not None]
-    if taken and extras.lm_head_weight is None:
+    if taken and own.lm_head_weight is None:
         part, slot = taken[0]
         raise BundleError(
             f"{part.binary}, graph {part.graph}: tensor {slot.name} is the LM head's weight matrix; no key of "
-            f"{CONFIG_FILE} names the file it is in: name it in {EXTRAS_FILE} as lm_head_weight"
+            f"{CONFIG_FILE} names the file it is in: name it in {extras.EXTRAS_FILE} as lm_head_weight"
         )
-    if extras.lm_head_weight is not None and not taken:
-        raise BundleError(f"{EXTRAS_FILE}: lm_head_weight is for a head that takes its weights; none of them does")
+    if own.lm_head_weight is not None and not taken:
+        raise BundleError(
+            f"{extras.EXTRAS_FILE}: lm_head_weight is for a head that takes its weights; none of them does"
+        )
 
 
 def _binaries(folder: Path, config: GenieConfig) -> dict[str, Path]:
@@ -312,7 +305,7 @@ def _model(config: GenieConfig, model: Fields, variants: tuple[Variant, ...]) ->
         head_dim=head_dim,
         ffn=model.integer("intermediate_size", 1, 1 << 24, 0),
         vocab=int(logits.spec.shape[-1]),
-        rope=genie_rope(config, model, rotary, widest),
+        rope=extras.genie_rope(config, model, rotary, widest),
     )
 
 

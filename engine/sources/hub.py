@@ -14,20 +14,7 @@ from pathlib import Path
 
 from engine.files import is_gguf
 from engine.processes import install_command
-from engine.sources.download import (
-    OFFLINE,
-    RemoteFile,
-    ServerSilent,
-    check_room,
-    check_status,
-    counted,
-    digest,
-    git_blob,
-    megabytes,
-    part_of,
-    reason_of,
-    unreachable,
-)
+from engine.sources import download
 from engine.sources.names import FetchFailed, RepositoryName, needed_files
 from engine.sources.retention import exclusive
 
@@ -42,8 +29,8 @@ class Snapshot:
     """What a name needs of a repository at one commit. missing: of the files, those that the cache does not have."""
 
     commit: str
-    files: tuple[RemoteFile, ...]
-    missing: tuple[RemoteFile, ...]
+    files: tuple[download.RemoteFile, ...]
+    missing: tuple[download.RemoteFile, ...]
 
 
 def fetch_repository(name: RepositoryName, tell: Tell, on_new: Callable[[], None]) -> Path:
@@ -53,19 +40,20 @@ def fetch_repository(name: RepositoryName, tell: Tell, on_new: Callable[[], None
 
     try:
         snapshot = newest(name)
-    except ServerSilent as error:
+    except download.ServerSilent as error:
         return _cached(name, str(error))
     if snapshot.missing:
         size = sum(file.size for file in snapshot.missing)
-        begun = [part_of(_blob(name, file)) for file in snapshot.missing]
+        begun = [download.part_of(_blob(name, file)) for file in snapshot.missing]
         needed = size - sum(part.stat().st_size for part in begun if part.is_file())
-        check_room(name.text, needed, Path(constants.HF_HUB_CACHE))
-        tell(f"{name.text}: {counted(len(snapshot.missing))}, {megabytes(size)}, from {constants.ENDPOINT}")
+        download.check_room(name.text, needed, Path(constants.HF_HUB_CACHE))
+        files = download.counted(len(snapshot.missing))
+        tell(f"{name.text}: {files}, {download.megabytes(size)}, from {constants.ENDPOINT}")
         if not is_known(name.repository):
             on_new()
     try:
         return _fetch(name, snapshot, tell)
-    except ServerSilent as error:
+    except download.ServerSilent as error:
         raise FetchFailed(f"{name.text} was not fetched whole: {error}; what has come is kept") from error
 
 
@@ -76,11 +64,13 @@ def newest(name: RepositoryName) -> Snapshot:
     from huggingface_hub import HfApi, constants  # noqa: PLC0415
 
     if constants.is_offline_mode():
-        raise ServerSilent(OFFLINE)
+        raise download.ServerSilent(download.OFFLINE)
     with _errors_of_the_hub(name):
         found = HfApi().model_info(name.repository, files_metadata=True)
     there = [
-        RemoteFile(file.rfilename, file.size or 0, file.lfs.sha256 if file.lfs else None, blob=file.blob_id or "")
+        download.RemoteFile(
+            file.rfilename, file.size or 0, file.lfs.sha256 if file.lfs else None, blob=file.blob_id or ""
+        )
         for file in found.siblings or ()
     ]
     return _snapshot(name, found.sha or "", there)
@@ -104,7 +94,7 @@ def folder_of(repository: str) -> Path:
     return Path(constants.HF_HUB_CACHE) / f"models--{repository.replace('/', '--')}"
 
 
-def _snapshot(name: RepositoryName, commit: str, there: Sequence[RemoteFile]) -> Snapshot:
+def _snapshot(name: RepositoryName, commit: str, there: Sequence[download.RemoteFile]) -> Snapshot:
     from huggingface_hub import try_to_load_from_cache  # noqa: PLC0415
 
     by_name = {file.name: file for file in there}
@@ -139,7 +129,7 @@ def _fetch(name: RepositoryName, snapshot: Snapshot, tell: Tell) -> Path:
     return _model_in(folder, snapshot.files)
 
 
-def _fetch_large(name: RepositoryName, file: RemoteFile, commit: str, tell: Tell) -> None:
+def _fetch_large(name: RepositoryName, file: download.RemoteFile, commit: str, tell: Tell) -> None:
     """Put a file where the library looks for it: under its hash, or where it cannot link, in the commit's folder."""
     from huggingface_hub import constants, hf_hub_url  # noqa: PLC0415
     from huggingface_hub.file_download import are_symlinks_supported, http_get  # noqa: PLC0415
@@ -149,7 +139,7 @@ def _fetch_large(name: RepositoryName, file: RemoteFile, commit: str, tell: Tell
     blob.parent.mkdir(parents=True, exist_ok=True)
     with exclusive(blob.with_suffix(".lock"), lambda: tell(f"waiting: another process fetches {file.name}")):
         if not blob.exists():
-            part = part_of(blob)
+            part = download.part_of(blob)
             with part.open("ab") as stream, _removed_if_useless(part):
                 http_get(
                     hf_hub_url(name.repository, file.name, revision=commit),
@@ -166,7 +156,7 @@ def _fetch_large(name: RepositoryName, file: RemoteFile, commit: str, tell: Tell
             part.replace(blob)
 
 
-def _blob(name: RepositoryName, file: RemoteFile) -> Path:
+def _blob(name: RepositoryName, file: download.RemoteFile) -> Path:
     return folder_of(name.repository) / "blobs" / str(file.sha256)
 
 
@@ -184,11 +174,11 @@ def _removed_if_useless(part: Path) -> Iterator[None]:
         raise
 
 
-def _check(name: RepositoryName, file: RemoteFile, path: Path) -> None:
+def _check(name: RepositoryName, file: download.RemoteFile, path: Path) -> None:
     """By the SHA-256 where there is one, else by git's name of the content, where the hub tells it as git does."""
     kind = "SHA-256" if file.sha256 else "SHA-1"
     wanted = file.sha256 or (file.blob if _SHA1.fullmatch(file.blob) else "")
-    if wanted and wanted != (digest(path) if file.sha256 else git_blob(path)):
+    if wanted and wanted != (download.digest(path) if file.sha256 else download.git_blob(path)):
         path.resolve().unlink()
         path.unlink(missing_ok=True)
         raise FetchFailed(f"{file.name} of {name.text} came with another {kind} than the hub's; try again")
@@ -206,17 +196,19 @@ def _cached(name: RepositoryName, reason: str) -> Path:
     commit = head.read_text("utf-8")
     folder = folder_of(name.repository) / "snapshots" / commit
     try:
-        there = [RemoteFile(file.path, file.size) for file in get_cached_repo_tree(name.repository)]
+        there = [download.RemoteFile(file.path, file.size) for file in get_cached_repo_tree(name.repository)]
     except CachedRepoTreeNotFoundError:  # by an older library
-        there = [RemoteFile(path.relative_to(folder).as_posix()) for path in folder.rglob("*") if path.is_file()]
+        there = [
+            download.RemoteFile(path.relative_to(folder).as_posix()) for path in folder.rglob("*") if path.is_file()
+        ]
     snapshot = _snapshot(name, commit, there)
     if snapshot.missing:
         lacking, size = ", ".join(file.name for file in snapshot.missing), sum(file.size for file in snapshot.missing)
-        raise FetchFailed(f"{failed}lacks {lacking} ({megabytes(size)}), and {reason}")
+        raise FetchFailed(f"{failed}lacks {lacking} ({download.megabytes(size)}), and {reason}")
     return _model_in(folder, snapshot.files)
 
 
-def _model_in(folder: Path, needed: Sequence[RemoteFile]) -> Path:
+def _model_in(folder: Path, needed: Sequence[download.RemoteFile]) -> Path:
     return folder / needed[0].name if is_gguf(needed[0].name) else folder
 
 
@@ -238,22 +230,24 @@ def _errors_of_the_hub(name: RepositoryName) -> Iterator[None]:
             "or set HF_TOKEN if it is private"
         ) from error
     except errors.LocalEntryNotFoundError as error:
-        raise unreachable(constants.ENDPOINT, error.__cause__ or error) from error
+        raise download.unreachable(constants.ENDPOINT, error.__cause__ or error) from error
     except errors.HfHubHTTPError as error:
         status = error.response.status_code
         if status in (401, 403):
             raise FetchFailed(f"{constants.ENDPOINT} refuses {name.text} ({status}): check HF_TOKEN") from error
-        check_status(f"{name.text} at {constants.ENDPOINT}", status)
+        download.check_status(f"{name.text} at {constants.ENDPOINT}", status)
         raise _no_hub() from error
     except errors.HTTPError as error:  # type: ignore[attr-defined]  # the root of the transport's errors
-        raise unreachable(constants.ENDPOINT, error) from error
+        raise download.unreachable(constants.ENDPOINT, error) from error
     except ValueError as error:  # no JSON, such as the page of a network that wants a login
         raise _no_hub() from error
     except OSError as error:
-        raise FetchFailed(f"{name.text} was not fetched whole: {reason_of(error)}; try again") from error
+        raise FetchFailed(f"{name.text} was not fetched whole: {download.reason_of(error)}; try again") from error
 
 
-def _no_hub() -> ServerSilent:
+def _no_hub() -> download.ServerSilent:
     from huggingface_hub import constants  # noqa: PLC0415
 
-    return ServerSilent(f"{constants.ENDPOINT} does not answer as a hub: check HF_ENDPOINT, or log in to the network")
+    return download.ServerSilent(
+        f"{constants.ENDPOINT} does not answer as a hub: check HF_ENDPOINT, or log in to the network"
+    )
