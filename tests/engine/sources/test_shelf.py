@@ -100,7 +100,7 @@ def test_half_a_model_is_never_used_and_the_next_command_goes_on(
 def test_a_server_that_falls_silent_is_asked_again(
     site: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("engine.sources.fetched.TIMEOUT", httpx.Timeout(0.2))
+    monkeypatch.setattr("engine.sources.download.TIMEOUT", httpx.Timeout(0.2))
     site.repositories["org/tiny"] = {"m-Q8_0.gguf": FILES["model.safetensors"]}
     site.stall_after = [4000]
     assert locate("ms:org/tiny", tmp_path).path.read_bytes() == FILES["model.safetensors"]
