@@ -86,13 +86,12 @@ class EncoderSpec(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class SpeechSpec(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Of a model that reads log-mel frames of speech and writes what is said, as Whisper does: mels x frames numbers of
-    one window. The ids are those of special tokens."""
+    """Of a model that reads log-mel frames of speech, mels x frames a window, and writes what is said (Whisper)."""
 
     mels: Annotated[int, Meta(ge=1, le=1024)]
     frames: Annotated[int, Meta(ge=2, le=1 << 16)]
     positions: Annotated[int, Meta(ge=1, le=1 << 16)]  # rows that its encoder makes of a window
-    start: TokenId
+    start: TokenId  # this and the following are special tokens
     end: TokenId
     transcribe: TokenId
     translate: TokenId
@@ -130,16 +129,13 @@ SPARE_SLOTS = 1
 
 
 class FusedSpec(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What the fused graphs of a bundle have in common. pd_total_len: rows N of each graph that takes a chunk of a
-    prompt beside decodes. pd_prefill_len: how many of them are the prompt's, N - D. decode_slots: D, the sequences that
-    such a step decodes. past: KV slots of every cache. kv_update_on_device: graphs also give the updated caches;
-    otherwise the host writes what is new."""
+    """What the fused graphs of a bundle have in common."""
 
-    pd_total_len: Annotated[tuple[Rows, ...], Meta(min_length=1, max_length=256)]
-    pd_prefill_len: Annotated[tuple[Rows, ...], Meta(min_length=1, max_length=256)]
-    decode_slots: Rows
-    past: Annotated[int, Meta(gt=SPARE_SLOTS, le=1 << 24)]
-    kv_update_on_device: bool = False
+    pd_total_len: Annotated[tuple[Rows, ...], Meta(min_length=1, max_length=256)]  # rows N
+    pd_prefill_len: Annotated[tuple[Rows, ...], Meta(min_length=1, max_length=256)]  # of a prompt, N - D
+    decode_slots: Rows  # D, the sequences that a step decodes
+    past: Annotated[int, Meta(gt=SPARE_SLOTS, le=1 << 24)]  # KV slots of every cache
+    kv_update_on_device: bool = False  # graphs also give the updated caches; otherwise the host writes what is new
 
     @property
     def slots(self) -> int:
@@ -152,15 +148,13 @@ STARTING = "qkv"  # the linear layer that a part starts its layer with; the othe
 
 
 class LoraModule(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A matrix [outputs, inputs] of the checkpoint. path: its name there, `{layer}` stands for the layer's index.
-    linear: the linear layer of the graphs that it is, or is stacked into. The first `scaled_outputs` of its outputs
-    were multiplied by `scale` when the bundle was compiled."""
+    """A matrix [outputs, inputs] of the checkpoint."""
 
-    path: Name
-    linear: Name
+    path: Name  # its name there, `{layer}` stands for the layer's index
+    linear: Name  # the linear layer of the graphs that it is, or is stacked into
     inputs: Width
     outputs: Width
-    scaled_outputs: Annotated[int, Meta(ge=0, le=1 << 24)] = 0
+    scaled_outputs: Annotated[int, Meta(ge=0, le=1 << 24)] = 0  # first outputs, multiplied by `scale`
     scale: Scale = 1.0
 
     @property
@@ -231,17 +225,15 @@ class RoundingError(msgspec.Struct, frozen=True):
 
 
 class QualitySpec(msgspec.Struct, frozen=True, omit_defaults=True):
-    """level: of `--quality`. methods: in the order in which they were used. tokens: of calibration text. wide: the
-    share of the layers' weights that have 8 bits because 4 would lose too much. peak_bytes: most memory of the compiler
-    by then, 0 where unknown. errors: by kind of matrix, such as "down"."""
+    """How codes of 4 bits were chosen."""
 
-    level: Name
-    methods: Annotated[tuple[Text, ...], Meta(max_length=64)]
-    tokens: Count
+    level: Name  # of `--quality`
+    methods: Annotated[tuple[Text, ...], Meta(max_length=64)]  # in the order of their use
+    tokens: Count  # of calibration text
     seconds: Annotated[float, Meta(ge=0)]
-    peak_bytes: Count = 0
-    wide: Annotated[float, Meta(ge=0, le=1)] = 0.0
-    errors: dict[Name, RoundingError] = {}
+    peak_bytes: Count = 0  # most memory of the compiler by then, 0 where unknown
+    wide: Annotated[float, Meta(ge=0, le=1)] = 0.0  # share of the layers' weights that have 8 bits
+    errors: dict[Name, RoundingError] = {}  # by kind of matrix, such as "down"
 
 
 class TableSpec(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -268,18 +260,16 @@ class RecurrentKind(StrEnum):
 
 
 class RecurrentSpec(msgspec.Struct, frozen=True):
-    """Geometry of the recurrent layers. layers: which of the model they are, ascending. kernel: of the convolution. A
-    short convolution is over the values alone, as many as the hidden size. is_beside: attention of the same layers
-    reads the same rows, and what both give is added."""
+    """Geometry of the recurrent layers. A short convolution is over the values alone, as many as the hidden size."""
 
-    layers: Annotated[tuple[Count, ...], Meta(min_length=1, max_length=1024)]
+    layers: Annotated[tuple[Count, ...], Meta(min_length=1, max_length=1024)]  # ascending
     key_heads: Heads
     value_heads: Heads
     key_dim: HeadSize
     value_dim: HeadSize
-    kernel: Annotated[int, Meta(ge=2, le=MOST_KERNEL)]
+    kernel: Annotated[int, Meta(ge=2, le=MOST_KERNEL)]  # of the convolution
     kind: RecurrentKind = RecurrentKind.GATED_DELTA
-    is_beside: bool = False
+    is_beside: bool = False  # attention of the same layers reads the same rows, and what both give is added
 
     @property
     def has_memory(self) -> bool:
@@ -352,11 +342,10 @@ class RecurrentSpec(msgspec.Struct, frozen=True):
 
 
 class ExpertSpec(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Geometry of the experts. layers: which of the model have them, ascending. count: of a layer. chosen: of them for
-    a token. ffn: numbers between the two matrices of one. shared: the same of what every token goes through as well."""
+    """Geometry of the experts."""
 
-    layers: Annotated[tuple[Count, ...], Meta(min_length=1, max_length=1024)]
-    count: Annotated[int, Meta(ge=1, le=4096)]
-    chosen: Annotated[int, Meta(ge=1, le=4096)]
-    ffn: Width
-    shared: UnknownSize = 0
+    layers: Annotated[tuple[Count, ...], Meta(min_length=1, max_length=1024)]  # that have them, ascending
+    count: Annotated[int, Meta(ge=1, le=4096)]  # of a layer
+    chosen: Annotated[int, Meta(ge=1, le=4096)]  # for a token
+    ffn: Width  # numbers between the two matrices of one
+    shared: UnknownSize = 0  # the same of what every token goes through as well

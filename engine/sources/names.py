@@ -30,11 +30,11 @@ _PAGE = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class RepositoryName:
-    """Of Hugging Face (site "") or ModelScope ("ms:"). quant: of the wanted GGUF file, "" = whatever weights it has."""
+    """A repository of a hub."""
 
     repository: str
-    quant: str
-    site: str = ""
+    quant: str  # of the GGUF file that is wanted, "" = whatever weights the repository has
+    site: str = ""  # "" for Hugging Face's, "ms:" for ModelScope
 
     @property
     def title(self) -> str:
