@@ -12,10 +12,8 @@ INTERRUPTED = 130
 
 
 def main() -> None:
-    """Run the command line, unless the `engine` that would be imported is not the one beside this `server`.
-
-    Everything is imported in here: a signal ends the command, without a traceback, from the beginning.
-    """
+    """Run the command line, unless the `engine` that would be imported is not the one beside this `server`. Everything
+    is imported in here: a signal ends the command, without a traceback, from the beginning."""
     try:
         from server.signals import end_at_once  # noqa: PLC0415
 
@@ -37,10 +35,8 @@ def main() -> None:
 
 
 def foreign_engine(found: "ModuleSpec | None", root: "Path") -> str:
-    """One sentence when `found` is not the package `engine` of the folder `root`, else ''.
-
-    The name is a common one: the working folder, PYTHONPATH or another distribution may have an `engine` too.
-    """
+    """One sentence when `found` is not the package `engine` of the folder `root`, else ''. The name is a common one:
+    the working folder, PYTHONPATH or another distribution may have an `engine` too."""
     file = type(root)(found.origin).resolve() if found is not None and found.origin else None
     if file == root / "engine" / "__init__.py":
         return ""

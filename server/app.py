@@ -45,11 +45,9 @@ def create_app(
     stored: StoredResponses | None = None,
     layers: Sequence[Layer] = (),
 ) -> FastAPI:
-    """The app that serves `models` to callers with one of `keys` (all callers if it has none), `layers` around it.
-
-    The caller starts and closes the models, drains or ends requests through `in_flight`, and settles `stored`; without
-    it no response is stored.
-    """
+    """The app that serves `models` to callers with one of `keys` (all callers if it has none), `layers` around it. The
+    caller starts and closes the models, drains or ends requests through `in_flight`, and settles `stored`; without it
+    no response is stored."""
     app = FastAPI(
         title="hexserve",
         openapi_url=None,
@@ -62,11 +60,10 @@ def create_app(
     slots = InputSlots(settings.max_queued, settings.max_queued)
     media = MediaFetcher(MediaSources.of(settings.media), settings.body_limit_bytes)
     app.state.server = Server(settings, models, in_flight or InFlight(), metrics, slots, media)
+    app.state.stored, app.state.sessions = stored, realtime.OpenSessions()
     routers = [chat.router, completions.router, responses.router, tokenize.router, status.router]
-    app.state.stored = stored
-    routers += [anthropic.router, ollama.router, ollama_models.router]
-    app.state.sessions = realtime.OpenSessions()
-    routers += [audio.router, realtime.router, embeddings.router, rerank.router]
+    routers += [anthropic.router, ollama.router, ollama_models.router, audio.router, realtime.router]
+    routers += [embeddings.router, rerank.router]
     if settings.page:
         routers += [documents.router, page.router, steps.router]
         app.state.document = OpenApiDocument(app, has_keys=len(keys) > 0)
@@ -76,14 +73,11 @@ def create_app(
     _add_checks(app, settings, keys)
     routes = tuple(route for router in routers for route in router.routes if isinstance(route, Route))
     app.state.routes = routes
-    write = WRITERS.get(settings.access_log)
-    app.add_middleware(AccessLog, answered=metrics.answered, routes=routes, write=write)
+    app.add_middleware(AccessLog, metrics.answered, routes, WRITERS.get(settings.access_log))
     for layer in layers:
         app.add_middleware(layer)
-    app.add_exception_handler(HTTPException, _http_error)
-    app.add_exception_handler(RequestValidationError, _validation_error)
-    app.add_exception_handler(HexserveError, _engine_error)
-    app.add_exception_handler(ClientLeft, _client_left)
+    for kind in (HTTPException, RequestValidationError, HexserveError, ClientLeft):
+        app.add_exception_handler(kind, _answer_to)
     return app
 
 
@@ -98,11 +92,7 @@ def _add_checks(app: FastAPI, settings: Settings, keys: KeyRing) -> None:
     )
     if origins := listed(settings.cors_origins):
         app.add_middleware(
-            CORSMiddleware,
-            allow_origins=origins,
-            allow_methods=METHODS,
-            allow_headers=("*",),
-            expose_headers=EXPOSED,
+            CORSMiddleware, allow_origins=origins, allow_methods=METHODS, allow_headers=("*",), expose_headers=EXPOSED
         )
     app.add_middleware(
         HeadChecks,
@@ -112,20 +102,30 @@ def _add_checks(app: FastAPI, settings: Settings, keys: KeyRing) -> None:
     )
 
 
-def _response(request: Request, error: WireError) -> Response:
+async def _answer_to(request: Request, failure: Exception) -> Response:
+    match failure:
+        case ClientLeft():
+            return Response(status_code=CLIENT_LEFT_STATUS)
+        case RequestValidationError():
+            error = from_validation(failure.errors(), failure.body)
+        case HexserveError():
+            if isinstance(failure, Busy):
+                cast(Server, request.app.state.server).metrics.rejected(failure.reason)
+            error = from_engine(failure)
+        case _:
+            error = (
+                failure.error if isinstance(failure, Refusal) else _http_error(request, cast(HTTPException, failure))
+            )
     status, body = encoded_error(error, request.scope)
     return Response(body, status, dict(error.headers), "application/json")
 
 
-async def _http_error(request: Request, error: Exception) -> Response:
-    if isinstance(error, Refusal):
-        return _response(request, error.error)
-    failure = cast(HTTPException, error)
+def _http_error(request: Request, failure: HTTPException) -> WireError:
     path = bounded(request.url.path, 200)
     texts = {404: f"Unknown path: {path}.", 405: f"The method {request.method} is not allowed for {path}."}
     message = texts.get(failure.status_code, bounded(str(failure.detail)))
     headers = dict(failure.headers or {}) | ({"Allow": _allowed(request)} if failure.status_code == 405 else {})
-    return _response(request, WireError(failure.status_code, message, headers=tuple(headers.items())))
+    return WireError(failure.status_code, message, headers=tuple(headers.items()))
 
 
 def _allowed(request: Request) -> str:
@@ -133,19 +133,3 @@ def _allowed(request: Request) -> str:
     known = [route for route in request.app.state.routes if route.path_regex.match(request.scope["path"])]
     methods = {method for route in known for method in route.methods or ()}
     return ", ".join(sorted(methods | ({"HEAD"} if "GET" in methods else set())))
-
-
-async def _validation_error(request: Request, error: Exception) -> Response:
-    failure = cast(RequestValidationError, error)
-    return _response(request, from_validation(failure.errors(), failure.body))
-
-
-async def _engine_error(request: Request, error: Exception) -> Response:
-    failure = cast(HexserveError, error)
-    if isinstance(failure, Busy):
-        cast(Server, request.app.state.server).metrics.rejected(failure.reason)
-    return _response(request, from_engine(failure))
-
-
-async def _client_left(_: Request, __: Exception) -> Response:
-    return Response(status_code=CLIENT_LEFT_STATUS)

@@ -1,8 +1,6 @@
-"""The life of the server process: bind, load, serve, drain, end.
-
-SIGTERM (Ctrl-Break on Windows) and SIGHUP drain: new requests hear 503, running ones get `drain_s` seconds. SIGINT
-(Ctrl-C) ends everything at once. A second signal of any kind does not wait for anything.
-"""
+"""The life of the server process: bind, load, serve, drain, end. SIGTERM (Ctrl-Break on Windows) and SIGHUP drain: new
+requests hear 503, running ones get `drain_s` seconds. SIGINT (Ctrl-C) ends everything at once. A second signal of any
+kind does not wait for anything."""
 
 import asyncio
 import logging

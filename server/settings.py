@@ -1,6 +1,5 @@
-"""Everything that can be set, stated once: a field's type, bounds, default and sentence are its flag, its variable,
-its key in a TOML file, its row in the reference and what is checked. A flag wins over HEXSERVE_*, that over the file.
-"""
+"""Everything that can be set, stated once: a field's type, bounds, default and sentence are its flag, its variable, its
+key in a TOML file, its row in the reference and what is checked. A flag wins over HEXSERVE_*, that over the file."""
 
 import dataclasses
 import difflib
@@ -44,17 +43,12 @@ class Settings:
     port: Annotated[int, Interval(ge=0, le=65535), "TCP port; 0 takes a free one and prints it."] = 8000
     model_name: Annotated[str, "Name of the model in the API; empty = the bundle's own name."] = ""
     more_models: Annotated[
-        str,
-        "Further models, SOURCE or NAME=SOURCE,...; each loads at its first use.",
-        Trait.REPEATABLE,
+        str, "Further models, SOURCE or NAME=SOURCE,...; each loads at its first use.", Trait.REPEATABLE
     ] = ""
     models_dir: Annotated[str, "Folder whose models are served as well."] = ""
     models_memory_mb: Annotated[int, Ge(0), "MiB for all loaded models; 0 = three quarters of the machine's."] = 0
     idle_unload_s: Annotated[float, Ge(0), "Idle time after which a model is unloaded; 0 = never."] = 0.0
-    cache_dir: Annotated[
-        str,
-        "Folder for compiled bundles and measured step times; empty = the user's own.",
-    ] = ""
+    cache_dir: Annotated[str, "Folder for compiled bundles and measured step times; empty = the user's own."] = ""
     max_queued: Annotated[int, Ge(1), "Most requests waiting or running, else 503; each of n counts."] = 256
     max_queued_tokens: Annotated[int, Ge(0), "Most prompt tokens waiting, else 503; 0 = no bound."] = 0
     body_limit_bytes: Annotated[int, Ge(1024), "Largest request body, else 413."] = 8 * 1024 * 1024
@@ -62,9 +56,7 @@ class Settings:
         float, Ge(0), "Longest life of a request, then 504 or an error event; 0 = no limit."
     ] = 0.0
     prepare_timeout_s: Annotated[
-        float,
-        Ge(0.05),
-        "Time to render a template or compile a form of answer, else 400.",
+        float, Ge(0.05), "Time to render a template or compile a form of answer, else 400."
     ] = 2.0
     keep_alive_s: Annotated[float, Ge(0), "Interval of comment lines in streams; 0 = none."] = 15.0
     drain_s: Annotated[float, Ge(0), "Time that running requests have after SIGTERM."] = 30.0
@@ -76,8 +68,7 @@ class Settings:
     )
     api_key_file: Annotated[str, "File with one API key per line: key, name:key or name:sha256:digest."] = ""
     media: Annotated[
-        str,
-        "Hosts (* = any public one) and absolute folders whose images requests may name, comma-separated.",
+        str, "Hosts (* = any public one) and absolute folders whose images requests may name, comma-separated."
     ] = ""
     allowed_hosts: Annotated[str, "Host names served besides loopback ones, comma-separated; * = any."] = ""
     cors_origins: Annotated[str, "Web origins that may call from a browser, comma-separated; * = any."] = ""
@@ -90,8 +81,7 @@ class Settings:
     isolate_prefix_cache: Annotated[bool, "Share cached prompts only within one key (or address)."] = False
     page: Annotated[bool, "Serve the chat page /, /v1/steps and /docs."] = True
     store_responses: Annotated[
-        bool,
-        "Store responses for 30 days after their last use, up to 512 MiB, unless a request says store: false.",
+        bool, "Store responses for 30 days after their last use, up to 512 MiB, unless a request says store: false."
     ] = False
     data_dir: Annotated[str, "Folder for stored responses; empty = the user's own."] = ""
 
@@ -241,9 +231,7 @@ def _nearest(key: str, known: Mapping[str, Option]) -> str:
 
 def _checked(option: Option, given: Any, origin: str, is_text: bool = False) -> Value:
     """What was given as the setting's type, within its bounds. is_text: it is to be parsed, otherwise a type is wrong.
-
-    pydantic is loaded here, by commands that need settings, so that --help stays quick.
-    """
+    pydantic is loaded here, by commands that need settings, so that --help stays quick."""
     from pydantic import ConfigDict, TypeAdapter, ValidationError  # noqa: PLC0415
 
     if isinstance(given, str) and option.choices:

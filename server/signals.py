@@ -17,21 +17,17 @@ def stop_signals() -> tuple[int, ...]:
 
 
 def end_at_once() -> None:
-    """End with 128 + the signal's number, as a shell reports it, for as long as nothing else is asked for.
-
-    Python leaves these signals to the system, which ignores them for process 1 of a container. No exception: one that
-    is raised while modules are imported may be swallowed.
-    """
+    """End with 128 + the signal's number, as a shell reports it, for as long as nothing else is asked for. Python
+    leaves these signals to the system, which ignores them for process 1 of a container. No exception: one that is
+    raised while modules are imported may be swallowed."""
     for number in stop_signals():
         signal.signal(number, _end)
 
 
 @contextmanager
 def handled(numbers: Iterable[int], handler: Handler, restores: bool = True) -> Iterator[None]:
-    """These signals go to `handler` in this block, and to who had them before afterwards. Main thread only.
-
-    restores: False when another handler follows at once, so that no signal falls in between.
-    """
+    """These signals go to `handler` in this block, and to who had them before afterwards. Main thread only. restores:
+    False when another handler follows at once, so that no signal falls in between."""
     previous = {number: signal.signal(number, handler) for number in numbers}
     try:
         yield
@@ -41,10 +37,8 @@ def handled(numbers: Iterable[int], handler: Handler, restores: bool = True) -> 
 
 
 def unwinding() -> AbstractContextManager[None]:
-    """In this block a signal raises SystemExit, so that child processes and unfinished files are removed.
-
-    Ctrl-C too: `subprocess` does not wait for a child that it kills at a KeyboardInterrupt.
-    """
+    """In this block a signal raises SystemExit, so that child processes and unfinished files are removed. Ctrl-C too:
+    `subprocess` does not wait for a child that it kills at a KeyboardInterrupt."""
     return handled((signal.SIGINT, *stop_signals()), unwind)
 
 

@@ -1,7 +1,5 @@
-"""Chats to prompts: the template renders and images are read in processes of their own, the rest in a thread.
-
-Prompts of embeddings are base64 of a .npy file.
-"""
+"""Chats to prompts: the template renders and images are read in processes of their own, the rest in a thread. Prompts
+of embeddings are base64 of a .npy file."""
 
 import base64
 import binascii
@@ -35,10 +33,8 @@ READ_HEAD = {
 
 
 def decode_embeds(encoded: str, width: int, limit: int, param: str) -> PromptEmbeds:
-    """float16 or float32 [tokens, width], finite, as rows for a request; `limit` is the context in tokens.
-
-    Sizes are compared before anything is copied. InvalidRequest or ContextLengthExceeded naming `param`.
-    """
+    """float16 or float32 [tokens, width], finite, as rows for a request; `limit` is the context in tokens. Sizes are
+    compared before anything is copied. InvalidRequest or ContextLengthExceeded naming `param`."""
     try:
         content = base64.b64decode(encoded, validate=True)
     except (binascii.Error, ValueError):
@@ -135,12 +131,7 @@ class ChatPrompts:
                 await pool.close()
 
     async def prompt(
-        self,
-        messages: Chat,
-        tools: Chat | None,
-        options: Mapping[str, Any],
-        limit: int,
-        keep: int | None,
+        self, messages: Chat, tools: Chat | None, options: Mapping[str, Any], limit: int, keep: int | None
     ) -> tuple[int, ...] | ImagePrompt:
         """As `Engine.chat_prompt`, for a context of `limit` tokens."""
         maker, vision = self._maker, self._vision

@@ -1,8 +1,6 @@
-"""What computes for an engine: one worker, or for a model on several devices a worker for each, and one queue.
-
-Prompts are read and tokens are written where `placement` says. A sequence takes its full blocks of keys and values
-along (`engine/worker/kv_file.py`). A device that is lost leaves its sequences to the others, which compute them anew.
-"""
+"""What computes for an engine: one worker, or for a model on several devices a worker for each, and one queue. Prompts
+are read and tokens are written where `placement` says. A sequence takes its full blocks of keys and values along
+(`engine/worker/kv_file.py`). A device that is lost leaves its sequences to the others, which compute them anew."""
 
 import asyncio
 import math
@@ -17,18 +15,9 @@ from pathlib import Path
 
 import msgspec
 
+from engine.client import placement
 from engine.client.info import EngineState
-from engine.client.placement import (
-    BEST_FIRST,
-    MOST_LOSS,
-    MOVE_TOKEN_MS,
-    DeviceCosts,
-    GroupDevice,
-    HandOverCheck,
-    PlacedRequest,
-    PlacedRequests,
-    can_move,
-)
+from engine.client.placement import GroupDevice, HandOverCheck, PlacedRequest, PlacedRequests
 from engine.client.recovery import PendingRequest
 from engine.client.step_feed import StepFeed
 from engine.client.supervisor import Patience, Supervisor
@@ -70,23 +59,25 @@ class DeviceGroup:
         self._deliver, self._fail = deliver, fail
         self._folder = _own_folder()
         self._check = HandOverCheck()
-        self._devices = [GroupDevice(one(**self._listeners(index))) for index, one in enumerate(make)]
+        self._devices = [
+            GroupDevice(
+                one(
+                    deliver=partial(self._on_event, index),
+                    fail=self._on_failure,
+                    on_loss=partial(self._on_loss, index),
+                    on_handed=self._on_handed,
+                )
+            )
+            for index, one in enumerate(make)
+        ]
         self._placed = PlacedRequests(self._devices, saves_power)
         self.moves = 0  # streams that went to another device
         self._files = 0
         self._before: dict[str, float] = {}  # counters after the check, which is no client's
-        self._token_ms = MOVE_TOKEN_MS  # of a hand-over, as the last ones took
+        self._token_ms = placement.MOVE_TOKEN_MS  # of a hand-over, as the last ones took
         self.steps = StepFeed(self._tell_watched)
         for device in self._devices:
             device.supervisor.steps = self.steps
-
-    def _listeners(self, index: int) -> dict[str, object]:
-        return {
-            "deliver": partial(self._on_event, index),
-            "fail": self._on_failure,
-            "on_loss": partial(self._on_loss, index),
-            "on_handed": self._on_handed,
-        }
 
     # -- as a supervisor --------------------------------------------------------------------------------------------
 
@@ -95,7 +86,7 @@ class DeviceGroup:
         states = {device.supervisor.state for device in self._devices}
         if EngineState.LOADING in states and any(device.ready is None for device in self._devices):
             return EngineState.LOADING
-        return next(state for state in BEST_FIRST if state in states)
+        return next(state for state in placement.BEST_FIRST if state in states)
 
     @property
     def pid(self) -> int | None:
@@ -105,17 +96,14 @@ class DeviceGroup:
     def stats(self) -> Stats:
         all_stats = [device.supervisor.stats for device in self._devices]
         gauges = ("running", "waiting", "kv_slots_used", "kv_slots_total")
-        stages = [
-            {f"{number} {device.ready.device if device.ready else ''}: {name}": s for name, s in stats.stages.items()}
+        stages = {
+            f"{number} {device.ready.device if device.ready else ''}: {name}": seconds
             for number, (device, stats) in enumerate(zip(self._devices, all_stats, strict=True), 1)
-        ]
-        return msgspec.structs.replace(
-            Stats(),
-            **{name: total - self._before.get(name, 0) for name, total in summed(*all_stats).items()}
-            | {"hand_overs": self.moves},
-            **{name: sum(getattr(stats, name) for stats in all_stats) for name in gauges},
-            stages={name: seconds for part in stages for name, seconds in part.items()},
-        )
+            for name, seconds in stats.stages.items()
+        }
+        counters = {name: total - self._before.get(name, 0) for name, total in summed(*all_stats).items()}
+        counters |= {name: sum(getattr(stats, name) for stats in all_stats) for name in gauges}
+        return msgspec.structs.replace(Stats(), **counters | {"hand_overs": self.moves}, stages=stages)
 
     @property
     def device(self) -> str:
@@ -154,7 +142,7 @@ class DeviceGroup:
         try:
             async with asyncio.timeout(self._optional_load_s if may_lack else None):
                 ready = device.ready = await device.supervisor.start()
-            device.costs = DeviceCosts(ready.costs, ready.variants == ("free",)) if ready.costs else None
+            device.costs = placement.DeviceCosts(ready.costs, ready.variants == ("free",)) if ready.costs else None
         except (HexserveError, TimeoutError) as error:
             if not may_lack:
                 raise
@@ -178,21 +166,21 @@ class DeviceGroup:
     def check_room(self, request: Request | None = None) -> None:
         """Busy when no worker that may get the request, or any request, reads what it was already sent."""
         places = [self._placed.first_serving()]
-        if request is None or can_move(request):
+        if request is None or placement.can_move(request):
             places = self._placed.serving() or places
         if not any(self._devices[index].supervisor.has_room for index in places):
             self._devices[places[0]].supervisor.check_room()
 
     def submit(self, request: Request, emitted: Sequence[int] = ()) -> None:
         """Take a request; it goes to the device that reads its prompt first."""
-        may_move = can_move(request)
+        may_move = placement.can_move(request)
         placed = self._placed
         index = placed.reader(len(request.prompt_ids) + len(emitted)) if may_move else placed.first_serving()
-        placed.place(request.id, index, may_move)
+        placed.requests[request.id] = PlacedRequest(index, may_move)
         self._devices[index].supervisor.submit(request, emitted)
 
     def abort(self, request_id: str) -> None:
-        placed = self._placed.forget(request_id)
+        placed = self._placed.requests.pop(request_id, None)
         if placed is not None:
             self._devices[placed.at].supervisor.abort(request_id)
 
@@ -206,10 +194,8 @@ class DeviceGroup:
         shutil.rmtree(self._folder, ignore_errors=True)
 
     async def check(self, prompt: tuple[int, ...]) -> Ready:
-        """Hand a prompt from each device to the next one, and tell anew what serves.
-
-        BundleError where the caches of two bundles do not fit.
-        """
+        """Hand a prompt from each device to the next one, and tell anew what serves. BundleError where the caches of
+        two bundles do not fit."""
         try:
             if len(self._devices) > 1:
                 async with asyncio.timeout(self._optional_load_s if self._is_optional else None):
@@ -226,7 +212,7 @@ class DeviceGroup:
             names = [ready.device for index in (giver, taker) if (ready := self._devices[index].ready) is not None]
             path = self._folder / f"check {giver}.caches"
             kl = await self._check.loss(self._devices[giver].supervisor, self._devices[taker].supervisor, prompt, path)
-            if kl > MOST_LOSS:
+            if kl > placement.MOST_LOSS:
                 why = f"KL {kl:.2f} nats" if kl < math.inf else "none of them could be read there"
                 raise BundleError(
                     f"devices: keys and values from {names[0]} do not fit the bundle on {names[1]} ({why}): "
@@ -250,13 +236,12 @@ class DeviceGroup:
     def _on_event(self, index: int, event: TokenEvent) -> None:
         if self._check.settle(event.id, event):
             return
-        placed = self._placed.get(event.id)
-        if placed is not None:
-            if event.finish is not None:
-                self._placed.forget(event.id)
-            elif event.token_ids:
-                is_first, placed.reads = placed.reads, False
-                self._consider(index, event.id, placed, is_first, len(event.token_ids))
+        placed = self._placed.requests.get(event.id)
+        if placed is not None and event.finish is not None:
+            del self._placed.requests[event.id]
+        elif placed is not None and event.token_ids:
+            is_first, placed.reads = placed.reads, False
+            self._consider(index, event.id, placed, is_first, len(event.token_ids))
         self._deliver(event)
 
     def _consider(self, index: int, request_id: str, placed: PlacedRequest, is_first: bool, new: int) -> None:
@@ -265,29 +250,28 @@ class DeviceGroup:
         pending = device.supervisor.progress(request_id)
         if not placed.may_move or placed.target is not None or pending is None:
             return
-        context = len(pending.request.prompt_ids) + len(pending.emitted)
-        if (not is_first and context % BLOCK_SIZE >= new) or index not in self._placed.serving():
+        if (not is_first and pending.tokens % BLOCK_SIZE >= new) or index not in self._placed.serving():
             return
         left = pending.request.params.max_tokens - len(pending.emitted)
-        there = self._placed.writer(index, context, left, self._token_ms)
-        if there != index:
-            try:
-                self._folder.mkdir(exist_ok=True)  # systems clean up where it lies
-            except OSError as error:
-                self._log.warning("a stream stays where it is: %s", error)
-                return
-            placed.target = there
-            self._files += 1
-            device.supervisor.hand_over(request_id, str(self._folder / f"{self._files}.caches"))
+        there = self._placed.writer(index, pending.tokens, left, self._token_ms)
+        if there == index:
+            return
+        try:
+            self._folder.mkdir(exist_ok=True)  # systems clean up where it lies
+        except OSError as error:
+            self._log.warning("a stream stays where it is: %s", error)
+            return
+        placed.target = there
+        self._files += 1
+        device.supervisor.hand_over(request_id, str(self._folder / f"{self._files}.caches"))
 
     def _on_handed(self, pending: PendingRequest) -> None:
         """One device has let go of a request: another one goes on with it."""
         if pending.caches:  # reading takes about as long as writing
-            tokens = len(pending.request.prompt_ids) + len(pending.emitted)
-            self._token_ms += OBSERVED_SHARE * (2 * pending.caches_ms / tokens - self._token_ms)
+            self._token_ms += OBSERVED_SHARE * (2 * pending.caches_ms / pending.tokens - self._token_ms)
         if self._check.settle(pending.request.id, pending):
             return
-        placed = self._placed.at(pending.request.id)
+        placed = self._placed.requests[pending.request.id]
         target = placed.target if placed.target is not None else placed.at
         if not self._devices[target].supervisor.is_up:
             target = self._placed.first_up()
@@ -298,24 +282,24 @@ class DeviceGroup:
         """A worker died: what it had goes to a device that serves, if there is one."""
         others = [at for at, device in enumerate(self._devices) if at != index and device.supervisor.is_up]
         for pending in pendings:
-            placed = self._placed.get(pending.request.id)
+            placed = self._placed.requests.get(pending.request.id)
             if placed is not None:
                 placed.target = None
-            if not others or placed is None or not placed.may_move:
-                continue
-            if self._devices[index].supervisor.take(pending.request.id):
-                pending.was_moved = True
-                self._move(pending, others[0])
+                if others and placed.may_move and self._devices[index].supervisor.take(pending.request.id):
+                    pending.was_moved = True
+                    self._move(pending, others[0])
 
     def _move(self, pending: PendingRequest, target: int) -> None:
-        self._placed.move(pending.request.id, target, has_caches=bool(pending.caches))
+        """To another device, or to the same one anew; what it has computed goes along in its caches."""
+        placed = self._placed.requests[pending.request.id]
+        reads = placed.reads or not pending.caches
+        self._placed.requests[pending.request.id] = PlacedRequest(target, placed.may_move, reads=reads)
         self._devices[target].supervisor.adopt(pending)
 
     def _on_failure(self, request_id: str, error: HexserveError) -> None:
-        if self._check.settle(request_id, error):
-            return
-        self._placed.forget(request_id)
-        self._fail(request_id, error)
+        if not self._check.settle(request_id, error):
+            self._placed.requests.pop(request_id, None)
+            self._fail(request_id, error)
 
 
 def _own_folder() -> Path:
@@ -328,16 +312,13 @@ def _own_folder() -> Path:
 
 
 def joined(readies: Sequence[Ready]) -> Ready:
-    """What is told of all workers: the least that one of them can do. BundleError where one of several cannot hand
-    over."""
+    """The least that one of the workers can do; BundleError where one of several cannot hand over."""
     for ready in readies:
         if ready.keeps and len(readies) > 1:
             raise BundleError(f"devices: {ready.keeps}")
-    first = readies[0]
-    names = [ready.device for ready in readies]
     return msgspec.structs.replace(
-        first,
-        device=" and ".join(names),
+        readies[0],
+        device=" and ".join(ready.device for ready in readies),
         max_tokens_per_sequence=min(ready.max_tokens_per_sequence for ready in readies),
         variants=tuple(f"{ready.device}: {variant}" for ready in readies for variant in ready.variants),
     )
@@ -353,10 +334,8 @@ def open_workers(
     deliver: Callable[[TokenEvent], None],
     fail: Callable[[str, HexserveError], None],
 ) -> Workers:
-    """By the settings; of the first worker by `command`, if there is one. Nothing has been started.
-
-    In the log a device's worker has the name of its bundle's folder.
-    """
+    """By the settings; of the first worker by `command`, if there is one. Nothing has been started. In the log a
+    device's worker has the name of its bundle's folder."""
     patience = Patience(polite_s=max(Patience().polite_s, config.save_s))
     bounds = HangBounds(config.step_timeout_s)
     first = command or worker_command(replace(config, devices=""), label)

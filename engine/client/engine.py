@@ -1,8 +1,6 @@
-"""The engine as the server sees it: prompts to tokens, submit, stream deltas, abort.
-
-Owns the text side (tokenizer, processes of the chat template), the admission bounds and the open streams; the worker
-process belongs to the supervisor. Everything here runs on one event loop except tokenisation and templates.
-"""
+"""The engine as the server sees it: prompts to tokens, submit, stream deltas, abort. Owns the text side (tokenizer,
+processes of the chat template), the admission bounds and the open streams; the worker process belongs to the
+supervisor. Everything here runs on one event loop except tokenisation and templates."""
 
 import asyncio
 import logging
@@ -32,16 +30,7 @@ from engine.grammar.compiler_pool import GrammarCompilerPool, compiler_command
 from engine.grammar.spec import GrammarSpec
 from engine.isolation.machine import give_back_freed
 from engine.logs.handler import server_log
-from engine.request import (
-    Delivered,
-    ImagePrompt,
-    PromptEmbeds,
-    Request,
-    RequestTimings,
-    ThinkingBudget,
-    TokenEvent,
-    ids_of,
-)
+from engine.request import Delivered, ImagePrompt, PromptEmbeds, Request, RequestTimings, ThinkingBudget, TokenEvent
 from engine.speech.live import AudioPool, Recording
 from engine.text.answer_finding import load_described
 from engine.text.prompt import PromptMaker
@@ -55,10 +44,8 @@ T = TypeVar("T")
 
 
 class Engine:
-    """One bundle served by one worker process. All methods belong to the event loop that ran `start`.
-
-    label: the model's name in log lines, '' = the server has this model only.
-    """
+    """One bundle served by one worker process. All methods belong to the event loop that ran `start`. label: the
+    model's name in log lines, '' = the server has this model only."""
 
     def __init__(
         self,
@@ -86,11 +73,9 @@ class Engine:
         self._info: EngineInfo | None = None
 
     async def start(self) -> None:
-        """Load manifest, tokenizer and template, start the worker, return when it is ready.
-
-        Raises BundleError when the bundle cannot be served and EngineFailure when the worker does not come up.
-        If it raises or is cancelled nothing is left running.
-        """
+        """Load manifest, tokenizer and template, start the worker, return when it is ready. Raises BundleError when the
+        bundle cannot be served and EngineFailure when the worker does not come up. If it raises or is cancelled nothing
+        is left running."""
         try:
             self._refuse_if_closing()
             folder = Path(self._config.bundle)
@@ -123,9 +108,8 @@ class Engine:
         self._chats = ChatPrompts(self._prompts, manifest.vision, self._limits.helpers, self._label, self._in_thread)
         await self._chats.start()
         if manifest.text.stop_ids:  # without an end token nothing could end a complete answer
-            self._compiler_pool = GrammarCompilerPool(
-                compiler_command(folder, manifest), self._limits.helpers, self._label
-            )
+            command = compiler_command(folder, manifest)
+            self._compiler_pool = GrammarCompilerPool(command, self._limits.helpers, self._label)
 
     async def close(self, drain_s: float = 0.0) -> None:
         """Stop: take nothing new, give unfinished requests up to `drain_s` seconds, end the worker. May be repeated."""
@@ -137,12 +121,9 @@ class Engine:
             except TimeoutError:
                 self._log.warning("%d requests did not finish within %.1f s of draining", len(self._streams), drain_s)
         was_running = self.state is not EngineState.STOPPED
-        if self._chats is not None:
-            await self._chats.close()
-        await self._supervisor.close()
-        await self._audio.close()
-        if self._compiler_pool is not None:
-            await self._compiler_pool.close()
+        for part in (self._chats, self._supervisor, self._audio, self._compiler_pool):
+            if part is not None:
+                await part.close()
         self._threads.shutdown(wait=False, cancel_futures=True)
         # Large, and an engine is part of a circle: they would wait for the garbage collector.
         self._prompts = self._chats = None
@@ -152,9 +133,8 @@ class Engine:
     @property
     def state(self) -> EngineState:
         """Where the engine is in its life; a worker may be ready before the text side is."""
-        state = self._supervisor.state
-        is_worker_up = state in (EngineState.READY, EngineState.RESTARTING)
-        return EngineState.LOADING if is_worker_up and self._info is None else state
+        state, is_known = self._supervisor.state, self._info is not None
+        return state if is_known or state not in (EngineState.READY, EngineState.RESTARTING) else EngineState.LOADING
 
     @property
     def device(self) -> str:
@@ -206,7 +186,7 @@ class Engine:
         self._text()
         assert self._chats is not None
         prompt = await self._chats.prompt(messages, tools, options or {}, limit, keep)
-        self.check_ids(ids_of(prompt), "messages")
+        self.check_ids(prompt.ids if isinstance(prompt, ImagePrompt) else prompt, "messages")
         return prompt
 
     async def text_prompt(self, text: str, keep: int | None = None) -> tuple[int, ...]:
@@ -264,10 +244,8 @@ class Engine:
         return TextFacts(spec.bos_token, spec.eos_token, spec.add_bos, specials, maker.template_source)
 
     async def compile_grammar(self, spec: GrammarSpec, param: str) -> str:
-        """Compile the form of an answer in another process, for `SamplingParams.grammar`.
-
-        Raises InvalidRequest naming `param` when it is invalid, too large or takes too long.
-        """
+        """Compile the form of an answer in another process, for `SamplingParams.grammar`. Raises InvalidRequest naming
+        `param` when it is invalid, too large or takes too long."""
         if self._compiler_pool is None:
             self._text()
             raise InvalidRequest("This model has no end token: the form of its answers cannot be enforced.", param)
@@ -282,10 +260,8 @@ class Engine:
             raise ContextLengthExceeded(info.max_context, len(ids), 1, param)
         for index, token_id in enumerate(ids):
             if type(token_id) is not int or not 0 <= token_id < info.vocab:
-                shown = repr(token_id)[:40]
-                raise InvalidRequest(
-                    f"'{param}[{index}]' is {shown}, not a token id of this model (0 to {info.vocab - 1}).", param
-                )
+                told = f"'{param}[{index}]' is {repr(token_id)[:40]}, not a token id of this model"
+                raise InvalidRequest(f"{told} (0 to {info.vocab - 1}).", param)
         return tuple(ids)
 
     def check_room(self, requests: int) -> None:
@@ -323,13 +299,14 @@ class Engine:
         request = replace(request, id=f"{request.id}#{self._submitted}")
         if request.pooling is None:  # whoever sends texts by the thousand has a bound of its own on them
             self._admission.enter(request.id, prompt_tokens)
-        if request.params.seed is None:  # drawn here so that the next worker would draw the same tokens
-            request = replace(request, params=replace(request.params, seed=secrets.randbits(32)))
-        if request.params.grammar is not None:  # a complete answer must be able to end
-            ends = tuple(dict.fromkeys((*request.params.stop_token_ids, *info.manifest.text.stop_ids)))
-            request = replace(request, params=replace(request.params, stop_token_ids=ends))
+        params, stop_ids = request.params, info.manifest.text.stop_ids
+        if params.seed is None:  # drawn here so that the next worker would draw the same tokens
+            params = replace(params, seed=secrets.randbits(32))
+        if params.grammar is not None:  # a complete answer must be able to end
+            params = replace(params, stop_token_ids=tuple(dict.fromkeys((*params.stop_token_ids, *stop_ids))))
+        request = replace(request, params=params)
         tags = None if once is None else (once.opening, once.closing)
-        rules = StopRules(stop, include_stop, skip_special, info.manifest.text.stop_ids, tags)
+        rules = StopRules(stop, include_stop, skip_special, stop_ids, tags)
         stream = TokenStream(request, self._text().tokenizer, rules, self._limits.stream_buffer, self._ended)
         self._streams[request.id] = stream
         if delivered is None or stream.resume(delivered):
@@ -373,14 +350,12 @@ class Engine:
             raise Busy.shutting_down() from None  # nobody cancelled us: the pool was shut down before its turn came
 
     def _deliver(self, event: TokenEvent) -> None:
-        stream = self._streams.get(event.id)
-        if stream is not None:
+        if (stream := self._streams.get(event.id)) is not None:
             self._admission.started(event.id)
             stream.feed(event)
 
     def _fail(self, request_id: str, error: HexserveError) -> None:
-        stream = self._streams.get(request_id)
-        if stream is not None:
+        if (stream := self._streams.get(request_id)) is not None:
             stream.fail(error)
 
     def _ended(self, stream: TokenStream, timings: RequestTimings | None) -> None:

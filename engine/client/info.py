@@ -15,10 +15,8 @@ from engine.processes import installed_version
 
 @dataclass(frozen=True, slots=True)
 class EngineInfo:
-    """What is being served. Counts are tokens; `created` is Unix seconds.
-
-    fingerprint: changes with the version, the bundle and the settings.
-    """
+    """What is being served. Counts are tokens; `created` is Unix seconds. fingerprint: changes with the version, the
+    bundle and the settings."""
 
     name: str
     created: int
@@ -62,12 +60,9 @@ def engine_info(manifest: Manifest, ready: Ready, config: EngineConfig) -> Engin
 
 @dataclass(frozen=True, slots=True)
 class ClientLimits:
-    """Bounds on what is taken in.
-
-    max_queued: unfinished requests at once, waiting and running. max_queued_tokens: prompt tokens whose request has no
-    token yet, 0 = off. stream_buffer: deltas a reader may lag behind before its stream is dropped. helpers: how slow a
-    chat template, or the compilation of an answer's form, may be.
-    """
+    """Bounds on what is taken in. max_queued: unfinished requests at once, waiting and running. max_queued_tokens:
+    prompt tokens whose request has no token yet, 0 = off. stream_buffer: deltas a reader may lag behind before its
+    stream is dropped. helpers: how slow a chat template, or the compilation of an answer's form, may be."""
 
     max_queued: int = 256
     max_queued_tokens: int = 0

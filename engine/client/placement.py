@@ -3,7 +3,7 @@
 import asyncio
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -47,22 +47,17 @@ class DeviceCosts:
 
     def prompt_ms(self, tokens: int) -> float:
         """Expected milliseconds to read a prompt in steps of its own."""
-        if tokens <= 0:
-            return 0.0
-        return min(self._in_chunks(tokens, rows) for rows, _, _ in self.steps)
+        return min(self._in_chunks(tokens, rows) for rows, _, _ in self.steps) if tokens > 0 else 0.0
 
     def _in_chunks(self, tokens: int, rows: int) -> float:
         whole, rest = divmod(tokens, rows)
-        first = whole * self.step_ms(rows, tokens // 2)
-        return first + (self.step_ms(rest, tokens) if rest else 0.0)
+        return whole * self.step_ms(rows, tokens // 2) + (self.step_ms(rest, tokens) if rest else 0.0)
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceLoad:
     """What a device has to do. streams: sequences that get tokens; context: cached tokens of one of them, on average.
-
-    unread: tokens of prompts that are still to be read.
-    """
+    unread: tokens of prompts that are still to be read."""
 
     costs: DeviceCosts
     streams: int = 0
@@ -84,10 +79,8 @@ class DeviceLoad:
 
 
 def candidates(serving: Sequence[int], names: Sequence[str], saves_power: bool) -> list[int]:
-    """Of the devices that serve those that may get a stream: to save power none but the CPU is left out.
-
-    names: of all devices, as their workers tell them.
-    """
+    """Of the devices that serve those that may get a stream: to save power none but the CPU is left out. names: of all
+    devices, as their workers tell them."""
     others = [index for index in serving if names[index] != CPU_DEVICE]
     return others if saves_power and others else list(serving)
 
@@ -101,16 +94,13 @@ def reader(prompt: int, loads: Sequence[DeviceLoad]) -> int:
 
 
 def writer(here: int, context: int, left: int, loads: Sequence[DeviceLoad], token_ms: float = MOVE_TOKEN_MS) -> int:
-    """The device for the next tokens of a stream that is at `here`, counted among its streams.
-
-    context: its cached tokens. left: most tokens that are still to come. token_ms: what the way takes for each of its
-    tokens.
-    """
+    """The device for the next tokens of a stream that is at `here`, counted among its streams. context: its cached
+    tokens. left: most tokens that are still to come. token_ms: what the way takes for each of its tokens."""
     saved = loads[here].saved_ms(context)
     added = [load.added_ms(context) if index != here else saved for index, load in enumerate(loads)]
     there = added.index(min(added))
-    gain = (saved - CLEARLY * added[there]) * min(left, USUAL_ANSWER)
-    return there if there != here and gain > MOVE_MS + token_ms * context else here
+    gain_ms = (saved - CLEARLY * added[there]) * min(left, USUAL_ANSWER)
+    return there if there != here and gain_ms > MOVE_MS + token_ms * context else here
 
 
 @dataclass(slots=True)
@@ -130,11 +120,6 @@ class GroupDevice:
     supervisor: Supervisor
     ready: Ready | None = None
     costs: DeviceCosts | None = None
-    placed: set[str] = field(default_factory=set)
-
-    @property
-    def serves(self) -> bool:
-        return self.supervisor.state is EngineState.READY
 
 
 def can_move(request: Request) -> bool:
@@ -159,28 +144,7 @@ class PlacedRequests:
 
     def __init__(self, devices: Sequence[GroupDevice], saves_power: bool) -> None:
         self._devices, self._saves_power = devices, saves_power
-        self._placed: dict[str, PlacedRequest] = {}
-
-    def __len__(self) -> int:
-        return len(self._placed)
-
-    def get(self, request_id: str) -> PlacedRequest | None:
-        """None for a request that has ended."""
-        return self._placed.get(request_id)
-
-    def at(self, request_id: str) -> PlacedRequest:
-        """Of a request that has not ended."""
-        return self._placed[request_id]
-
-    def place(self, request_id: str, index: int, may_move: bool) -> None:
-        self._placed[request_id] = PlacedRequest(index, may_move)
-        self._devices[index].placed.add(request_id)
-
-    def forget(self, request_id: str) -> PlacedRequest | None:
-        placed = self._placed.pop(request_id, None)
-        if placed is not None:
-            self._devices[placed.at].placed.discard(request_id)
-        return placed
+        self.requests: dict[str, PlacedRequest] = {}  # that have not ended, by their ids
 
     def first_serving(self) -> int:
         """Where none serves it is one that will."""
@@ -197,13 +161,12 @@ class PlacedRequests:
         serving = self.serving()
         with_room = [index for index in serving if self._devices[index].supervisor.has_room]
         places = self._candidates(with_room or serving)
-        loads = self._loads(places)
-        if loads:
+        if loads := self._loads(places):
             return places[reader(prompt, loads)]
         return places[0] if places else self.first_serving()
 
     def serving(self) -> list[int]:
-        return [index for index, device in enumerate(self._devices) if device.serves]
+        return [index for index, device in enumerate(self._devices) if device.supervisor.state is EngineState.READY]
 
     def _candidates(self, serving: Sequence[int]) -> list[int]:
         names = [device.ready.device if device.ready is not None else "" for device in self._devices]
@@ -217,25 +180,15 @@ class PlacedRequests:
             if device.costs is None:
                 return []
             contexts, unread = [], 0
-            for request_id in device.placed:
-                pending = device.supervisor.progress(request_id)
-                if pending is None:
-                    continue
-                tokens = len(pending.request.prompt_ids) + len(pending.emitted)
-                if self._placed[request_id].reads:
-                    unread += tokens
-                else:
-                    contexts.append(tokens)
+            for request_id, placed in self.requests.items():
+                pending = device.supervisor.progress(request_id) if placed.at == index else None
+                if pending is not None and placed.reads:
+                    unread += pending.tokens
+                elif pending is not None:
+                    contexts.append(pending.tokens)
             mean = sum(contexts) // len(contexts) if contexts else 0
             found.append(DeviceLoad(device.costs, len(contexts), mean, unread))
         return found
-
-    def move(self, request_id: str, target: int, has_caches: bool) -> None:
-        """To another device, or to the same one anew. has_caches: what it has computed goes along."""
-        placed = self.forget(request_id)
-        assert placed is not None
-        self.place(request_id, target, placed.may_move)
-        self._placed[request_id].reads = placed.reads or not has_caches
 
     def writer(self, index: int, context: int, left: int, token_ms: float) -> int:
         """Where the next tokens of a stream at device `index` come cheapest; the rest as for `writer`."""
@@ -270,9 +223,7 @@ class HandOverCheck:
 
     async def loss(self, giver: Supervisor, taker: Supervisor, prompt: tuple[int, ...], path: Path) -> float:
         """KL in nats of a token's probabilities at the taker with the giver's keys and values, from those with its own.
-
-        Infinity where the taker could make nothing of them. Raises what a worker fails with.
-        """
+        Infinity where the taker could make nothing of them. Raises what a worker fails with."""
         params = SamplingParams(ENDLESS, temperature=0.0, logprobs=MOST_LOGPROBS, min_tokens=ENDLESS)
         asked = Request(f"check {path.name}", prompt, params, cache_salt=path.name.encode()[:64])
         handed = await self._handed(giver, asked, path)

@@ -1,8 +1,6 @@
-"""Embeddings and scores: the tokens of a text, and what is made of its vector.
-
-Of each input of a request `ids` are the tokens, those that the model wants around it included; `limit` is the most.
-param: the field that it came from; InvalidRequest and ContextLengthExceeded name it.
-"""
+"""Embeddings and scores: the tokens of a text, and what is made of its vector. Of each input of a request `ids` are the
+tokens, those that the model wants around it included; `limit` is the most. param: the field that it came from;
+InvalidRequest and ContextLengthExceeded name it."""
 
 import math
 from dataclasses import dataclass
@@ -21,10 +19,8 @@ Ids = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class TextInput:
-    """A text that becomes a vector, behind the prompt of that name (None = the model's own choice).
-
-    keep: most tokens, of a longer text the first; None = a longer one is refused.
-    """
+    """A text that becomes a vector, behind the prompt of that name (None = the model's own choice). keep: most tokens,
+    of a longer text the first; None = a longer one is refused."""
 
     text: str
     param: str
@@ -33,7 +29,8 @@ class TextInput:
 
     def ids(self, tokenizer: Tokenizer, manifest: Manifest, limit: int) -> Ids:
         """Special tokens written in the text count as such, as they did in training."""
-        spec = _pooling(manifest)
+        spec = manifest.pooling
+        assert spec is not None, "the route has asked"
         room = (self.keep or limit) - len(spec.begin_ids) - len(spec.end_ids)
         text = _beginning(_prompt(spec, self.prompt_name) + self.text, room, tokenizer)
         body = tokenizer.encode(text, allow_special=True)
@@ -101,10 +98,8 @@ class Pair:
         room = (self.keep or limit) - len(spec.begin_ids) - len(spec.middle_ids) - len(spec.end_ids)
         if room < 2:
             raise InvalidRequest("'truncate_prompt_tokens' leaves no token of the texts.", "truncate_prompt_tokens")
-        query, document = (
-            tokenizer.encode(_beginning(text, room, tokenizer), allow_special=False)
-            for text in (self.query, self.document)
-        )
+        texts = (_beginning(text, room, tokenizer) for text in (self.query, self.document))
+        query, document = (tokenizer.encode(text, allow_special=False) for text in texts)
         document = document[: self.document_tokens]
         if self.keep is not None:
             query, document = _shortened(query, document, room)
@@ -120,11 +115,6 @@ def _shortened(query: Ids, document: Ids, room: int) -> tuple[Ids, Ids]:
     if len(query) > len(document):
         return query[: room - shorter], document[:shorter]
     return query[:shorter], document[: room - shorter]
-
-
-def _pooling(manifest: Manifest) -> PoolingSpec:
-    assert manifest.pooling is not None, "the route has asked"
-    return manifest.pooling
 
 
 def _prompt(spec: PoolingSpec, name: str | None) -> str:
@@ -154,10 +144,8 @@ Vector = NDArray[np.float32]
 
 
 def finished(raw: bytes, spec: PoolingSpec, dimensions: int | None = None) -> Vector:
-    """The vector [D] of a text, of length 1 where the model's are. raw: float32, little-endian.
-
-    dimensions: only so many first numbers, which then have length 1 again; None = all.
-    """
+    """The vector [D] of a text, of length 1 where the model's are. raw: float32, little-endian. dimensions: only so
+    many first numbers, which then have length 1 again; None = all."""
     vector = np.frombuffer(raw, "<f4")
     if spec.normalise:
         vector = _of_length_one(vector)

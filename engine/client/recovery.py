@@ -13,10 +13,8 @@ FORGIVEN_AFTER_TOKENS = 64
 @dataclass(slots=True)
 class PendingRequest:
     """Progress of one unfinished request, as the server process knows it. `is_sent` is about the current worker.
-
     caches: file of what another device computed of it, "" = none, or it is used up; writing it took `caches_ms`.
-    was_moved: whether it began there. is_resumed: whether the current worker has not computed all of it.
-    """
+    was_moved: whether it began there. is_resumed: whether the current worker has not computed all of it."""
 
     request: Request
     emitted: list[int] = field(default_factory=list)
@@ -39,6 +37,11 @@ class PendingRequest:
             self.deaths = 0
 
     @property
+    def tokens(self) -> int:
+        """Of the prompt and of the answer so far."""
+        return len(self.request.prompt_ids) + len(self.emitted)
+
+    @property
     def is_suspect(self) -> bool:
         """True when one more death would fail it and it has no token yet from the worker that runs now."""
         return self.deaths == MOST_DEATHS - 1 and not self.has_progressed
@@ -54,11 +57,9 @@ def check_delivered(delivered: Delivered, max_tokens: int, vocabulary: int) -> N
 
 
 def next_to_send(pendings: Iterable[PendingRequest]) -> list[PendingRequest]:
-    """Requests to give to the worker now: all unsent ones, unless there are suspects.
-
-    Requests that were charged twice are tried one by one, each until its next token and before anything else is sent:
-    so the third death is charged to the request that kills the worker, and to no other.
-    """
+    """Requests to give to the worker now: all unsent ones, unless there are suspects. Requests that were charged twice
+    are tried one by one, each until its next token and before anything else is sent: so the third death is charged to
+    the request that kills the worker, and to no other."""
     unfinished = list(pendings)
     suspects = [pending for pending in unfinished if pending.is_suspect]
     if not suspects:
@@ -67,10 +68,8 @@ def next_to_send(pendings: Iterable[PendingRequest]) -> list[PendingRequest]:
 
 
 def charge_death(pendings: Iterable[PendingRequest]) -> list[PendingRequest]:
-    """Count a death of the worker and make all requests unsent; returns those that died too often.
-
-    It counts against the suspect that the worker had, if there was one, else against every request that it had.
-    """
+    """Count a death of the worker and make all requests unsent; returns those that died too often. It counts against
+    the suspect that the worker had, if there was one, else against every request that it had."""
     unfinished = list(pendings)
     sent = [pending for pending in unfinished if pending.is_sent]
     charged = [pending for pending in sent if pending.is_suspect] or sent

@@ -50,9 +50,7 @@ class StepWatch:
 
 class StepFeed:
     """Hands records to all watchers; their times begin when somebody began to watch, by the `clock` of all workers.
-
-    `tell` says to the worker whether anybody watches; called when that changes.
-    """
+    `tell` says to the worker whether anybody watches; called when that changes."""
 
     def __init__(self, tell: Callable[[bool], None], clock: Callable[[], float] = time.monotonic) -> None:
         self._tell, self._clock = tell, clock
@@ -85,20 +83,12 @@ class StepFeed:
 
     def give(self, record: StepRecord, place: int = 0) -> None:
         """A record of the worker at that place. Of several workers no two steps or sequences keep the same number."""
-        began_ms = round(record.began_ms - self._since_ms, 3)
-        record = self._apart(msgspec.structs.replace(record, began_ms=began_ms), place)
+        changed, several = msgspec.structs.replace, max(1, self._workers)
+        segments = [changed(each, sequence=each.sequence * several + place) for each in record.segments]
+        began_ms, number = round(record.began_ms - self._since_ms, 3), record.number * several + place
+        record = changed(record, began_ms=began_ms, number=number, segments=tuple(segments))
         for watch in self._watches:
             watch.give(record)
-
-    def _apart(self, record: StepRecord, place: int) -> StepRecord:
-        if self._workers < 2:
-            return record
-
-        def told(number: int) -> int:
-            return number * self._workers + place
-
-        segments = [msgspec.structs.replace(each, sequence=told(each.sequence)) for each in record.segments]
-        return msgspec.structs.replace(record, number=told(record.number), segments=tuple(segments))
 
     def close(self) -> None:
         self._is_closed = True

@@ -13,29 +13,14 @@ from pathlib import Path
 
 import msgspec
 
+from engine import messages
 from engine.client.info import LEGAL_MOVES, EngineState
 from engine.client.recovery import MOST_DEATHS, PendingRequest, charge_death, next_to_send
 from engine.client.step_feed import StepFeed
 from engine.client.worker_process import USUAL_BOUNDS, HangBounds, Watchdog, WorkerProcess
 from engine.errors import BundleError, Busy, BusyReason, EngineFailure, HexserveError, InvalidRequest, WorkerDied
 from engine.logs.handler import server_log
-from engine.messages import (
-    Abort,
-    Failed,
-    Fatal,
-    HandedOver,
-    HandOver,
-    Heartbeat,
-    Ping,
-    Ready,
-    Report,
-    Stats,
-    StepRecord,
-    Submit,
-    Tokens,
-    Watch,
-    summed,
-)
+from engine.messages import Fatal, HandedOver, Ready, Report, Stats, Submit, summed
 from engine.request import Request, TokenEvent
 
 CLOSING = "The server is shutting down."
@@ -44,11 +29,9 @@ MOST_UNSENT_BYTES = 64 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """How long the supervisor waits, in seconds, and how often it tries.
-
-    polite, terminate: after Shutdown, and after SIGTERM, before the next harder step. first_backoff doubles up to
-    longest_backoff between workers that die in a row. start_attempts: failures to become ready in a row.
-    """
+    """How long the supervisor waits, in seconds, and how often it tries. polite, terminate: after Shutdown, and after
+    SIGTERM, before the next harder step. first_backoff doubles up to longest_backoff between workers that die in a row.
+    start_attempts: failures to become ready in a row."""
 
     polite_s: float = 1.0
     terminate_s: float = 0.5
@@ -58,11 +41,9 @@ class Patience:
 
 
 class Supervisor:
-    """All methods belong to one event loop. `deliver` and `fail` are plain calls on it and must not raise.
-
-    on_loss: hears of the unfinished requests of a worker that died, and may `take` some before the next one gets them.
-    on_handed: gets a request that was handed over.
-    """
+    """All methods belong to one event loop. `deliver` and `fail` are plain calls on it and must not raise. on_loss:
+    hears of the unfinished requests of a worker that died, and may `take` some before the next one gets them.
+    on_handed: gets a request that was handed over."""
 
     def __init__(
         self,
@@ -148,10 +129,9 @@ class Supervisor:
     def adopt(self, pending: PendingRequest) -> None:
         if self.state in (EngineState.DEAD, EngineState.STOPPED):
             _remove_caches(pending)
-            self._fail(pending.request.id, self._ended_failure())
-            return
+            return self._fail(pending.request.id, self._ended_failure())
         self._pending[pending.request.id] = pending
-        self._send_pending()
+        return self._send_pending()
 
     def take(self, request_id: str) -> PendingRequest | None:
         """Give a request up as if it had never been here; the worker, if it has it, is not told."""
@@ -160,17 +140,16 @@ class Supervisor:
     def hand_over(self, request_id: str, caches: str) -> None:
         """Have the worker write what it has computed of a request and forget it; `on_handed` then gets the request."""
         if self._worker is not None and (pending := self._pending.get(request_id)) is not None and pending.is_sent:
-            self._worker.send(HandOver(request_id, caches))
+            self._worker.send(messages.HandOver(request_id, caches))
 
     def progress(self, request_id: str) -> PendingRequest | None:
         return self._pending.get(request_id)
 
     def abort(self, request_id: str) -> None:
         """Forget a request, here and in the worker; unknown ids are ignored."""
-        pending = self._pending.pop(request_id, None)
-        if pending is not None:
+        if (pending := self._pending.pop(request_id, None)) is not None:
             if pending.is_sent and self._worker is not None:
-                self._worker.send(Abort(request_id))
+                self._worker.send(messages.Abort(request_id))
             _remove_caches(pending)  # a worker may not have read them
             self._send_pending()  # it may have been a suspect that others waited for
 
@@ -183,8 +162,7 @@ class Supervisor:
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])
-        failure = EngineFailure(CLOSING)
-        self._fail_all(failure)
+        self._fail_all(failure := EngineFailure(CLOSING))
         self._own_steps.close()
         if self._first_ready is not None and not self._first_ready.done():
             self._first_ready.set_exception(failure)
@@ -195,13 +173,12 @@ class Supervisor:
             reason = await self._run_worker()
             failed_starts = failed_starts + 1 if self._ready is None else 0
             self._after_death(reason)
-            if self._fatal is not None and self._fatal.permanent:
-                return self._die(self._fatal.message, BundleError(self._fatal.message))
+            fatal = self._fatal
+            if fatal is not None and fatal.permanent:
+                return self._die(fatal.message, BundleError(fatal.message))
             if failed_starts >= self._patience.start_attempts:
-                told = f" ({self._fatal.message})" if self._fatal is not None else ""
-                return self._die(
-                    f"the worker did not become ready {failed_starts} times in a row; last it {reason}{told}"
-                )
+                last = f"{reason} ({fatal.message})" if fatal is not None else reason
+                return self._die(f"the worker did not become ready {failed_starts} times in a row; last it {last}")
             await asyncio.sleep(self._backoff_s())
 
     async def _run_worker(self) -> str:
@@ -211,7 +188,9 @@ class Supervisor:
             self._worker = await WorkerProcess.start(self._command, self._on_report)
         except OSError as error:
             return f"could not be started: {error}"
-        self._watchdog = Watchdog(self._hang_bounds, self._load_bound_s(), self._clock())
+        slowest_s, bounds = self._slowest_load_s, self._hang_bounds
+        load_s = bounds.load_s if slowest_s is None else bounds.reload_s(slowest_s)
+        self._watchdog = Watchdog(bounds, load_s, self._clock())
         watching = asyncio.create_task(self._watch(self._worker, self._watchdog))
         try:
             return await asyncio.shield(self._worker.ended)
@@ -223,7 +202,7 @@ class Supervisor:
         """Look after the worker until it hangs; then say so at once and kill it."""
         while (hang := watchdog.tick(self._clock())) is None:
             if watchdog.take_ping():
-                worker.send(Ping())
+                worker.send(messages.Ping())
             await self._sleep(self._hang_bounds.period_s)
         self._move(EngineState.RESTARTING)
         worker.kill_hung(hang)
@@ -232,10 +211,6 @@ class Supervisor:
         """Where the table has no such move the state stays: what is stopped does not restart."""
         if target in LEGAL_MOVES[self.state]:
             self.state = target
-
-    def _load_bound_s(self) -> float:
-        slowest_s = self._slowest_load_s
-        return self._hang_bounds.load_s if slowest_s is None else self._hang_bounds.reload_s(slowest_s)
 
     async def _end_worker(self, worker: WorkerProcess) -> None:
         """Stop the worker even if we are cancelled again meanwhile: an orphan would keep the device."""
@@ -261,12 +236,10 @@ class Supervisor:
         for pending in self._pending.values():
             if pending.is_sent:
                 _remove_caches(pending)
+        failure = WorkerDied(f"The worker process died {MOST_DEATHS} times while this request ran.")
         for pending in charge_death(self._pending.values()):
             del self._pending[pending.request.id]
-            self._fail(
-                pending.request.id,
-                WorkerDied(f"The worker process died {MOST_DEATHS} times while this request ran."),
-            )
+            self._fail(pending.request.id, failure)
         if self._ready is not None:
             self.restarts += 1
         self._move(EngineState.RESTARTING)
@@ -285,16 +258,15 @@ class Supervisor:
         """Give up: a `start` that still waits raises the reason, later it is logged."""
         self.death_reason = reason
         self._move(EngineState.DEAD)
-        failure = self._ended_failure()
-        self._fail_all(failure)
+        self._fail_all(failure := self._ended_failure())
         if self._first_ready is not None and not self._first_ready.done():
             self._first_ready.set_exception(unusable or failure)
         else:
             self._log.critical("this worker is not started again: %s", reason)
 
     def _ended_failure(self) -> EngineFailure:
-        is_closed = self.state is EngineState.STOPPED
-        return EngineFailure(CLOSING if is_closed else f"The engine is not running: {self.death_reason}")
+        stopped = self.state is EngineState.STOPPED
+        return EngineFailure(CLOSING if stopped else f"The engine is not running: {self.death_reason}")
 
     def _fail_all(self, error: HexserveError) -> None:
         pendings, self._pending = self._pending, {}
@@ -305,20 +277,20 @@ class Supervisor:
         if worker is not self._worker:
             return
         match report:
-            case Tokens(events, stats):
+            case messages.Tokens(events, stats):
                 self._stats = stats
                 for event in events:
                     self._on_event(event)
-            case Failed(request_id, message, kind):
+            case messages.Failed(request_id, message, kind):
                 if self._pending.pop(request_id, None) is not None:
                     self._fail(request_id, InvalidRequest(message) if kind == "invalid" else EngineFailure(message))
                     self._send_pending()
             case HandedOver():
                 self._on_handed_over(report)
-            case Heartbeat():
+            case messages.Heartbeat():
                 if self._watchdog is not None:
                     self._watchdog.heard(report)
-            case StepRecord():
+            case messages.StepRecord():
                 self.steps.give(report, self._place)
             case Ready():
                 self._on_ready(report)
@@ -340,14 +312,12 @@ class Supervisor:
         self._send_pending()
 
     def _on_handed_over(self, report: HandedOver) -> None:
-        pending = self._pending.pop(report.id, None)
-        if pending is None:  # it has ended or was aborted meanwhile
-            Path(report.caches).unlink(missing_ok=True)
-            return
+        if (pending := self._pending.pop(report.id, None)) is None:  # it has ended or was aborted meanwhile
+            return Path(report.caches).unlink(missing_ok=True)
         pending.caches, pending.caches_ms = report.caches if report.blocks else "", report.ms
         pending.is_sent = pending.has_progressed = False
         pending.was_moved = True
-        self._on_handed(pending)
+        return self._on_handed(pending)
 
     def _on_event(self, event: TokenEvent) -> None:
         pending = self._pending.get(event.id)
@@ -369,14 +339,13 @@ class Supervisor:
     def tell_watched(self, is_on: bool) -> None:
         """A worker that is not ready yet is told when it is."""
         if self._worker is not None and self._ready is not None:
-            self._worker.send(Watch(is_on))
+            self._worker.send(messages.Watch(is_on))
 
     def _send_pending(self) -> None:
-        if self._worker is None or self._ready is None:
-            return
-        for pending in next_to_send(self._pending.values()):
-            pending.is_sent = True
-            self._worker.send(Submit(pending.request, tuple(pending.emitted), pending.caches))
+        if self._worker is not None and self._ready is not None:
+            for pending in next_to_send(self._pending.values()):
+                pending.is_sent = True
+                self._worker.send(Submit(pending.request, tuple(pending.emitted), pending.caches))
 
 
 def add_stats(past: Stats, current: Stats, with_gauges: bool = True) -> Stats:

@@ -38,11 +38,9 @@ OnEnd = Callable[["TokenStream", RequestTimings | None], None]
 
 
 class TokenStream:
-    """Async iterator of `Delta`; the last one has `finish` set. One reader, on the engine's event loop.
-
-    Iterating raises EngineFailure, WorkerDied or InvalidRequest when the request cannot go on. Deltas that are not
-    read are kept up to a bound; beyond it the request is dropped and the reader gets EngineFailure.
-    """
+    """Async iterator of `Delta`; the last one has `finish` set. One reader, on the engine's event loop. Iterating
+    raises EngineFailure, WorkerDied or InvalidRequest when the request cannot go on. Deltas that are not read are kept
+    up to a bound; beyond it the request is dropped and the reader gets EngineFailure."""
 
     def __init__(
         self, request: Request, tokenizer: Tokenizer, rules: StopRules, buffer_deltas: int, on_end: OnEnd
@@ -140,7 +138,6 @@ class TokenStream:
 
     def _timings(self, measured: RequestTimings | None) -> RequestTimings:
         """The worker's timings with our counts; without them (a stop string, a restart) what our own clock says."""
-        predicted, accepted = self._guesses.predicted, self._guesses.predicted_accepted
         now = time.perf_counter()
         first = self._first_token_at if self._first_token_at is not None else now
         first_ms = 1000.0 * (first - self._submitted_at)
@@ -159,8 +156,8 @@ class TokenStream:
             measured,
             prompt_tokens=self.prompt_tokens,
             generated_tokens=self._generated_tokens,
-            predicted_tokens=predicted,
-            accepted_predicted_tokens=accepted,
+            predicted_tokens=self._guesses.predicted,
+            accepted_predicted_tokens=self._guesses.predicted_accepted,
             first_token_ms=first_ms if self._first_token_at is not None else 0.0,
             devices=tuple(self._devices),
         )

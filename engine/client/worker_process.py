@@ -1,8 +1,5 @@
-"""One worker process: start it, write commands, read reports, know when it is gone, end it.
-
-The worker runs in a process group of its own, so Ctrl-C in the terminal reaches the server only, which then ends the
-worker in order.
-"""
+"""One worker process: start it, write commands, read reports, know when it is gone, end it. The worker runs in a
+process group of its own, so Ctrl-C in the terminal reaches the server only, which then ends the worker in order."""
 
 import asyncio
 import contextlib
@@ -30,11 +27,8 @@ PERIODS_PER_BOUND = 10
 
 @dataclass(frozen=True, slots=True)
 class HangBounds:
-    """Seconds after which a worker counts as hung; 0 = never.
-
-    pass_s: without an answer, or in one step; a step that is expected to be long may take more.
-    load_s: from its start until it is ready.
-    """
+    """Seconds after which a worker counts as hung; 0 = never. pass_s: without an answer, or in one step; a step that is
+    expected to be long may take more. load_s: from its start until it is ready."""
 
     step_s: float = 30.0
     load_s: float = 1800.0
@@ -52,11 +46,8 @@ USUAL_BOUNDS = HangBounds()
 
 
 class Watchdog:
-    """Watches one worker from its start.
-
-    A step from one tick to the next counts for two periods at most: where this process was itself stopped, asleep or
-    busy for longer, the worker could not be heard or was stopped as well.
-    """
+    """Watches one worker from its start. A step from one tick to the next counts for two periods at most: where this
+    process was itself stopped, asleep or busy for longer, the worker could not be heard or was stopped as well."""
 
     def __init__(self, bounds: HangBounds, load_s: float, now_s: float) -> None:
         self._bounds = bounds
@@ -85,8 +76,7 @@ class Watchdog:
         self._then_s = now_s
         if not self._is_ready:
             self.load_s += step_s
-            is_late = 0 < self._load_bound_s <= self.load_s
-            return f"was not ready after {self._load_bound_s:g} s" if is_late else None
+            return f"was not ready after {self._load_bound_s:g} s" if 0 < self._load_bound_s <= self.load_s else None
         if not self._bounds.step_s:
             return None
         self._silent_s += step_s if self._is_asked else 0.0
@@ -95,9 +85,7 @@ class Watchdog:
             return f"did not answer for {self._silent_s:.0f} s"
         least_s, expected_ms = self._bounds.step_s, self._last.expected_ms
         bound_s = max(least_s, STEP_FACTOR * expected_ms / 1000) if expected_ms else UNKNOWN_FACTOR * least_s
-        if self._stuck_s >= bound_s:
-            return f"has been in one step for {self._stuck_s:.0f} s"
-        return None
+        return f"has been in one step for {self._stuck_s:.0f} s" if self._stuck_s >= bound_s else None
 
     def take_ping(self) -> bool:
         """True when a Ping is to be sent now: one at a time, so that a worker that does not read gathers none."""
@@ -130,15 +118,9 @@ class WorkerProcess(asyncio.SubprocessProtocol):
     @classmethod
     async def start(cls, command: Sequence[str], on_report: OnReport) -> "WorkerProcess":
         """Start `command` with pipes for input and output; its errors go to ours. OSError when it cannot start."""
-        loop = asyncio.get_running_loop()
-        _, worker = await loop.subprocess_exec(
-            lambda: cls(on_report),
-            *command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=None,
-            env=child_environment(graph_memory(os.environ)),
-            **own_group(),
+        pipe, environment = subprocess.PIPE, child_environment(graph_memory(os.environ))
+        _, worker = await asyncio.get_running_loop().subprocess_exec(
+            lambda: cls(on_report), *command, stdin=pipe, stdout=pipe, stderr=None, env=environment, **own_group()
         )
         return worker
 
@@ -162,8 +144,7 @@ class WorkerProcess(asyncio.SubprocessProtocol):
     async def stop(self, polite_s: float, terminate_s: float) -> None:
         """End the process: ask, close its input, then terminate, then kill. Returns when it is gone or given up."""
         self.send(Shutdown())
-        pipe = self._input()
-        if pipe is not None:
+        if (pipe := self._input()) is not None:
             pipe.close()
         for seconds, harder in ((polite_s, self.terminate), (terminate_s, self.kill)):
             if (await asyncio.wait([self.ended], timeout=seconds))[0]:
@@ -172,12 +153,12 @@ class WorkerProcess(asyncio.SubprocessProtocol):
         await asyncio.wait([self.ended])
 
     def terminate(self) -> None:
-        self._signal(_terminate)
+        self._signal(is_last=False)
 
     def kill(self) -> None:
         """End the process and its children without their consent; one that survives it is given up."""
         if not self.ended.done():
-            self._signal(_kill_group)
+            self._signal(is_last=True)
             self._later(self._give_up, GIVE_UP_S)
 
     def kill_hung(self, reason: str) -> None:
@@ -243,23 +224,15 @@ class WorkerProcess(asyncio.SubprocessProtocol):
         pipe = self._transport.get_pipe_transport(STDIN) if self._transport is not None else None
         return cast("asyncio.WriteTransport | None", pipe)
 
-    def _signal(self, action: Callable[[asyncio.SubprocessTransport], None]) -> None:
-        if self._transport is None or self.ended.done():
-            return
+    def _signal(self, is_last: bool) -> None:
+        """Not by the transport's own way on POSIX: that may reap the process, and asyncio never learns how it ended."""
+        transport = self._transport
+        if transport is None or self.ended.done() or transport.get_returncode() is not None:
+            return  # the id may be another's by now
         with contextlib.suppress(ProcessLookupError):  # it was faster
-            action(self._transport)
-
-
-def _terminate(transport: asyncio.SubprocessTransport) -> None:
-    """Not by the transport's own way on POSIX: that may reap the process, and asyncio never learns how it ended."""
-    if sys.platform == "win32":
-        transport.terminate()
-    elif transport.get_returncode() is None:
-        os.kill(transport.get_pid(), signal.SIGTERM)
-
-
-def _kill_group(transport: asyncio.SubprocessTransport) -> None:
-    if sys.platform == "win32":
-        transport.kill()
-    elif transport.get_returncode() is None:  # otherwise the id may be another's by now
-        os.killpg(transport.get_pid(), signal.SIGKILL)
+            if sys.platform == "win32":
+                (transport.kill if is_last else transport.terminate)()
+            elif is_last:
+                os.killpg(transport.get_pid(), signal.SIGKILL)
+            else:
+                os.kill(transport.get_pid(), signal.SIGTERM)

@@ -1,7 +1,5 @@
 """Frames of every pipe between our processes: a 4-byte little-endian length and that many bytes, whatever they mean.
-
-The inside of a helper process: its frames, and the bounds that it sets itself.
-"""
+The inside of a helper process: its frames, and the bounds that it sets itself."""
 
 import asyncio
 import contextlib
@@ -33,14 +31,14 @@ class FrameSplitter:
 
     def pop(self) -> bytes | None:
         """Body of the next complete frame, None when there is none. ValueError when a header has an absurd length."""
-        pending = self._pending
-        if len(pending) < _LENGTH.size:
+        start = _LENGTH.size
+        if len(self._pending) < start:
             return None
-        end = _LENGTH.size + _body_bytes(bytes(pending[: _LENGTH.size]))
-        if len(pending) < end:
+        end = start + _body_bytes(bytes(self._pending[:start]))
+        if len(self._pending) < end:
             return None
-        body = bytes(pending[_LENGTH.size : end])
-        del pending[:end]  # cheap: a bytearray moves its start, not its bytes
+        body = bytes(self._pending[start:end])
+        del self._pending[:end]  # cheap: a bytearray moves its start, not its bytes
         return body
 
 
@@ -53,15 +51,13 @@ def read_frame(stream: BinaryIO) -> bytes | None:
     header = stream.read(_LENGTH.size)
     if len(header) < _LENGTH.size:
         return None
-    length = _body_bytes(header)
-    body = stream.read(length)
+    body = stream.read(length := _body_bytes(header))
     return body if len(body) == length else None
 
 
 async def next_frame(pipe: asyncio.StreamReader) -> bytes:
     """The body of the next frame; IncompleteReadError at end of input, ValueError when the stream is not ours."""
-    header = await pipe.readexactly(_LENGTH.size)
-    return await pipe.readexactly(_body_bytes(header))
+    return await pipe.readexactly(_body_bytes(await pipe.readexactly(_LENGTH.size)))
 
 
 def _body_bytes(header: bytes) -> int:
@@ -96,10 +92,8 @@ class HelperFrames:
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """What a helper made of its opening. answer: what it answers to each question, in `longest_s` or its end.
-
-    None when it can answer none: `reply` says why.
-    """
+    """What a helper made of its opening. answer: what it answers to each question, in `longest_s` or its end. None when
+    it can answer none: `reply` says why."""
 
     reply: bytes
     longest_s: float = 0.0
@@ -107,10 +101,8 @@ class Opened:
 
 
 def serve(most_bytes: int, opened: Callable[[bytes], Opened]) -> int:
-    """Say that we are up, answer the opening and then each question until end of input, within so much memory.
-
-    The status to exit with: 3 when we can answer none.
-    """
+    """Say that we are up, answer the opening and then each question until end of input, within so much memory. The
+    status to exit with: 3 when we can answer none."""
     bound_memory(most_bytes)
     frames = HelperFrames()
     frames.write(b"")
@@ -129,10 +121,8 @@ def serve(most_bytes: int, opened: Callable[[bytes], Opened]) -> int:
 
 
 def bound_memory(most_bytes: int) -> None:
-    """Bound our address space, and never loosen a tighter bound that we were started with.
-
-    Linux only: macOS does not keep this limit, Windows has none. There the time limit has to do.
-    """
+    """Bound our address space, and never loosen a tighter bound that we were started with. Linux only: macOS does not
+    keep this limit, Windows has none. There the time limit has to do."""
     if sys.platform == "linux":
         import resource  # noqa: PLC0415 (Windows has none)
 

@@ -31,12 +31,7 @@ class HelperProcess:
     async def start(cls, command: Sequence[str]) -> "HelperProcess":
         """Start `command`; its errors go to ours. OSError when it cannot start."""
         process = await asyncio.create_subprocess_exec(
-            *command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=None,
-            env=child_environment(),
-            **own_group(),
+            *command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=None, env=child_environment(), **own_group()
         )
         return cls(process)
 
@@ -50,9 +45,7 @@ class HelperProcess:
 
     async def give(self, body: bytes) -> None:
         """Hand over a question; returns when it was taken. IncompleteReadError or OSError when the process ends before.
-
-        ValueError when it writes no frame.
-        """
+        ValueError when it writes no frame."""
         assert self._process.stdin is not None
         self._process.stdin.write(framed(body))
         await self._process.stdin.drain()
@@ -64,26 +57,19 @@ class HelperProcess:
         return await next_frame(self._process.stdout)
 
     async def last_status(self) -> int | None:
-        """How a process ended whose output has ended; None when it does not end.
-
-        Not killed first: before a signal `subprocess` looks whether it has ended, and then asyncio never learns how.
-        """
+        """How a process ended whose output has ended, a negative signal number on POSIX; None when it does not end.
+        Not killed first: before a signal `subprocess` looks whether it has ended, and asyncio never learns how."""
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._process.wait(), END_S)
         return self._process.returncode
 
-    async def end(self) -> int | None:
-        """Kill it, for it has nothing to lose; its exit status, a negative signal number on POSIX.
-
-        None when the kernel does not let go of it: then it is not waited for.
-        """
+    async def end(self) -> None:
+        """Kill it, for it has nothing to lose; where the kernel does not let go of it, it is not waited for."""
         with contextlib.suppress(ProcessLookupError):
             self._process.kill()
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._process.wait(), END_S)
+        await self.last_status()
         if self._process.stdin is not None:
             self._process.stdin.close()
-        return self._process.returncode
 
 
 START_S = 60.0
@@ -107,9 +93,7 @@ Answer = bytes | Failure
 @dataclass(frozen=True, slots=True)
 class HelperLimits:
     """budget_s: longest answer. processes: most helpers at once; all but the first start when they are needed.
-
-    opening_s: longest answer to the opening.
-    """
+    opening_s: longest answer to the opening."""
 
     budget_s: float = 2.0
     processes: int = 4
@@ -117,11 +101,9 @@ class HelperLimits:
 
 
 class HelperPool:
-    """All methods belong to one event loop.
-
-    `command` starts a helper, which writes one frame when it is up. `opening` is the first question to every helper;
-    `accept` takes what became of it and raises a HexserveError unless the helper can be used.
-    """
+    """All methods belong to one event loop. `command` starts a helper, which writes one frame when it is up. `opening`
+    is the first question to every helper; `accept` takes what became of it and raises a HexserveError unless the helper
+    can be used."""
 
     def __init__(
         self,
@@ -138,8 +120,7 @@ class HelperPool:
         self._command = tuple(command)
         self._opening = opening
         self._accept = accept
-        self._budget_s = limits.budget_s
-        self._opening_s = limits.opening_s
+        self._budget_s, self._opening_s = limits.budget_s, limits.opening_s
         self._turns = asyncio.Semaphore(limits.processes)  # a turn is the right to one process
         self._idle: asyncio.LifoQueue[HelperProcess] = asyncio.LifoQueue()
         self._alive: set[HelperProcess] = set()
@@ -187,11 +168,11 @@ class HelperPool:
 
     async def _fresh(self) -> HelperProcess:
         """A new helper that has accepted the opening."""
-        helper = await self._started()
-        answer = await self._asked(helper, self._opening, self._opening_s)
-        if answer in WORTH_ASKING_AGAIN:
+        for _ in range(2):
             helper = await self._started()
             answer = await self._asked(helper, self._opening, self._opening_s)
+            if answer not in WORTH_ASKING_AGAIN:
+                break
         try:
             self._accept(answer)
         except HexserveError:
@@ -212,9 +193,8 @@ class HelperPool:
                 await helper.answer()
         except (TimeoutError, asyncio.IncompleteReadError, OSError, ValueError):
             await self._end(helper)
-            if self._is_closed:
-                raise Busy.shutting_down() from None
-            raise EngineFailure(f"{self._name} did not start") from None
+            failure = EngineFailure(f"{self._name} did not start")
+            raise (Busy.shutting_down() if self._is_closed else failure) from None
         except asyncio.CancelledError:
             await asyncio.shield(self._end(helper))
             raise
@@ -244,6 +224,6 @@ class HelperPool:
             await asyncio.shield(self._end(helper))
             raise
 
-    async def _end(self, helper: HelperProcess) -> int | None:
+    async def _end(self, helper: HelperProcess) -> None:
         self._alive.discard(helper)
-        return await helper.end()
+        await helper.end()

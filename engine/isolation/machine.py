@@ -24,19 +24,15 @@ def processor_name() -> str:
     """What the system calls its processor, '' when it does not tell."""
     if sys.platform == "win32":
         return registry_text(PROCESSOR_KEY, "ProcessorNameString")
-    found = []
-    for path in BOARDS:
-        with contextlib.suppress(OSError):
-            found.append(Path(path).read_text(encoding="utf-8", errors="replace").strip("\0\n ").replace("\0", " "))
-    return ", ".join(filter(None, found)) or _name_in_cpu_info() or platform.processor()
+    boards = [_text_of(Path(path)).strip("\0\n ").replace("\0", " ") for path in BOARDS]
+    lines = (line.partition(":") for line in _text_of(CPU_INFO).splitlines())
+    name = next((value.strip() for key, _, value in lines if key.strip() == "model name"), "")
+    return ", ".join(filter(None, boards)) or name or platform.processor()
 
 
-def _name_in_cpu_info() -> str:
+def _text_of(path: Path) -> str:
     with contextlib.suppress(OSError):
-        for line in CPU_INFO.read_text(encoding="utf-8", errors="replace").splitlines():
-            name, _, value = line.partition(":")
-            if name.strip() == "model name":
-                return value.strip()
+        return path.read_text(encoding="utf-8", errors="replace")
     return ""
 
 
@@ -111,10 +107,8 @@ def give_back_freed() -> None:
 
 
 def give_back_read(folder: Path) -> None:
-    """Return pages of the folder's mapped files that were read and not written.
-
-    onnxruntime copies most weights when it opens a graph. What it reads again comes from the file's cache.
-    """
+    """Return pages of the folder's mapped files that were read and not written. onnxruntime copies most weights when it
+    opens a graph. What it reads again comes from the file's cache."""
     if sys.platform == "linux":
         advise = ctypes.CDLL(None).madvise
         for start, size in _unwritten(f"{folder.resolve()}/"):

@@ -34,9 +34,7 @@ Write = Callable[[bytes], bool]
 
 class DroppingHandler(logging.Handler):
     """Writes lines in a thread of its own; what does not fit meanwhile is dropped, and a line says how many were.
-
-    write: takes whole lines, waits until they are written; False when they are lost.
-    """
+    write: takes whole lines, waits until they are written; False when they are lost."""
 
     def __init__(self, write: Write, pending_bytes: int = PENDING_BYTES) -> None:
         super().__init__()

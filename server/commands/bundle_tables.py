@@ -6,7 +6,7 @@ import msgspec
 from rich.console import Group, RenderableType
 from rich.filesize import decimal
 from rich.panel import Panel
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from engine.bundle.answer_format import NAME, AnswerFormat
@@ -14,16 +14,7 @@ from engine.bundle.encoder import POSITIONS, encoder_rows
 from engine.bundle.loss_text import kv_text, parity_text
 from engine.bundle.manifest import GraphKind, GraphSpec, Manifest, load_manifest
 from engine.bundle.segments import LINEAR_DATA, SHARED_DATA
-from engine.bundle.specs import (
-    EncoderSpec,
-    FusedSpec,
-    ModelTask,
-    PoolingKind,
-    PoolingSpec,
-    QualitySpec,
-    RerankSpec,
-    UsualSampling,
-)
+from engine.bundle.specs import EncoderSpec, FusedSpec, ModelTask, PoolingKind, PoolingSpec, QualitySpec, RerankSpec
 from engine.bundle.stored_times import StoredTimes, all_times
 from engine.bundle.variant import StepShape, shape_of
 from engine.bundle.vision import Cutting, VisionSpec
@@ -58,8 +49,8 @@ def _vector_rows(spec: PoolingSpec) -> list[tuple[str, str]]:
 def _pair_rows(spec: RerankSpec | None) -> list[tuple[str, str]]:
     if spec is None:
         return []
-    around = " ".join((_ids(spec.begin_ids), "query", _ids(spec.middle_ids), "document", _ids(spec.end_ids)))
-    return [("scores", f"of pairs: {around}")]
+    begin, middle, end = map(_ids, (spec.begin_ids, spec.middle_ids, spec.end_ids))
+    return [("scores", f"of pairs: {begin} query {middle} document {end}")]
 
 
 def _ids(ids: tuple[int, ...]) -> str:
@@ -67,34 +58,20 @@ def _ids(ids: tuple[int, ...]) -> str:
 
 
 def segment_table(manifest: Manifest) -> Table:
-    of_kind = {
-        kind: [graph for graph in manifest.graphs if graph.kind is kind]
-        for kind in (GraphKind.LINEAR, GraphKind.ATTENTION, GraphKind.RECURRENT)
-    }
-
-    def row(kind: GraphKind, weights: str, file: str) -> tuple[str, ...]:
-        graphs = of_kind[kind]
-        files = [manifest.files[graph.file].bytes for graph in graphs if graph.file in manifest.files]
-        return kind.value, weights, str(len(graphs)), decimal(sum(files)), _file_size(manifest, file)
-
-    rows = [
-        row(GraphKind.LINEAR, manifest.quant, LINEAR_DATA),
-        row(GraphKind.ATTENTION, "none; runs for each sequence", ""),
-    ]
-    if of_kind[GraphKind.RECURRENT]:
-        rows.append(row(GraphKind.RECURRENT, "convolutions; runs for each sequence", manifest.conv_weights))
+    rows = []
+    for kind, weights, stored in (
+        (GraphKind.LINEAR, manifest.quant, LINEAR_DATA),
+        (GraphKind.ATTENTION, "none; runs for each sequence", ""),
+        (GraphKind.RECURRENT, "convolutions; runs for each sequence", manifest.conv_weights),
+    ):
+        graphs = [graph for graph in manifest.graphs if graph.kind is kind]
+        size = decimal(sum(manifest.files[graph.file].bytes for graph in graphs if graph.file in manifest.files))
+        if graphs or kind is not GraphKind.RECURRENT:
+            rows.append((kind.value, weights, str(len(graphs)), size, _file_size(manifest, stored)))
     if manifest.kv_scales:
         rows.append(("", f"scales of {manifest.kv_dtype} caches", "", "", _file_size(manifest, manifest.kv_scales)))
     rows.append(("", "embedding, norms, biases", "", "", _file_size(manifest, SHARED_DATA)))
     return table(("kind", "weights", "graphs", "size", "stored"), rows, "graphs", words=2)
-
-
-def grouped_files(manifest: Manifest) -> list[tuple[str, int, str]]:
-    """Name, bytes and sha256 of each file; the linear graphs together, without one."""
-    linear = {graph.file for graph in manifest.graphs if graph.kind is GraphKind.LINEAR}
-    rows = [(name, entry.bytes, entry.sha256) for name, entry in sorted(manifest.files.items()) if name not in linear]
-    sizes = [entry.bytes for name, entry in manifest.files.items() if name in linear]
-    return [*rows, (f"linear_*.onnx ({len(sizes)} files)", sum(sizes), "")] if sizes else rows
 
 
 def _file_size(manifest: Manifest, name: str) -> str:
@@ -106,10 +83,8 @@ _BAR_CELLS = 40
 
 
 def describe(folder: Path, graph: str | None = None) -> RenderableType:
-    """Everything about a bundle as one rich renderable.
-
-    graph: name of a graph whose tensors are listed too. Raises BundleError for a damaged bundle or an unknown graph.
-    """
+    """Everything about a bundle as one rich renderable. graph: name of a graph whose tensors are listed too. Raises
+    BundleError for a damaged bundle or an unknown graph."""
     manifest = load_manifest(folder)
     graphs = segment_table(manifest) if manifest.is_segmented else _graph_table(manifest)
     parts: list[RenderableType] = [_headline(manifest), graphs]
@@ -117,17 +92,13 @@ def describe(folder: Path, graph: str | None = None) -> RenderableType:
         parts += [_shape_bars(manifest), _memory_table(manifest)]
     parts.append(_files_table(manifest))
     if graph is not None:
-        parts.append(_tensor_table(_find(manifest, graph)))
+        parts.append(_tensor_table(manifest, graph))
     return Group(*parts)
 
 
 def _headline(manifest: Manifest) -> RenderableType:
-    model = manifest.model
-    grid = Table.grid(padding=(0, 2))
-    grid.add_column(style="bold cyan")
-    grid.add_column()
+    model, figures = manifest.model, parity_text(manifest.parity)
     heads = f"{model.heads} heads on {model.kv_heads} of {model.head_dim}"
-    figures = parity_text(manifest.parity)
     rows = [
         ("model", f"{model.family}, {model.parameters / 1e6:.1f} M parameters, vocabulary {model.vocab:,}"),
         ("layers", f"{model.layers} x (hidden {model.hidden}, {heads}, ffn {model.ffn})"),
@@ -136,6 +107,7 @@ def _headline(manifest: Manifest) -> RenderableType:
         ("parity", f"{figures} over {manifest.parity.get('tokens', 0.0):.0f} tokens" if figures else "not measured"),
         ("made by", ", ".join(f"{name} {version}" for name, version in manifest.versions.items())),
     ]
+    grid = Table.grid(Column(style="bold cyan"), padding=(0, 2))
     for name, value in rows:
         grid.add_row(name, Text(value))
     return Panel(grid, title=f"[bold]{manifest.name}[/] for {manifest.target}", title_align="left", expand=False)
@@ -143,6 +115,8 @@ def _headline(manifest: Manifest) -> RenderableType:
 
 def _generator_facts(manifest: Manifest) -> list[tuple[str, str]]:
     model, rope, blocks = manifest.model, manifest.model.rope, manifest.diffusion
+    denoised = f"denoised {blocks.block_length} tokens at a time, mask token {blocks.mask_token}" if blocks else ""
+    sampling = msgspec.structs.asdict(manifest.text.sampling)
     facts = [
         ("states", _state_text(manifest)),
         ("rotary", f"{rope.kind}, theta {rope.theta:g}, {rope.rotary_dim} of {model.head_dim}, factor {rope.factor:g}"),
@@ -152,22 +126,14 @@ def _generator_facts(manifest: Manifest) -> list[tuple[str, str]]:
         ("context", f"{manifest.max_context:,} tokens a sequence"),
         ("cache", _cache_text(manifest)),
         ("fused", _fused_text(manifest.fused) if manifest.fused is not None else ""),
-        (
-            "blocks",
-            f"denoised {blocks.block_length} tokens at a time, mask token {blocks.mask_token}" if blocks else "",
-        ),
+        ("blocks", denoised),
         ("task", _task_text(manifest)),
         ("vision", _vision_text(manifest.vision) if manifest.vision is not None else ""),
         ("stop ids", ", ".join(map(str, manifest.text.stop_ids)) or "none"),
         ("answers", _answer_text(manifest.text.writes)),
-        ("sampling", _sampling_text(manifest.text.sampling)),
+        ("sampling", ", ".join(f"{name} {value:g}" for name, value in sampling.items() if value is not None)),
     ]
     return [(name, text) for name, text in facts if text]
-
-
-def _sampling_text(sampling: UsualSampling) -> str:
-    told = msgspec.structs.asdict(sampling).items()
-    return ", ".join(f"{name} {value:g}" for name, value in told if value is not None)
 
 
 def _answer_text(answer: AnswerFormat) -> str:
@@ -196,12 +162,11 @@ def _vision_text(vision: VisionSpec) -> str:
 
 def _task_text(manifest: Manifest) -> str:
     """What it is for beside chats, or instead of them; '' of a model for chats."""
-    pooling = manifest.pooling
     if manifest.task is ModelTask.GENERATE:
         return ""
-    if pooling is None:
-        return f"{manifest.task.value}, and chats"
-    return f"{manifest.task.value}, {pooling.dimensions} dimensions by the {pooling.kind.value} token"
+    pooling = manifest.pooling
+    use = f"{pooling.dimensions} dimensions by the {pooling.kind.value} token" if pooling is not None else "and chats"
+    return f"{manifest.task.value}, {use}"
 
 
 def _quality_text(quality: QualitySpec) -> str:
@@ -271,31 +236,34 @@ def _bar(shape: StepShape, widest: int) -> Text:
 
 def _memory_table(manifest: Manifest) -> Table:
     is_own = manifest.is_segmented or manifest.fused is not None
-    state = manifest.state_bytes_per_sequence
     pasts = {shape.past for spec in manifest.graphs if (shape := shape_of(spec)) is not None}
-    rows = []
-    for slots in sorted(pasts) or KV_SLOTS:
-        cache = slots * manifest.kv_bytes_per_token
-        rows.append((f"{slots:,}", *(decimal(count) for count in ((cache, cache + state) if state else (cache,)))))
-    headings = ("KV slots", "keys and values", *(("with state",) if state else ()))
-    return table(headings, rows, "memory of one sequence" if is_own else "memory of one pool")
+    sizes = {"keys and values": 0} | ({"with state": state} if (state := manifest.state_bytes_per_sequence) else {})
+    rows = [
+        (f"{slots:,}", *(decimal(slots * manifest.kv_bytes_per_token + more) for more in sizes.values()))
+        for slots in sorted(pasts) or KV_SLOTS
+    ]
+    return table(("KV slots", *sizes), rows, "memory of one sequence" if is_own else "memory of one pool")
 
 
 def _files_table(manifest: Manifest) -> Table:
-    files = grouped_files(manifest)
-    rows = [(name, f"{sha256[:16]}..." if sha256 else "", decimal(size)) for name, size, sha256 in files]
-    rows.append(("together", "", decimal(sum(size for _, size, _ in files))))
+    """The linear graphs together, without a hash."""
+    linear = {graph.file for graph in manifest.graphs if graph.kind is GraphKind.LINEAR}
+    sizes = [entry.bytes for name, entry in manifest.files.items() if name in linear]
+    rows = [
+        (name, f"{entry.sha256[:16]}..." if entry.sha256 else "", decimal(entry.bytes))
+        for name, entry in sorted(manifest.files.items())
+        if name not in linear
+    ]
+    if sizes:
+        rows.append((f"linear_*.onnx ({len(sizes)} files)", "", decimal(sum(sizes))))
+    rows.append(("together", "", decimal(sum(entry.bytes for entry in manifest.files.values()))))
     return table(("name", "sha256", "size"), rows, "files", words=2)
 
 
-def _find(manifest: Manifest, name: str) -> GraphSpec:
-    for spec in manifest.graphs:
-        if spec.name == name:
-            return spec
-    raise BundleError(f"the bundle has no graph {name}; it has {', '.join(spec.name for spec in manifest.graphs)}")
-
-
-def _tensor_table(spec: GraphSpec) -> Table:
+def _tensor_table(manifest: Manifest, name: str) -> Table:
+    spec = next((spec for spec in manifest.graphs if spec.name == name), None)
+    if spec is None:
+        raise BundleError(f"the bundle has no graph {name}; it has {', '.join(spec.name for spec in manifest.graphs)}")
     rows = [
         (
             arrow,
@@ -311,9 +279,14 @@ def _tensor_table(spec: GraphSpec) -> Table:
 
 
 def step_time_tables(bundle: Path, costs: Path) -> list[RenderableType]:
-    stored = all_times(costs, bundle)
-    titles = [Text(f"ms of a step on {_machine(each)}", style="bold") for each in stored]
-    return [part for title, each in zip(titles, stored, strict=True) for part in (title, _times_table(each))]
+    """Of each machine: what it is, and the milliseconds of its steps."""
+    found: list[RenderableType] = []
+    for stored in all_times(costs, bundle):
+        threads = f"{stored.threads} threads" if stored.threads else ""
+        name = stored.processor or "a processor without a name"
+        machine = ", ".join(filter(None, (name, f"{stored.cores} cores", threads, stored.how)))
+        found += [Text(f"ms of a step on {machine}", style="bold"), _times_table(stored)]
+    return found
 
 
 def _times_table(stored: StoredTimes) -> Table:
@@ -324,9 +297,3 @@ def _times_table(stored: StoredTimes) -> Table:
         line = {shape.past: f"{milliseconds:.1f}" for shape, milliseconds in times.items() if shape.rows == count}
         rows.append((f"{count:,}", *(line.get(past, "") for past in pasts)))
     return table(("rows", *(f"past {past:,}" for past in pasts)), rows)
-
-
-def _machine(stored: StoredTimes) -> str:
-    threads = f"{stored.threads} threads" if stored.threads else ""
-    name = stored.processor or "a processor without a name"
-    return ", ".join(filter(None, (name, f"{stored.cores} cores", threads, stored.how)))

@@ -1,15 +1,14 @@
-"""`hexserve chat`: talk to a model in the terminal, or line by line through a pipe.
-
-Answers go to stdout, everything else to stderr, so that a script reads only what the model said.
-"""
+"""`hexserve chat`: talk to a model in the terminal, or line by line through a pipe. Answers go to stdout, everything
+else to stderr, so that a script reads only what the model said."""
 
 import asyncio
 import contextlib
 import io
 import json
+import math
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -17,16 +16,9 @@ import httpx
 from rich.console import Console
 from rich.text import Text
 
+from server.commands import http_client
 from server.commands.exit_codes import FAILED, refuse
-from server.commands.http_client import (
-    AnswerFailed,
-    AnswerRefused,
-    NothingAnswers,
-    ServerClient,
-    StreamedUsage,
-    Unreachable,
-    UnusableAddress,
-)
+from server.commands.http_client import AnswerFailed, AnswerRefused, ServerClient
 from server.commands.own_server import ServerFailed, running_server
 
 
@@ -58,7 +50,7 @@ class Timing:
     asked_at: float
     first_s: float | None = None
     last_s: float | None = None
-    usage: StreamedUsage | None = None
+    usage: http_client.StreamedUsage | None = None
 
     def arrived(self, now: float) -> None:
         self.last_s = now - self.asked_at
@@ -93,12 +85,7 @@ HELP = """\
 
 class Terminal:
     def __init__(
-        self,
-        client: ServerClient,
-        runner: asyncio.Runner,
-        conversation: Conversation,
-        answers: Console,
-        notes: Console,
+        self, client: ServerClient, runner: asyncio.Runner, conversation: Conversation, answers: Console, notes: Console
     ) -> None:
         self._client = client
         self._runner = runner  # owns the loop of the client, and turns Ctrl-C into the end of one answer
@@ -168,56 +155,48 @@ class Terminal:
     def obey(self, line: str) -> None:
         command, _, argument = line.partition(" ")
         argument = argument.strip()
-        commands: dict[str, Callable[[str], None]] = {
-            "/reset": self._reset,
-            "/system": self._set_system,
-            "/temp": lambda text: self._set_number("temperature", text, 0, 2),
-            "/topp": lambda text: self._set_number("top_p", text, 0, 1),
-            "/max": lambda text: self._set_number("max_tokens", text, 1, None),
-            "/save": self._save,
-            "/help": lambda _: self._note(HELP),
-        }
-        if command not in commands:
-            self._complain(f"{command} is no command; /help lists them")
-            return
-        commands[command](argument)
+        match command:
+            case "/reset" | "/system":
+                self._conversation.system = argument if command == "/system" else self._conversation.system
+                self._conversation.said.clear()
+                self._note("the conversation is forgotten")
+            case "/temp":
+                self._set_number("temperature", argument, 0, 2)
+            case "/topp":
+                self._set_number("top_p", argument, 0, 1)
+            case "/max":
+                self._set_number("max_tokens", argument, 1, math.inf)
+            case "/save":
+                self._save(argument)
+            case "/help":
+                self._note(HELP)
+            case _:
+                self._complain(f"{command} is no command; /help lists them")
 
-    def _reset(self, _: str = "") -> None:
-        self._conversation.said.clear()
-        self._note("the conversation is forgotten")
-
-    def _set_system(self, text: str) -> None:
-        self._conversation.system = text
-        self._reset()
-
-    def _set_number(self, name: str, text: str, low: float, high: float | None) -> None:
+    def _set_number(self, name: str, text: str, low: float, high: float) -> None:
         if not text:
             self._conversation.fields.pop(name, None)
-            self._note(f"{name}: the server's own")
-            return
+            return self._note(f"{name}: the server's own")
         try:
             value = int(text) if name == "max_tokens" else float(text)
         except ValueError:
-            self._complain(f"{name} must be a number, not '{text}'")
-            return
-        if not low <= value <= (value if high is None else high):
-            self._complain(f"{name} must be at least {low:g}" + ("" if high is None else f" and at most {high:g}"))
-            return
+            return self._complain(f"{name} must be a number, not '{text}'")
+        if not low <= value <= high:
+            most = "" if high == math.inf else f" and at most {high:g}"
+            return self._complain(f"{name} must be at least {low:g}{most}")
         self._conversation.fields[name] = value
-        self._note(f"{name}: {value:g}")
+        return self._note(f"{name}: {value:g}")
 
     def _save(self, name: str) -> None:
         if not name:
-            self._complain("/save needs a file name")
-            return
+            return self._complain("/save needs a file name")
         document = {"model": self._client.model, "messages": self._conversation.messages()}
         try:
             path = Path(name).expanduser()
             path.write_text(json.dumps(document, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
         except (OSError, RuntimeError) as error:
-            self._complain(f"{name} cannot be written: {error}")
-            return
-        self._note(f"written to {path}")
+            return self._complain(f"{name} cannot be written: {error}")
+        return self._note(f"written to {path}")
 
     def _show(self, text: str, place: Console | None = None, style: str = "") -> None:
         """Model output may hold anything: control characters would steer the terminal."""
@@ -267,9 +246,9 @@ def run_chat(conversation: Conversation, url: str, bundle: str, model: str, api_
             stack.callback(lambda: runner.run(client.close()))
             runner.run(client.find_model())
             return Terminal(client, runner, conversation, Console(), notes).talk()
-    except UnusableAddress as error:
+    except http_client.UnusableAddress as error:
         refuse(error)
-    except NothingAnswers as error:
+    except http_client.NothingAnswers as error:
         refuse(f"{error}. {START_ONE}", FAILED)
-    except (Unreachable, ServerFailed) as error:
+    except (http_client.Unreachable, ServerFailed) as error:
         refuse(error, FAILED)

@@ -13,12 +13,7 @@ from server.commands.models import inspect, models_app, pull
 from server.commands.serve.command import serve
 from server.commands.service.command import service_app
 
-app = typer.Typer(
-    name="hexserve",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-)
+app = typer.Typer(name="hexserve", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 
 
 def _print_version(is_wanted: bool) -> None:

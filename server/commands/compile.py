@@ -9,22 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from engine.bundle.specs import ModelTask
-from engine.compile.arguments import (
-    BLOCKS,
-    DEFAULT_PART_MB,
-    EMBEDDING_BITS,
-    Backend,
-    CompileArguments,
-    ExportArguments,
-    KvType,
-    KvUpdate,
-    Layout,
-    QualityLevel,
-    Quant,
-    Split,
-    Target,
-    default_quant,
-)
+from engine.compile import arguments as options
+from engine.compile.arguments import Backend, KvType, KvUpdate, Layout, QualityLevel, Quant, Split, Target
 from engine.errors import BundleError, CompileError
 from engine.processes import install_command
 from server.commands.exit_codes import FAILED, INTERRUPTED, refuse
@@ -50,8 +36,10 @@ def _option(*names: str, help: str = "", **more: Any) -> Any:
 
 
 QUANT = "cpu: int8, or int4 where memory is short; of a .gguf file keep, of an encoder fp32; NPU: w4, fp16"
-BLOCK = typer.Option(parser=_one_of(BLOCKS), metavar="[32|128]", help="int4: inputs that share a scale")
-EMBEDDING = _option("--embedding", parser=_one_of(EMBEDDING_BITS), metavar="[32|16|8|4]", help="bits of the table")
+BLOCK = typer.Option(parser=_one_of(options.BLOCKS), metavar="[32|128]", help="int4: inputs that share a scale")
+EMBEDDING = _option(
+    "--embedding", parser=_one_of(options.EMBEDDING_BITS), metavar="[32|16|8|4]", help="bits of the table"
+)
 NUMBERS = ("rows", "context", "same_past", "whole_context")
 
 
@@ -72,7 +60,7 @@ def compile_command(
     decode_slots: Annotated[int, _option(help="fused: sequences decoded beside a prompt")] = 1,
     kv_update: Annotated[KvUpdate | None, _option(help="fused: who writes the caches (cpu: graph, NPU: host)")] = None,
     lora: Annotated[bool, typer.Option("--lora", help="segments: graphs that take low-rank adapters")] = False,
-    block: Annotated[int, BLOCK] = BLOCKS[0],
+    block: Annotated[int, BLOCK] = options.BLOCKS[0],
     asymmetric: Annotated[bool, typer.Option("--asymmetric", help="int4: a zero point for each block")] = False,
     embedding_bits: Annotated[int | None, EMBEDDING] = None,
     head: Annotated[Quant | None, typer.Option(help="how the LM head is stored (as --quant)")] = None,
@@ -91,7 +79,7 @@ def compile_command(
     ] = False,
     part_mb: Annotated[
         int, typer.Option(help="NPU: cut the layers into binaries of at most so much")
-    ] = DEFAULT_PART_MB,
+    ] = options.DEFAULT_PART_MB,
     calibration: Annotated[
         Path | None, typer.Option(help="text or JSON lines to measure on (see docs/explanation/quantisation.md)")
     ] = None,
@@ -105,9 +93,12 @@ def compile_command(
     need_compiler("compiling")  # before anything is fetched
     named = source_here(source)
     given |= {"source": named.folder, "name": name or named.name, "embedding_bits": embedding_bits or 0}
-    given |= {"quant": quant or default_quant(target, named.folder), "share_weights": not one_graph_per_binary}
+    given |= {"quant": quant or options.default_quant(target, named.folder), "share_weights": not one_graph_per_binary}
     given["parity_tokens"] = parity_tokens or named.parity_tokens
-    raise typer.Exit(compile_here(CompileArguments(**given)))
+    from engine.compile.__main__ import run_compiler
+
+    with ending_in_order():
+        raise typer.Exit(run_compiler(options.CompileArguments(**given)))
 
 
 def source_here(source: str) -> "NamedSource":
@@ -120,13 +111,6 @@ def source_here(source: str) -> "NamedSource":
         return named_source(source, settings_cache())
     except (BundleError, SettingsError, OSError) as error:
         refuse(error)
-
-
-def compile_here(arguments: CompileArguments) -> int:
-    from engine.compile.__main__ import run_compiler
-
-    with ending_in_order():
-        return run_compiler(arguments)
 
 
 def need_compiler(work: str) -> None:
@@ -160,13 +144,8 @@ def export_blocks_command(
 ) -> None:
     """Export a block-diffusion graph: cache and masks in, logits and the updated cache out."""
     need_compiler("exporting")
-    named = source_here(source)
-    raise typer.Exit(
-        _export(ExportArguments(named.folder, output, context, block, batch, backend, quant, shared_masks))
-    )
-
-
-def _export(arguments: ExportArguments) -> int:
+    folder = source_here(source).folder
+    arguments = options.ExportArguments(folder, output, context, block, batch, backend, quant, shared_masks)
     from rich.console import Console
 
     from engine.compile.graphs.block_export import export_blocks
@@ -179,5 +158,4 @@ def _export(arguments: ExportArguments) -> int:
         refuse(error, FAILED)
     except KeyboardInterrupt:
         print("interrupted; nothing was written", file=sys.stderr)
-        return INTERRUPTED
-    return 0
+        raise typer.Exit(INTERRUPTED) from None

@@ -42,7 +42,7 @@ class Evaluation:
     def document(self) -> dict[str, Any]:
         reference, models = self.reference and _row(*self.reference), [_row(*each) for each in self.models]
         intervals = {"level": LEVEL, "resamples": RESAMPLES, "block_tokens": BLOCK_TOKENS}
-        return {**self.setting, "reference": reference, "models": models, "intervals": intervals}
+        return self.setting | {"reference": reference, "models": models, "intervals": intervals}
 
 
 def _row(model: EvaluatedModel, figures: Quality) -> dict[str, Any]:

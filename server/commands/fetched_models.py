@@ -26,8 +26,8 @@ def tell_all() -> None:
         Column("name", overflow="fold"), "model", "download", "licence", "for", "on disk", box=None, header_style="bold"
     )
     for name, entry in fetched.entries.items():
-        size = megabytes(entry.bytes)
-        table.add_row(name, entry.title, size, entry.licence, ", ".join(entry.abilities), _size(fetched.on_disk(name)))
+        size, abilities = megabytes(entry.bytes), ", ".join(entry.abilities)
+        table.add_row(name, entry.title, size, entry.licence, abilities, _size(fetched.on_disk(name)))
     for model in fetched.fetched():
         table.add_row(model.name, FETCHED, "", "", "", _size(model))
     wide_console().print(table)

@@ -201,10 +201,8 @@ class ServerClient:
     def stream(
         self, messages: Sequence[Mapping[str, str]], fields: Mapping[str, Any]
     ) -> AsyncGenerator[tuple[Piece, float], None]:
-        """One chat answer as it comes: each piece with the `time.perf_counter()` at which its bytes were there.
-
-        fields: of the request, beside model, messages and streaming. An error event is a piece. Raises AnswerFailed.
-        """
+        """One chat answer as it comes: each piece with the `time.perf_counter()` at which its bytes were there. fields:
+        of the request, beside model, messages and streaming. An error event is a piece. Raises AnswerFailed."""
         return self._pieces("v1/chat/completions", {"messages": messages, **fields})
 
     def complete(

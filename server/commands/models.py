@@ -56,8 +56,7 @@ def pull(
 
 def inspect(
     bundle: Annotated[
-        str,
-        typer.Argument(help="An embedded model, a bundle, a Hugging Face folder, a GGUF file or a name."),
+        str, typer.Argument(help="An embedded model, a bundle, a Hugging Face folder, a GGUF file or a name.")
     ],
     graph: Annotated[str | None, typer.Option(help="Draw the tensors of this graph as well.")] = None,
     check_hashes: Annotated[

@@ -55,10 +55,8 @@ def free_port() -> int:
 
 @contextlib.contextmanager
 def running_server(bundle: str) -> Iterator[str]:
-    """Start a server, wait until it is ready, yield its address, and end it. Raises ServerFailed.
-
-    What `bundle` names is fetched and compiled before, where the user sees how far that is.
-    """
+    """Start a server, wait until it is ready, yield its address, and end it. Raises ServerFailed. What `bundle` names
+    is fetched and compiled before, where the user sees how far that is."""
     port = free_port()
     with running_child(serve_command(_prepared(bundle), port), port) as child:
         yield child.address
@@ -69,8 +67,8 @@ def _prepared(bundle: str) -> str:
     if bundle in SHIPPED:
         return bundle
     try:
-        lora = bool(load_settings({}, os.environ, None).engine.lora)
-        return str(resolve_bundle(bundle, settings_cache(), lora=lora))
+        settings = load_settings({}, os.environ, None)
+        return str(resolve_bundle(bundle, cache_folder(settings.cache_dir), lora=bool(settings.engine.lora)))
     except (BundleError, SettingsError) as error:
         raise ServerFailed(str(error)) from error
 
@@ -88,13 +86,9 @@ def running_child(command: Sequence[str], port: int, ready_path: str = "health/r
     is_main = threading.current_thread() is threading.main_thread()
     # SIGTERM, and a terminal that closes, unwind the stack instead of leaving the child behind.
     with tempfile.TemporaryFile() as log, signals.ending_in_order() if is_main else contextlib.nullcontext():
+        none, environment = subprocess.DEVNULL, child_environment(OPEN)
         child = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            env=child_environment(OPEN),
-            **own_group(),
+            command, stdin=none, stdout=log, stderr=subprocess.STDOUT, env=environment, **own_group()
         )
         try:
             _wait_ready(child, f"{address}/{ready_path}", log)

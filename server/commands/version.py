@@ -1,6 +1,7 @@
 """Which hexserve this is."""
 
 import tomllib
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -10,13 +11,8 @@ UNKNOWN = "unknown"
 
 def version_text(project_file: Path = PROJECT_FILE) -> str:
     """Version of the installed distribution; of a checkout that is not installed, what its pyproject.toml says."""
-    try:
+    with suppress(PackageNotFoundError):
         return version("hexserve")
-    except PackageNotFoundError:
-        return _of_checkout(project_file)
-
-
-def _of_checkout(project_file: Path) -> str:
     try:
         project = tomllib.loads(project_file.read_text(encoding="utf-8"))["project"]
     except (OSError, ValueError, KeyError):

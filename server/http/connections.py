@@ -1,6 +1,7 @@
 """uvicorn's h11 protocol and what it lacks: limits on time and number of connections, refusals as OpenAI's."""
 
 import asyncio
+import contextlib
 import logging
 import sys
 import uuid
@@ -43,20 +44,16 @@ def raise_limit() -> int:
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     for wanted in (hard, MACOS_OPEN_FILES):
-        try:
+        with contextlib.suppress(ValueError, OSError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-        except (ValueError, OSError):
-            continue
-        soft = wanted
-        break
+            soft = wanted
+            break
     return 0 if soft == resource.RLIM_INFINITY else soft
 
 
 def connections_within(max_connections: int, open_files: int, pipes: int) -> int:
-    """The connections to allow of `max_connections` (0 = all) with so many open files (0 = any number).
-
-    pipes: files that grammar compilers and template helpers need.
-    """
+    """The connections to allow of `max_connections` (0 = all) with so many open files (0 = any number). pipes: files
+    that grammar compilers and template helpers need."""
     if not open_files:
         return max_connections
     room = max(LEAST_CONNECTIONS, open_files - OWN_FILES - pipes)
@@ -68,12 +65,8 @@ def bounded_connections(pipes: int) -> ConnectionLimits:
     open_files = raise_limit()
     allowed = connections_within(MOST_CONNECTIONS, open_files, pipes)
     if allowed < MOST_CONNECTIONS:
-        _log.warning(
-            "at most %d connections instead of %d: this process may open %d files (ulimit -n)",
-            allowed,
-            MOST_CONNECTIONS,
-            open_files,
-        )
+        text = "at most %d connections instead of %d: this process may open %d files (ulimit -n)"
+        _log.warning(text, allowed, MOST_CONNECTIONS, open_files)
     return ConnectionLimits(allowed)
 
 
@@ -153,9 +146,8 @@ class BoundedProtocol(H11Protocol):
     def eof_received(self) -> bool:  # type: ignore[override]  # asyncio's: true keeps our side open
         """The client closed its side; true while an answer is owed to it."""
         cycle = self.cycle
-        if cycle is None or cycle.response_complete or cycle.more_body:
-            return False
-        if self.conn.their_http_version == b"1.0":  # which knows no interim responses
+        knows_interim = self.conn.their_http_version != b"1.0"
+        if cycle is None or cycle.response_complete or cycle.more_body or not knows_interim:
             return False
         if not self.conn.trailing_data[0]:
             cycle.keep_alive = False
@@ -200,8 +192,7 @@ class BoundedProtocol(H11Protocol):
         await self._inner_app(scope, receive, noting)
 
     def _watch_headers(self) -> None:
-        is_incomplete = self.conn.their_state is h11.IDLE and not self.transport.is_closing()
-        if not is_incomplete:
+        if self.conn.their_state is not h11.IDLE or self.transport.is_closing():
             self._stop_timer()
         elif self._header_timer is None:
             self._header_timer = self.loop.call_later(self._header_timeout_s, self._refuse, TOO_SLOW)
@@ -223,9 +214,8 @@ class BoundedProtocol(H11Protocol):
                 ("connection", "close"),
                 *error.headers,
             ]
-            for event in (h11.Response(status_code=error.status, headers=headers), h11.Data(data=body)):
+            for event in (h11.Response(status_code=error.status, headers=headers), h11.Data(body), h11.EndOfMessage()):
                 self.transport.write(self.conn.send(event) or b"")
-            self.transport.write(self.conn.send(h11.EndOfMessage()) or b"")
         self.transport.close()
 
 

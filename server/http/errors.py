@@ -1,13 +1,10 @@
 """Every failure as an error body: the status of each engine error, pydantic's errors in OpenAI's words, other formats.
-
-OpenAI's: {"error": {"message", "type", "param", "code"}}, all four always there, `code` a string or null.
-"""
+OpenAI's: {"error": {"message", "type", "param", "code"}}, all four always there, `code` a string or null."""
 
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any, Literal
 
 import msgspec
@@ -38,10 +35,8 @@ class WireError:
 
 
 class Refusal(HTTPException):
-    """A request refused before the engine saw it. An HTTPException, because only those pass FastAPI's body reader.
-
-    Not its own one, which would have every start import all of it before a worker begins.
-    """
+    """A request refused before the engine saw it. An HTTPException, because only those pass FastAPI's body reader. Not
+    its own one, which would have every start import all of it before a worker begins."""
 
     def __init__(self, error: WireError) -> None:
         super().__init__(error.status, error.message)
@@ -65,11 +60,7 @@ class StorageFailed(HexserveError):
 
 
 def refuse(
-    message: str,
-    param: str | None = None,
-    code: str | None = None,
-    status: int = 400,
-    headers: Headers = (),
+    message: str, param: str | None = None, code: str | None = None, status: int = 400, headers: Headers = ()
 ) -> Refusal:
     return Refusal(WireError(status, bounded(message), param=param, code=code, headers=headers))
 
@@ -103,27 +94,19 @@ def from_engine(error: HexserveError) -> WireError:
 
 
 INTERNAL = WireError(500, "The server had an error while processing the request.", "server_error")
+_UNSUPPORTED = "Unsupported value: '{param}' does not support {got}. Supported values are: {expected}."
 # pydantic's error type -> (OpenAI's code, sentence). {param}, {limit}, {got} and {expected} are filled in.
 _SENTENCES: Mapping[str, tuple[str, str]] = {
     "missing": ("missing_required_parameter", "Missing required parameter: '{param}'."),
     "union_tag_not_found": ("missing_required_parameter", "Missing required parameter: '{param}'."),
     "extra_forbidden": ("unknown_parameter", "Unknown parameter: '{param}'."),
     "none_required": ("unsupported_parameter", "Unsupported parameter: '{param}' is not supported by this server."),
-    "literal_error": (
-        "unsupported_value",
-        "Unsupported value: '{param}' does not support {got}. Supported values are: {expected}.",
-    ),
-    "union_tag_invalid": (
-        "unsupported_value",
-        "Unsupported value: '{param}' does not support {got}. Supported values are: {expected}.",
-    ),
+    "literal_error": ("unsupported_value", _UNSUPPORTED),
+    "union_tag_invalid": ("unsupported_value", _UNSUPPORTED),
     "too_long": ("array_above_max_length", "Invalid '{param}': too many elements. At most {limit} are allowed."),
     "too_short": ("array_below_min_length", "Invalid '{param}': too few elements. At least {limit} are needed."),
     "string_too_long": ("string_above_max_length", "Invalid '{param}': string too long. At most {limit} characters."),
-    "string_too_short": (
-        "string_below_min_length",
-        "Invalid '{param}': string too short. At least {limit} character.",
-    ),
+    "string_too_short": ("string_below_min_length", "Invalid '{param}': string too short. At least {limit} character."),
     "string_pattern_mismatch": ("invalid_value", "Invalid '{param}': {got} does not match {pattern}."),
     "finite_number": ("invalid_value", "Invalid '{param}': the number must be finite."),
 }
@@ -185,14 +168,12 @@ def from_validation(errors: Sequence[Mapping[str, Any]], body: object) -> WireEr
 def _sentence(kind: str, error: Mapping[str, Any]) -> tuple[str, str]:
     if kind in _BOUND_SENTENCES:
         suffix, sentence = _BOUND_SENTENCES[kind]
-        limit = next((value for key, value in error.get("ctx", {}).items() if key in _LIMIT_KEYS), None)
-        prefix = "integer" if isinstance(limit, int) else "decimal"
-        return f"{prefix}_{suffix}", sentence
-    if kind in _SENTENCES:
-        return _SENTENCES[kind]
+        is_whole = any(key in _LIMIT_KEYS and isinstance(value, int) for key, value in error.get("ctx", {}).items())
+        return f"{'integer' if is_whole else 'decimal'}_{suffix}", sentence
     wanted = _TYPE_NAMES.get(kind, "another type")
     given = _GIVEN_NAMES.get(type(error.get("input")), "null")
-    return "invalid_type", f"Invalid type for '{{param}}': expected {wanted}, but got {given} instead."
+    text = f"Invalid type for '{{param}}': expected {wanted}, but got {given} instead."
+    return _SENTENCES.get(kind, ("invalid_type", text))
 
 
 def _path(error: Mapping[str, Any], body: object) -> tuple[str | int, ...]:
@@ -203,9 +184,8 @@ def _path(error: Mapping[str, Any], body: object) -> tuple[str | int, ...]:
     for number, step in enumerate(location):
         if _is_tag(value, location[number:], error):
             continue
-        if (isinstance(value, dict) and step in value) or (
-            isinstance(value, list) and isinstance(step, int) and step < len(value)
-        ):
+        is_element = isinstance(value, list) and isinstance(step, int) and step < len(value)
+        if is_element or (isinstance(value, dict) and step in value):
             value = value[step]
             steps.append(step)
         elif error["type"] == "missing" and number == len(location) - 1:
@@ -277,41 +257,30 @@ class OllamaError(Answer):
 NO_THREADS = "thread_unsupported_request"  # Anthropic's code: their SDKs then send the whole conversation
 MODELS_PATH = "/v1/models"  # asked in two formats: a header tells them apart
 # Anthropic's name of an error by its status.
-_TYPES: Mapping[int, str] = MappingProxyType(
-    {
-        401: "authentication_error",
-        403: "permission_error",
-        404: "not_found_error",
-        413: "request_too_large",
-        429: "rate_limit_error",
-        503: "overloaded_error",
-        504: "timeout_error",
-    }
-)
+_TYPES: Mapping[int, str] = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+    504: "timeout_error",
+}
 
 
 @dataclass(frozen=True, slots=True)
 class ErrorFormat:
-    """What errors look like below a path: their pydantic model, and the JSON body of one.
-
-    busy: the status of a server that is full.
-    """
+    """What errors look like below a path: their pydantic model, and the JSON body of one. busy: the status of a server
+    that is full."""
 
     prefix: str
     model: type[Answer]
     body: Callable[[WireError], Answer]
     busy: int = 503
 
-    def status(self, error: WireError) -> int:
-        return self.busy if error.status == 503 else error.status
-
 
 def openai_body(error: WireError) -> ErrorBody:
     return ErrorBody(ErrorDetail(error.message, error.type, error.param, error.code))
-
-
-def ollama_body(error: WireError) -> OllamaError:
-    return OllamaError(error.message)
 
 
 def anthropic_error(error: WireError) -> AnthropicErrorDetail:
@@ -324,7 +293,7 @@ OPENAI_FORMAT = ErrorFormat("", ErrorBody, openai_body)
 ANTHROPIC_FORMAT = ErrorFormat(
     "/v1/messages", AnthropicError, lambda error: AnthropicError(error=anthropic_error(error)), busy=529
 )
-FORMATS = (ErrorFormat("/api/", OllamaError, ollama_body), ANTHROPIC_FORMAT)
+FORMATS = (ErrorFormat("/api/", OllamaError, lambda error: OllamaError(error.message)), ANTHROPIC_FORMAT)
 
 
 def error_format(path: str, speaks_anthropic: bool = False) -> ErrorFormat:
@@ -349,7 +318,7 @@ def encoded_error(error: WireError, scope: Scope) -> tuple[int, bytes]:
     body = form.body(error)
     if isinstance(body, AnthropicError):
         body.request_id = request_id_of(scope)
-    return form.status(error), msgspec.json.encode(body)
+    return form.busy if error.status == 503 else error.status, msgspec.json.encode(body)
 
 
 def request_id_of(scope: Scope) -> str:

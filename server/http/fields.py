@@ -1,8 +1,6 @@
 """What bodies and answers are made of: their base classes, the limits of fields, and field types that formats share.
-
 Strict: no type is coerced, no unknown field passes. A field that is not honoured has the narrow type that is, so that
-anything else is refused by name. Rules between fields are in `server/generation/params.py`.
-"""
+anything else is refused by name. Rules between fields are in `server/generation/params.py`."""
 
 from typing import Annotated, Any, Literal, TypeAlias, TypeVar, Union, get_args, get_type_hints
 
@@ -47,9 +45,7 @@ class Body(BaseModel, strict=True, extra="forbid", allow_inf_nan=False):
 
 class Answer(msgspec.Struct):
     """Base of answers and their parts: writers build them, msgspec writes them, OpenAPI describes them by their fields.
-
-    A field whose default is UNSET is left out of the answer when nobody gave it; every other one is always there.
-    """
+    A field whose default is UNSET is left out of the answer when nobody gave it; every other one is always there."""
 
     @classmethod
     def __get_pydantic_core_schema__(cls, _source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:

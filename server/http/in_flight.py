@@ -1,7 +1,7 @@
 """The HTTP requests that generate now, and what each holds until its answer has ended."""
 
 import asyncio
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager, ExitStack, suppress
 from typing import Protocol, cast
 
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -47,13 +47,9 @@ class InFlight:
             self._empty.set()
 
     async def wait_empty(self, timeout_s: float) -> bool:
-        if self._empty.is_set():
-            return True
-        try:
+        with suppress(TimeoutError):
             await asyncio.wait_for(self._empty.wait(), timeout_s)
-        except TimeoutError:
-            return False
-        return True
+        return self._empty.is_set()
 
     def end(self) -> None:
         self.draining = True

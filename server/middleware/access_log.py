@@ -15,7 +15,6 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from engine.request import RequestTimings
 from server.http.errors import ANTHROPIC_FORMAT, INTERNAL, bounded, request_format
 from server.middleware.checks import REQUESTS, send_error
 from server.observability.metrics import RequestFacts, watched
@@ -26,9 +25,7 @@ ACCESS_LOGGER = "hexserve.access"
 @dataclass(frozen=True, slots=True)
 class AccessRecord:
     """A request that has ended. `at`: Unix seconds; `path` is bounded and clean; key, retry and trace_id may be ''.
-
-    status 0: the client left before an answer began.
-    """
+    status 0: the client left before an answer began."""
 
     at: float
     method: str
@@ -45,23 +42,17 @@ class AccessRecord:
 
 def text_line(record: AccessRecord) -> str:
     text = f"{record.method} {record.path} {record.status} {record.milliseconds:.1f}ms {record.request_id}"
-    if record.key:
-        text += f" key={record.key}"
     accepted, drafted = record.facts.guesses
-    if drafted:
-        text += f" guesses={accepted}/{drafted}"
-    if record.retry:
-        text += f" retry={record.retry}"
-    if record.trace_id:
-        text += f" trace={record.trace_id}"
+    guesses = f"{accepted}/{drafted}" if drafted else ""
+    named = {"key": record.key, "guesses": guesses, "retry": record.retry, "trace": record.trace_id}
+    text += "".join(f" {name}={value}" for name, value in named.items() if value)
     return text + " client left" if record.has_left else text
 
 
 def json_line(record: AccessRecord) -> str:
     """One JSON object: the fields of docs/reference/observability.md, without those that a request does not have."""
-    time = datetime.fromtimestamp(record.at, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     fields: dict[str, Any] = {
-        "time": time,
+        "time": datetime.fromtimestamp(record.at, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
         "method": record.method,
         "path": record.path,
         "status": record.status,
@@ -79,12 +70,7 @@ def generation_fields(facts: RequestFacts) -> dict[str, Any]:
     launched = facts.launched
     if launched is None:
         return {}
-    fields: dict[str, Any] = {
-        "model": launched.model,
-        "id": launched.id,
-        "choices": launched.choices,
-        "prompt_tokens": launched.prompt_tokens,
-    }
+    fields: dict[str, Any] = {name: getattr(launched, name) for name in ("model", "id", "choices", "prompt_tokens")}
     if facts.ended:
         fields["finish_reasons"] = dict(Counter(end.reason for end in facts.ended))
     if facts.first_token_at is not None:
@@ -97,16 +83,12 @@ def _timing_fields(facts: RequestFacts) -> dict[str, Any]:
     timings = facts.timings
     if not timings:
         return {}
-
-    def longest(of: Callable[[RequestTimings], float]) -> float:
-        return round(max(map(of, timings)), 1)
-
     fields: dict[str, Any] = {
         "completion_tokens": sum(each.generated_tokens for each in timings),
         "cached_tokens": sum(each.cached_tokens for each in timings),
-        "queue_ms": longest(lambda each: each.queue_ms),
-        "prefill_ms": longest(lambda each: each.prompt_ms),
-        "decode_ms": longest(lambda each: each.generate_ms),
+        "queue_ms": round(max(each.queue_ms for each in timings), 1),
+        "prefill_ms": round(max(each.prompt_ms for each in timings), 1),
+        "decode_ms": round(max(each.generate_ms for each in timings), 1),
         "preemptions": sum(each.preemptions for each in timings),
     }
     accepted, drafted = facts.guesses
@@ -128,10 +110,8 @@ Write = Callable[[AccessRecord], str]
 
 
 class AccessLog:
-    """ASGI layer around the whole app. Neither prompts nor control characters reach the log.
-
-    write: the line of a request, None to write none.
-    """
+    """ASGI layer around the whole app. Neither prompts nor control characters reach the log. write: the line of a
+    request, None to write none."""
 
     def __init__(self, app: ASGIApp, answered: Answered, routes: Sequence[Route], write: Write | None) -> None:
         self._app = app

@@ -1,7 +1,5 @@
-"""API keys and callers, and what each may ask for in a minute and at once.
-
-Keys are read once, kept as SHA-256 digests and compared in constant time. The limits are pure: time is an argument.
-"""
+"""API keys and callers, and what each may ask for in a minute and at once. Keys are read once, kept as SHA-256 digests
+and compared in constant time. The limits are pure: time is an argument."""
 
 import codecs
 import hmac
@@ -53,8 +51,7 @@ class Bucket:
 
     def level(self, now: float) -> float:
         """What is in it at `now` (seconds of one monotonic clock)."""
-        elapsed = max(0.0, now - self._at)
-        self._level = min(self.capacity, self._level + elapsed * self.capacity / MINUTE_S)
+        self._level = min(self.capacity, self._level + max(0.0, now - self._at) * self.capacity / MINUTE_S)
         self._at = max(self._at, now)
         return self._level
 
@@ -68,50 +65,39 @@ class Bucket:
 class Account:
     def __init__(self, rates: Rates, now: float) -> None:
         self.inside = 0
-        self._rates = rates
-        self._requests = Bucket(rates.requests_per_minute, now) if rates.requests_per_minute else None
-        self._tokens = Bucket(rates.tokens_per_minute, now) if rates.tokens_per_minute else None
+        self._most = rates.max_concurrent
+        limits = {"requests": rates.requests_per_minute, "tokens": rates.tokens_per_minute}
+        self._buckets = {kind: Bucket(limit, now) for kind, limit in limits.items() if limit}
 
     def denial(self, now: float) -> Denial | None:
         """Why a request that came now must wait; None when it may go on."""
-        rates = self._rates
-        if rates.max_concurrent and self.inside >= rates.max_concurrent:
-            return Denial(f"You have {self.inside} requests running and {rates.max_concurrent} are allowed.", 1.0)
-        if self._requests is not None and self._requests.level(now) < 1:
-            text = f"Rate limit reached: {rates.requests_per_minute} requests per minute."
-            return Denial(text, self._requests.wait_s(1, now))
-        if self._tokens is not None and self._tokens.level(now) < 1:
-            text = f"Rate limit reached: {rates.tokens_per_minute} tokens per minute."
-            return Denial(text, self._tokens.wait_s(1, now))
+        if self._most and self.inside >= self._most:
+            return Denial(f"You have {self.inside} requests running and {self._most} are allowed.", 1.0)
+        for kind, bucket in self._buckets.items():
+            if bucket.level(now) < 1:
+                text = f"Rate limit reached: {int(bucket.capacity)} {kind} per minute."
+                return Denial(text, bucket.wait_s(1, now))
         return None
 
-    def enter(self, now: float) -> None:
-        self.inside += 1
-        if self._requests is not None:
-            self._requests.take(1, now)
-
-    def spend(self, tokens: int, now: float) -> None:
-        """Count tokens of a prompt or an answer. What is spent beyond the limit is paid back by waiting."""
-        if self._tokens is not None:
-            self._tokens.take(tokens, now)
+    def spend(self, kind: str, amount: int, now: float) -> None:
+        """Count requests, or tokens of a prompt or an answer. What is beyond the limit is paid back by waiting."""
+        if kind in self._buckets:
+            self._buckets[kind].take(amount, now)
 
     def headers(self, now: float) -> Headers:
         """OpenAI's x-ratelimit-* headers for the limits there are."""
         shown: list[tuple[str, str]] = []
-        for kind, bucket in (("requests", self._requests), ("tokens", self._tokens)):
-            if bucket is not None:
-                left = max(0, math.floor(bucket.level(now)))
-                shown.append((f"x-ratelimit-limit-{kind}", str(int(bucket.capacity))))
-                shown.append((f"x-ratelimit-remaining-{kind}", str(left)))
-                shown.append((f"x-ratelimit-reset-{kind}", f"{bucket.wait_s(bucket.capacity, now):.3f}s"))
+        for kind, bucket in self._buckets.items():
+            left = max(0, math.floor(bucket.level(now)))
+            shown.append((f"x-ratelimit-limit-{kind}", str(int(bucket.capacity))))
+            shown.append((f"x-ratelimit-remaining-{kind}", str(left)))
+            shown.append((f"x-ratelimit-reset-{kind}", f"{bucket.wait_s(bucket.capacity, now):.3f}s"))
         return tuple(shown)
 
 
 class Limiter:
-    """The accounts of all callers. Those with nothing running are forgotten, longest idle first, beyond `remembered`.
-
-    A caller that is forgotten starts with full buckets again; with keys there are never more callers than keys.
-    """
+    """The accounts of all callers. Those with nothing running are forgotten, longest idle first, beyond `remembered`. A
+    caller that is forgotten starts with full buckets again; with keys there are never more callers than keys."""
 
     def __init__(self, rates: Rates, clock: Callable[[], float], remembered: int = MAX_REMEMBERED) -> None:
         self.rates = rates
@@ -133,7 +119,8 @@ class Limiter:
         account = self._busy.pop(caller, None) or self._idle.pop(caller, None) or Account(self.rates, now)
         denial = account.denial(now)
         if denial is None:
-            account.enter(now)
+            account.inside += 1
+            account.spend("requests", 1, now)
         self._put(caller, account)
         return denial
 
@@ -146,7 +133,7 @@ class Limiter:
         """Count tokens; of a caller forgotten meanwhile nothing is counted."""
         account = self._busy.get(caller) or self._idle.get(caller)
         if account is not None:
-            account.spend(tokens, self._clock())
+            account.spend("tokens", tokens, self._clock())
 
     def headers(self, caller: str) -> Headers:
         """x-ratelimit-* headers of a caller; none when it is not known."""
@@ -161,11 +148,9 @@ class Limiter:
 
 ADVICE = "save it as UTF-8 without a byte order mark"
 MARKS = (
-    (codecs.BOM_UTF8, "it begins with a UTF-8 byte order mark"),
-    (codecs.BOM_UTF32_LE, "it is UTF-32"),  # begins like UTF-16, so it is asked first
-    (codecs.BOM_UTF32_BE, "it is UTF-32"),
-    (codecs.BOM_UTF16_LE, "it is UTF-16"),
-    (codecs.BOM_UTF16_BE, "it is UTF-16"),
+    ((codecs.BOM_UTF8,), "it begins with a UTF-8 byte order mark"),
+    ((codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE), "it is UTF-32"),  # begins like UTF-16, so it is asked first
+    ((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE), "it is UTF-16"),
 )
 
 
@@ -176,8 +161,8 @@ class NotUtf8(ValueError):
 def read_text_file(path: Path) -> str:
     """The whole of a UTF-8 file. Raises NotUtf8, or OSError when it cannot be read."""
     content = read_bytes(path, TEXT_BYTES)
-    for mark, finding in MARKS:
-        if content.startswith(mark):
+    for marks, finding in MARKS:
+        if content.startswith(marks):
             raise NotUtf8(f"{finding}; {ADVICE}")
     if b"\0" in content:
         raise NotUtf8(f"it holds zero bytes, as UTF-16 does; {ADVICE}")
@@ -240,12 +225,10 @@ class KeyRing:
 
 
 def read_keys(listed: str, file: str) -> KeyRing:
-    """Keys of a comma-separated list and of a file with one per line; both may be empty. Raises KeyFileError.
-
-    An entry is `name:key`, `name:sha256:<64 hex digits>` or a bare `key`, whose name is then its place.
-    """
-    entries = [(f"key-{number}", part.strip()) for number, part in enumerate(listed.split(","), 1)]
-    keys = [_key(place, text, f"api_keys, entry {number}") for number, (place, text) in enumerate(entries, 1) if text]
+    """Keys of a comma-separated list and of a file with one per line; both may be empty. Raises KeyFileError. An entry
+    is `name:key`, `name:sha256:<64 hex digits>` or a bare `key`, whose name is then its place."""
+    entries = [(number, part.strip()) for number, part in enumerate(listed.split(","), 1)]
+    keys = [_key(f"key-{number}", text, f"api_keys, entry {number}") for number, text in entries if text]
     if listed and not keys:
         raise KeyFileError("api_keys is set but has no key in it; leave it empty to serve without keys")
     if file:
@@ -285,9 +268,7 @@ def _key(place: str, text: str, origin: str) -> ApiKey:
 
 def offered_keys(headers: Mapping[str, str], subprotocols: Iterable[str] = ()) -> list[str]:
     """The keys a request shows: `Authorization: Bearer`, `x-api-key` (Anthropic's) or `api-key` (Azure's).
-
-    subprotocols: of a WebSocket, for which browsers let nobody set a header.
-    """
+    subprotocols: of a WebSocket, for which browsers let nobody set a header."""
     scheme, _, token = headers.get("authorization", "").strip().partition(" ")
     bearer = token.strip() if scheme.lower() == "bearer" else ""
     named = [name.removeprefix(KEY_PROTOCOL) for name in subprotocols if name.startswith(KEY_PROTOCOL)]
@@ -296,10 +277,8 @@ def offered_keys(headers: Mapping[str, str], subprotocols: Iterable[str] = ()) -
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """One caller: `name` is the name of its key or its address; `cache_salt` keeps its cached prefixes apart.
-
-    owner: who its stored responses belong to, the same after a restart. Another key of the same name is somebody else.
-    """
+    """One caller: `name` is the name of its key or its address; `cache_salt` keeps its cached prefixes apart. owner:
+    who its stored responses belong to, the same after a restart. Another key of the same name is somebody else."""
 
     name: str
     limiter: Limiter

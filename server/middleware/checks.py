@@ -11,17 +11,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from server.http.errors import WireError, bounded, echo, encoded_error
-from server.middleware.auth import (
-    LONGEST_WAIT_S,
-    Caller,
-    Denial,
-    KeyRing,
-    Limiter,
-    Rates,
-    address_name,
-    offered_keys,
-    salt_of,
-)
+from server.middleware import auth
 from server.middleware.origins import ANY, host_is_allowed, is_loopback, same_origin
 
 _log = logging.getLogger("hexserve")
@@ -33,11 +23,9 @@ Pairs = tuple[tuple[str, str], ...]
 
 
 class HeadChecks:
-    """ASGI layer: a head that is too large gets 431, a foreign Host 403. HEAD is asked as GET.
-
-    binds_loopback: the listener has a loopback address, so the Host is checked. origins: pages of others that may open
-    a WebSocket; of requests starlette's CORS sees to that.
-    """
+    """ASGI layer: a head that is too large gets 431, a foreign Host 403. HEAD is asked as GET. binds_loopback: the
+    listener has a loopback address, so the Host is checked. origins: pages of others that may open a WebSocket; of
+    requests starlette's CORS sees to that."""
 
     def __init__(
         self,
@@ -100,16 +88,14 @@ class HeadChecks:
 
 
 class Guard:
-    """ASGI layer: who asks, and whether it may now. What it refuses gets the error body of its path.
-
-    No request body is read for it. open_paths: read without a key.
-    """
+    """ASGI layer: who asks, and whether it may now. What it refuses gets the error body of its path. No request body is
+    read for it. open_paths: read without a key."""
 
     def __init__(
         self,
         app: ASGIApp,
-        keys: KeyRing,
-        rates: Rates,
+        keys: auth.KeyRing,
+        rates: auth.Rates,
         isolates_cache: bool,
         open_paths: frozenset[str] = OPEN_PATHS,
         clock: Callable[[], float] = time.monotonic,
@@ -118,7 +104,7 @@ class Guard:
         self._keys = keys
         self._isolates_cache = isolates_cache
         self._open_paths = open_paths
-        self._limiter = Limiter(rates, clock)
+        self._limiter = auth.Limiter(rates, clock)
         self._secret = secrets.token_bytes(32)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -131,8 +117,8 @@ class Guard:
             await send_error(send, scope, name)
             return
         state = scope.setdefault("state", {})
-        salt = salt_of(self._secret, name) if self._isolates_cache else b""
-        state["caller"] = Caller(name, self._limiter, salt, self._owner(name))
+        salt = auth.salt_of(self._secret, name) if self._isolates_cache else b""
+        state["caller"] = auth.Caller(name, self._limiter, salt, self._owner(name))
         state["log_caller"] = name if len(self._keys) else ""
         is_counted = scope["type"] == "websocket" or scope["method"] == "POST"
         if not (is_counted and self._limiter.rates.any):
@@ -156,10 +142,10 @@ class Guard:
 
     def _caller_name(self, scope: Scope, headers: Headers) -> str | WireError:
         if not len(self._keys):
-            return address_name(scope.get("client"))
+            return auth.address_name(scope.get("client"))
         if scope["path"] in self._open_paths and scope.get("method") == "GET":
             return ""
-        offered = offered_keys(headers, scope.get("subprotocols", ()))
+        offered = auth.offered_keys(headers, scope.get("subprotocols", ()))
         owner = self._keys.owner(offered)
         if owner is not None:
             return owner
@@ -167,13 +153,13 @@ class Guard:
         if not offered:
             text = "You didn't provide an API key. Send it in an Authorization header: Bearer YOUR_KEY."
             return WireError(401, text, headers=challenge)
-        _log.warning("an API key from %s is not one of ours", bounded(address_name(scope.get("client"))))
+        _log.warning("an API key from %s is not one of ours", bounded(auth.address_name(scope.get("client"))))
         return WireError(401, "Incorrect API key provided.", code="invalid_api_key", headers=challenge)
 
 
-def rate_error(denial: Denial) -> WireError:
+def rate_error(denial: auth.Denial) -> WireError:
     """429 with Retry-After; denied for the caller's own doing, unlike a full server's 503."""
-    wait_s = min(denial.wait_s, LONGEST_WAIT_S)
+    wait_s = min(denial.wait_s, auth.LONGEST_WAIT_S)
     retry = (("Retry-After", str(max(1, math.ceil(wait_s)))), ("retry-after-ms", str(max(1, math.ceil(wait_s * 1000)))))
     text = f"{denial.message} Please try again in {max(denial.wait_s, 0.001):.3f} s."
     return WireError(429, text, "rate_limit_error", code="rate_limit_exceeded", headers=retry)

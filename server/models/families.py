@@ -8,6 +8,11 @@ from prometheus_client.registry import Collector
 from engine.client.engine import EngineState
 from server.models.models import Models, ModelState, ServedModel
 
+Family = CounterMetricFamily | GaugeMetricFamily
+# Kind, name, text, labels beside the model's name, and for each number the values of these labels.
+Row = tuple[type[Family], str, str, tuple[str, ...], Sequence[tuple[tuple[str, ...], float]]]
+GUESSES = ("lookup", "prediction", "draft", "forecast")
+
 
 class ModelCollector(Collector):
     """Turns the counters of models into metric families at scrape time."""
@@ -21,56 +26,33 @@ class ModelCollector(Collector):
         ready = GaugeMetricFamily("hexserve:ready", "1 when requests are taken and answered.", labels=["state"])
         ready.add_metric([state.value], float(state is EngineState.READY))
         yield ready
-        if state is not EngineState.LOADING:
-            found: dict[str, Metric] = {}
-            for model in models:
-                for family in _engine_families(model):
-                    found.setdefault(family.name, family)
-                    if found[family.name] is not family:
-                        found[family.name].samples += family.samples
-            yield from found.values()
-        if coming := [model for model in models if model.comes_and_goes]:
-            yield from _residence(coming)
+        rows = [(model, row) for model in models if state is not EngineState.LOADING for row in _engine_rows(model)]
+        rows += [(model, row) for model in models if model.comes_and_goes for row in _residence_rows(model)]
+        found: dict[str, Family] = {}
+        for model, (kind, name, text, labels, samples) in rows:
+            family = found.setdefault(name, kind(name, text, labels=["model_name", *labels]))
+            for values, number in samples:
+                family.add_metric([model.name, *values], number)
+        yield from found.values()
 
 
-def _engine_families(model: ServedModel) -> Iterator[Metric]:
-    for metric, text, value in _counters(model):
-        counter = CounterMetricFamily(metric, text, labels=["model_name"])
-        counter.add_metric([model.name], value)
-        yield counter
-    stages = CounterMetricFamily(
-        "hexserve:stage_seconds",
-        "Time of engine steps by stage; 'graph: ...' are parts of 'graph'.",
-        labels=["model_name", "stage"],
-    )
-    for stage, seconds in model.stats.stages.items():
-        stages.add_metric([model.name, stage], seconds)
-    yield stages
-    yield from _guesses(model)
-    for metric, text, value in _gauges(model):
-        gauge = GaugeMetricFamily(metric, text, labels=["model_name"])
-        gauge.add_metric([model.name], value)
-        yield gauge
-    if model.engine is not None:
-        labels = ["model_name", "device", "fingerprint"]
-        device = GaugeMetricFamily("hexserve:device_info", "What really computes.", labels=labels)
-        device.add_metric([model.name, model.engine.device, model.engine.info.fingerprint], 1.0)
-        yield device
-
-
-def _guesses(model: ServedModel) -> tuple[CounterMetricFamily, ...]:
-    stats, labels = model.stats, ["model_name", "kind"]
-    drafted = CounterMetricFamily("hexserve:guesses", "Guessed tokens by their source.", labels=labels)
-    accepted = CounterMetricFamily("hexserve:guesses_accepted", "Those that were right.", labels=labels)
-    for kind, rows, right in (
-        ("lookup", stats.lookup_rows, stats.lookup_accepted),
-        ("prediction", stats.prediction_rows, stats.prediction_accepted),
-        ("draft", stats.draft_rows, stats.draft_accepted),
-        ("forecast", stats.forecast_rows, stats.forecast_accepted),
+def _engine_rows(model: ServedModel) -> Iterator[Row]:
+    stats = model.stats
+    for name, text, number in _counters(model):
+        yield CounterMetricFamily, name, text, (), [((), number)]
+    text = "Time of engine steps by stage; 'graph: ...' are parts of 'graph'."
+    stages = [((stage,), seconds) for stage, seconds in stats.stages.items()]
+    yield CounterMetricFamily, "hexserve:stage_seconds", text, ("stage",), stages
+    for name, text, field in (
+        ("hexserve:guesses", "Guessed tokens by their source.", "rows"),
+        ("hexserve:guesses_accepted", "Those that were right.", "accepted"),
     ):
-        drafted.add_metric([model.name, kind], rows)
-        accepted.add_metric([model.name, kind], right)
-    return drafted, accepted
+        yield CounterMetricFamily, name, text, ("kind",), [((k,), getattr(stats, f"{k}_{field}")) for k in GUESSES]
+    for name, text, number in _gauges(model):
+        yield GaugeMetricFamily, name, text, (), [((), number)]
+    if (engine := model.engine) is not None:
+        device = [((engine.device, engine.info.fingerprint), 1.0)]
+        yield GaugeMetricFamily, "hexserve:device_info", "What really computes.", ("device", "fingerprint"), device
 
 
 def _counters(model: ServedModel) -> tuple[tuple[str, str, float], ...]:
@@ -119,18 +101,13 @@ def _gauges(model: ServedModel) -> tuple[tuple[str, str, float], ...]:
     )
 
 
-def _residence(models: Sequence[ServedModel]) -> tuple[Metric, ...]:
-    labels = ["model_name"]
-    state = GaugeMetricFamily("hexserve:model_state", "1 for the state of a model.", labels=[*labels, "state"])
-    loads = CounterMetricFamily("hexserve:model_loads", "Times a model was loaded.", labels=labels)
-    unloads = CounterMetricFamily("hexserve:model_unloads", "Times a model was unloaded.", labels=labels)
-    memory = GaugeMetricFamily("hexserve:model_memory_bytes", "Memory estimated for a loaded model.", labels=labels)
-    requests = GaugeMetricFamily("hexserve:model_requests", "Requests that use a model.", labels=labels)
-    for model in models:
-        for each in ModelState:
-            state.add_metric([model.name, each.value], float(model.state is each))
-        loads.add_metric([model.name], model.loads)
-        unloads.add_metric([model.name], model.unloads)
-        memory.add_metric([model.name], model.size)
-        requests.add_metric([model.name], model.pins)
-    return state, loads, unloads, memory, requests
+def _residence_rows(model: ServedModel) -> Iterator[Row]:
+    states = [((state.value,), float(model.state is state)) for state in ModelState]
+    yield GaugeMetricFamily, "hexserve:model_state", "1 for the state of a model.", ("state",), states
+    for kind, name, text, number in (
+        (CounterMetricFamily, "hexserve:model_loads", "Times a model was loaded.", model.loads),
+        (CounterMetricFamily, "hexserve:model_unloads", "Times a model was unloaded.", model.unloads),
+        (GaugeMetricFamily, "hexserve:model_memory_bytes", "Memory estimated for a loaded model.", model.size),
+        (GaugeMetricFamily, "hexserve:model_requests", "Requests that use a model.", model.pins),
+    ):
+        yield kind, name, text, (), [((), number)]

@@ -20,11 +20,8 @@ ESTIMATE_S = 120.0
 
 
 class BundleLoader:
-    """One model's way into memory.
-
-    find: the settings with bundles for sources; blocks and may compile, BundleError. None: `config` is that.
-    open_engine: an engine that has not been started. manifest: as far as it is known before.
-    """
+    """One model's way into memory. find: the settings with bundles for sources; blocks and may compile, BundleError.
+    None: `config` is that. open_engine: an engine that has not been started. manifest: as far as it is known before."""
 
     def __init__(
         self,
@@ -43,8 +40,7 @@ class BundleLoader:
     def estimate(self) -> int:
         """The bytes that the loaded model will take at most. BundleError. Blocks; the first time a second or more."""
         if self._find is not None:
-            self._config = self._find()
-            self._find = None
+            self._config, self._find = self._find(), None
         manifest = load_described(Path(self._config.bundle))
         if self._size is None or manifest != self.manifest:  # the bundle may have been compiled anew meanwhile
             (self._size, self.prefixes), self.manifest = _estimated(self._config), manifest
@@ -57,15 +53,9 @@ class BundleLoader:
 def _estimated(config: EngineConfig) -> tuple[int, int]:
     """All bytes, and those for prefixes. In a process of its own: what knows graphs is not loaded into the server."""
     command = module_command("engine.worker.estimate", msgspec.json.encode(config).decode())
+    environment, nothing, pipe = child_environment(), subprocess.DEVNULL, subprocess.PIPE
     try:
-        done = subprocess.run(
-            command,
-            env=child_environment(),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            timeout=ESTIMATE_S,
-            check=False,
-        )
+        done = subprocess.run(command, env=environment, stdin=nothing, stdout=pipe, timeout=ESTIMATE_S, check=False)
         answer = msgspec.json.decode(done.stdout, type=dict[str, int | str])
     except (OSError, subprocess.TimeoutExpired, msgspec.MsgspecError) as error:
         raise BundleError(f"its memory cannot be estimated: {error}") from error
@@ -77,19 +67,15 @@ def _estimated(config: EngineConfig) -> tuple[int, int]:
 
 async def in_background(work: Callable[[], int]) -> int:
     """What `work` returns. Raises its HexserveError; any other exception is a bug, printed and told as EngineFailure.
-
-    Cancelled, it returns at once and the thread goes on; what it comes to is dropped.
-    """
+    Cancelled, it returns at once and the thread goes on; what it comes to is dropped."""
     loop = asyncio.get_running_loop()
     done: asyncio.Future[int] = loop.create_future()
 
     def settle(outcome: int | HexserveError) -> None:
-        if done.cancelled():
-            return
-        if isinstance(outcome, HexserveError):
-            done.set_exception(outcome)
-        else:
+        if isinstance(outcome, int) and not done.cancelled():
             done.set_result(outcome)
+        elif isinstance(outcome, HexserveError) and not done.cancelled():
+            done.set_exception(outcome)
 
     def run() -> None:
         outcome: int | HexserveError = EngineFailure("its loading broke off; the log says where")

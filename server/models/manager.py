@@ -1,14 +1,13 @@
 """Several models, each loaded when a request names it and unloaded when it is idle or another one needs its memory.
-
 What is unloaded is decided by pure functions. A model has one task at most, which loads or unloads it; requests wait
-for that task, so a load is shared by all that want it.
-"""
+for that task, so a load is shared by all that want it."""
 
 import asyncio
 import logging
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from engine.client.engine import Engine, EngineState
 from engine.errors import Busy, BusyReason, EngineFailure, HexserveError
@@ -18,6 +17,7 @@ from server.models.models import (
     Models,
     ModelState,
     PendingMemory,
+    Resident,
     ServedModel,
     fits,
     idle,
@@ -63,7 +63,7 @@ class ModelManager(Models):
         self._timer: asyncio.TimerHandle | None = None  # when the next model has been idle for long enough
         self._is_closing = False
         for model in self.models:
-            model.on_free = self._on_free(model)
+            model.on_free = partial(self._freed, model)
 
     @property
     def state(self) -> EngineState:
@@ -72,15 +72,12 @@ class ModelManager(Models):
 
     async def start(self) -> None:
         """Load the first model where that is wanted; HexserveError."""
-        if not self.rules.preloads:
-            return
-        model = self.models[0]
-        with model.pinned():
-            self._advance(model)
-            assert model.task is not None
-            await asyncio.wait([model.task])
-        if model.error is not None:
-            raise model.error
+        if self.rules.preloads:
+            model = self.models[0]
+            with model.pinned():
+                await self._progress(model)
+            if model.error is not None:
+                raise model.error
 
     def ready(self, model: ServedModel) -> Engine | None:
         """The engine of a ready model that has not to yield. One that is dead is taken away, for another to come."""
@@ -92,10 +89,8 @@ class ModelManager(Models):
         return None if self._yields(model) else model.engine
 
     async def loaded(self, model: ServedModel) -> Engine:
-        """The model's engine, loaded first if need be; the caller has pinned it.
-
-        Busy when that takes longer than `load_wait_s` or the server ends, EngineFailure when it cannot be loaded.
-        """
+        """The model's engine, loaded first if need be; the caller has pinned it. Busy when that takes longer than
+        `load_wait_s` or the server ends, EngineFailure when it cannot be loaded."""
         try:
             async with asyncio.timeout(self.rules.load_wait_s):
                 while (engine := self.ready(model)) is None:
@@ -139,13 +134,11 @@ class ModelManager(Models):
     def _yields(self, model: ServedModel) -> bool:
         """Whether another one has waited long enough for the memory of this one, which always has requests."""
         now_s, budget = self._clock(), self.rules.budget
-        for waiting in self.models:
-            lack = waiting.pending
-            if lack is not None and now_s - lack.since_s >= self.rules.yield_s:
-                ready = [other.resident for other in self.models if other.state is ModelState.READY]
-                others = sum(other.size for other in self.models if other.state is ModelState.LOADING)
-                return model.name in to_yield(ready, others, lack.size, budget)
-        return False
+        lacks = [other.pending for other in self.models if other.pending is not None]
+        lack = next((lack for lack in lacks if now_s - lack.since_s >= self.rules.yield_s), None)
+        ready = [other.resident for other in self.models if other.state is ModelState.READY]
+        others = sum(other.size for other in self.models if other.state is ModelState.LOADING)
+        return lack is not None and model.name in to_yield(ready, others, lack.size, budget)
 
     async def _progress(self, model: ServedModel) -> None:
         """Do what brings a model that is wanted nearer to being ready, and wait until something has changed."""
@@ -195,22 +188,20 @@ class ModelManager(Models):
         model.engine = engine
         model.loads += 1
         model.used_at_s = self._clock()
-        takes = f"{_mib(model.size)}{_of_which(model)}"
+        takes = _told(model.size, model)
         _log.info("loaded %s in %.1f s, it takes at most %s", model.name, model.used_at_s - started_at_s, takes)
         self._end_task(model, ModelState.READY)
 
     async def _has_room(self, model: ServedModel, needed: int) -> bool:
         budget = self.rules.budget
         if budget and needed > budget:
-            takes = f"{_mib(needed)}{_of_which(model)}"
-            raise EngineFailure(f"it takes {takes}, more than models_memory_mb allows ({_mib(budget)})")
+            raise EngineFailure(f"it takes {_told(needed, model)}, more than models_memory_mb allows ({_mib(budget)})")
         try:
-            while not fits([other.resident for other in self.models], needed, budget):
+            while not fits(self._residents, needed, budget):
                 if not model.pins:
                     return False
-                residents = [other.resident for other in self.models]
                 model.pending = model.pending or PendingMemory(needed, self._clock())
-                names = to_unload(residents, needed, budget) or ()
+                names = to_unload(self._residents, needed, budget) or ()
                 for other in self.models:
                     if other.name in names:
                         _log.info("unloading %s: %s needs its memory", other.name, model.name)
@@ -250,17 +241,19 @@ class ModelManager(Models):
     def _too_late(self, model: ServedModel) -> Busy:
         if model.pending is None:
             return Busy(f"The model '{model.name}' is still loading.", BusyReason.LOADING, BUSY_WAIT_S)
-        size, budget = f"{_mib(model.pending.size)}{_of_which(model)}", _mib(self.rules.budget)
-        takes = f"it takes {size} of the {budget} that models_memory_mb allows"
-        message = f"The model '{model.name}' cannot be loaded now: {takes}, and the loaded models are in use."
+        message = (
+            f"The model '{model.name}' cannot be loaded now: it takes {_told(model.pending.size, model)} of the "
+            f"{_mib(self.rules.budget)} that models_memory_mb allows, and the loaded models are in use."
+        )
         return Busy(message, BusyReason.MODELS_MEMORY, BUSY_WAIT_S)
 
-    def _on_free(self, model: ServedModel) -> Callable[[], None]:
-        def freed() -> None:
-            model.used_at_s = self._clock()
-            self._wake()
+    @property
+    def _residents(self) -> list[Resident]:
+        return [model.resident for model in self.models]
 
-        return freed
+    def _freed(self, model: ServedModel) -> None:
+        model.used_at_s = self._clock()
+        self._wake()
 
     def _wake(self) -> None:
         """Memory or a model may have become free: look again who waits for it and who is idle."""
@@ -268,15 +261,13 @@ class ModelManager(Models):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if not self._is_closing:
-            residents = [model.resident for model in self.models]
-            due_s = next_idle_s(residents, self._clock(), self.rules.idle_s)
-            if due_s is not None:
-                self._timer = asyncio.get_running_loop().call_later(due_s, self._unload_idle)
+        due_s = None if self._is_closing else next_idle_s(self._residents, self._clock(), self.rules.idle_s)
+        if due_s is not None:
+            self._timer = asyncio.get_running_loop().call_later(due_s, self._unload_idle)
 
     def _unload_idle(self) -> None:
         self._timer = None
-        names = idle([model.resident for model in self.models], self._clock(), self.rules.idle_s)
+        names = idle(self._residents, self._clock(), self.rules.idle_s)
         for model in self.models:
             if model.name in names:
                 _log.info("unloading %s: idle for %.1f s", model.name, self._clock() - model.used_at_s)
@@ -284,8 +275,9 @@ class ModelManager(Models):
         self._wake()
 
 
-def _of_which(model: ServedModel) -> str:
-    return f" ({_mib(model.prefixes)} of it for prefixes: kv_offload_mb)" if model.prefixes else ""
+def _told(size: int, model: ServedModel) -> str:
+    of_which = f" ({_mib(model.prefixes)} of it for prefixes: kv_offload_mb)" if model.prefixes else ""
+    return f"{_mib(size)}{of_which}"
 
 
 def _mib(size: int) -> str:

@@ -19,11 +19,9 @@ from server.settings import Settings
 
 @dataclass(frozen=True, slots=True)
 class Resident:
-    """A model that holds memory, in bytes; when it was last used, in seconds of a monotonic clock.
-
-    may_go: it is loaded and no request uses it. is_going: it is being unloaded, its memory is about to be free.
-    keep_s: how long it stays without a request, below 0 for ever; None = as long as the server says.
-    """
+    """A model that holds memory, in bytes; when it was last used, in seconds of a monotonic clock. may_go: it is loaded
+    and no request uses it. is_going: it is being unloaded, its memory is about to be free. keep_s: how long it stays
+    without a request, below 0 for ever; None = as long as the server says."""
 
     name: str
     size: int
@@ -38,20 +36,16 @@ def fits(residents: Iterable[Resident], needed: int, budget: int) -> bool:
 
 
 def to_unload(residents: Sequence[Resident], needed: int, budget: int) -> tuple[str, ...] | None:
-    """The models to unload so that `needed` bytes fit, those used least recently first.
-
-    Empty when what is free or about to be is enough; None when requests use too much: then nothing is unloaded in vain.
-    """
+    """The models to unload so that `needed` bytes fit, those used least recently first. Empty when what is free or
+    about to be is enough; None when requests use too much: then nothing is unloaded in vain."""
     staying = sum(resident.size for resident in residents if not resident.is_going)
     names, missing = _freeing(needed + staying - budget if budget else 0, _oldest_first(residents))
     return names if missing <= 0 else None
 
 
 def to_yield(ready: Iterable[Resident], others: int, needed: int, budget: int) -> frozenset[str]:
-    """The ready models that would have to go if no request used them, for a model that has waited long enough.
-
-    They take no new requests until it has its memory. others: bytes that other models keep.
-    """
+    """The ready models that would have to go if no request used them, for a model that has waited long enough. They
+    take no new requests until it has its memory. others: bytes that other models keep."""
     found = sorted(ready, key=lambda resident: resident.used_at_s)
     names, _ = _freeing(needed + others + sum(resident.size for resident in found) - budget, found)
     return frozenset(names)
@@ -70,8 +64,8 @@ def _freeing(over: int, residents: Iterable[Resident]) -> tuple[tuple[str, ...],
 
 def idle(residents: Iterable[Resident], now_s: float, idle_s: float) -> tuple[str, ...]:
     """The models that nobody has used for as long as they stay. idle_s: of those that do not say, 0 = for ever."""
-    left = ((resident.name, left_s(resident, now_s, idle_s)) for resident in _oldest_first(residents))
-    return tuple(name for name, due_s in left if due_s is not None and due_s <= 0)
+    left = {resident.name: left_s(resident, now_s, idle_s) for resident in _oldest_first(residents)}
+    return tuple(name for name, due_s in left.items() if due_s is not None and due_s <= 0)
 
 
 def next_idle_s(residents: Iterable[Resident], now_s: float, idle_s: float) -> float | None:
@@ -88,8 +82,8 @@ def left_s(resident: Resident, now_s: float, idle_s: float) -> float | None:
     return keep_s + (resident.used_at_s - now_s if resident.may_go else 0.0)
 
 
-def _oldest_first(residents: Iterable[Resident]) -> Iterator[Resident]:
-    yield from sorted((found for found in residents if found.may_go), key=lambda found: found.used_at_s)
+def _oldest_first(residents: Iterable[Resident]) -> list[Resident]:
+    return sorted((found for found in residents if found.may_go), key=lambda found: found.used_at_s)
 
 
 class ModelState(StrEnum):
@@ -172,9 +166,9 @@ class ServedModel:
 
     @property
     def resident(self) -> Resident:
-        may_go = self.state is ModelState.READY and not self.pins
-        is_going = self.state is ModelState.UNLOADING
-        return Resident(self.name, self.size, self.used_at_s, may_go, is_going, self.keep_s)
+        state = self.state
+        may_go = state is ModelState.READY and not self.pins
+        return Resident(self.name, self.size, self.used_at_s, may_go, state is ModelState.UNLOADING, self.keep_s)
 
     @property
     def stats(self) -> Stats:
@@ -206,9 +200,7 @@ class ServedModel:
     @contextmanager
     def stepping_back(self) -> Iterator[None]:
         """In this block a request that has pinned the model does not keep it loaded."""
-        self.pins -= 1
-        if not self.pins:
-            self.on_free()
+        self._unpin()
         try:
             yield
         finally:
@@ -221,9 +213,12 @@ class ServedModel:
         try:
             yield
         finally:
-            self.pins -= 1
-            if not self.pins:
-                self.on_free()
+            self._unpin()
+
+    def _unpin(self) -> None:
+        self.pins -= 1
+        if not self.pins:
+            self.on_free()
 
 
 def find(models: Sequence[ServedModel], name: str) -> ServedModel:
@@ -236,10 +231,8 @@ def find(models: Sequence[ServedModel], name: str) -> ServedModel:
 
 
 class Models:
-    """The models of a server in the order in which they were named; the first one answers who names none.
-
-    Here it is one, with an engine from the start to the end; while that loads, requests are told so at once.
-    """
+    """The models of a server in the order in which they were named; the first one answers who names none. Here it is
+    one, with an engine from the start to the end; while that loads, requests are told so at once."""
 
     def __init__(self, models: Sequence[ServedModel]) -> None:
         self.models = tuple(models)

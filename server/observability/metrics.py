@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, cast
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
@@ -16,10 +17,8 @@ _KEY = "hexserve_facts"  # in the state of an ASGI scope
 
 @dataclass(frozen=True, slots=True)
 class Launched:
-    """What was given to the engine. `at`: seconds of a monotonic clock.
-
-    choices: sequences, of embeddings the inputs. params: of the first choice; None where vectors are wanted.
-    """
+    """What was given to the engine. `at`: seconds of a monotonic clock. choices: sequences, of embeddings the inputs.
+    params: of the first choice; None where vectors are wanted."""
 
     id: str
     model: str
@@ -102,18 +101,11 @@ class Metrics:
             name: Histogram(f"vllm:{name}", text, labels, registry=self._registry, buckets=buckets)
             for name, text, buckets in HISTOGRAMS
         }
-        self.success = Counter(
-            "vllm:request_success", "Finished sequences.", (*labels, "finished_reason"), registry=self._registry
-        )
-        self.rejections = Counter(
-            "vllm:admission_rejections", "Requests refused because of load.", ("reason",), registry=self._registry
-        )
-        self.answers = Counter(
-            "http_requests",
-            "Answered HTTP requests, refused ones included; other: a path that is not served.",
-            ("method", "handler", "status"),
-            registry=self._registry,
-        )
+        counter = partial(Counter, registry=self._registry)
+        self.success = counter("vllm:request_success", "Finished sequences.", (*labels, "finished_reason"))
+        self.rejections = counter("vllm:admission_rejections", "Requests refused because of load.", ("reason",))
+        text = "Answered HTTP requests, refused ones included; other: a path that is not served."
+        self.answers = counter("http_requests", text, ("method", "handler", "status"))
 
     def answered(self, method: str, handler: str, status: int) -> None:
         """An HTTP request was answered, or its client left before (status 499)."""
@@ -165,14 +157,16 @@ class RequestWatch:
         self.facts.ended.append(SequenceEnd(reason, timings))
         if timings is None:
             return
-        seen = self._histograms
-        seen["e2e_request_latency_seconds"].observe(time.perf_counter() - self.submitted_at)
-        seen["request_queue_time_seconds"].observe(timings.queue_ms / 1000)
-        seen["request_prefill_time_seconds"].observe(timings.prompt_ms / 1000)
-        seen["request_decode_time_seconds"].observe(timings.generate_ms / 1000)
-        seen["request_prompt_tokens"].observe(timings.prompt_tokens)
-        seen["request_generation_tokens"].observe(timings.generated_tokens)
+        seen = {
+            "e2e_request_latency_seconds": time.perf_counter() - self.submitted_at,
+            "request_queue_time_seconds": timings.queue_ms / 1000,
+            "request_prefill_time_seconds": timings.prompt_ms / 1000,
+            "request_decode_time_seconds": timings.generate_ms / 1000,
+            "request_prompt_tokens": timings.prompt_tokens,
+            "request_generation_tokens": timings.generated_tokens,
+        }
         if timings.generated_tokens > 1:
-            seen["request_time_per_output_token_seconds"].observe(
-                timings.generate_ms / 1000 / (timings.generated_tokens - 1)
-            )
+            per_token_s = timings.generate_ms / 1000 / (timings.generated_tokens - 1)
+            seen["request_time_per_output_token_seconds"] = per_token_s
+        for name, value in seen.items():
+            self._histograms[name].observe(value)

@@ -24,6 +24,8 @@ PROVIDER = "hexserve"
 CHAT, TEXT_COMPLETION, EMBEDDINGS, RERANK = "chat", "text_completion", "embeddings", "rerank"
 TEXT_PATHS = frozenset({"/v1/completions", "/api/generate"})
 MOST_CHOICES = 32  # told one by one: a request may have a hundred thousand
+ASKED = ("max_tokens", "temperature", "top_p", "top_k", "frequency_penalty", "presence_penalty", "seed")
+COUNTED = ("steps", "step_rows", "preemptions", "drafted_tokens", "accepted_tokens")
 
 
 def operation(facts: RequestFacts) -> str:
@@ -51,8 +53,7 @@ def request_attributes(method: str, facts: RequestFacts) -> dict[str, Attribute]
         "gen_ai.usage.input_tokens": facts.launched.prompt_tokens,
     }
     if facts.ended:
-        reasons = tuple(end.reason for end in facts.ended[:MOST_CHOICES])
-        found["gen_ai.response.finish_reasons"] = reasons
+        found["gen_ai.response.finish_reasons"] = tuple(end.reason for end in facts.ended[:MOST_CHOICES])
     if any(end.reason == "error" for end in facts.ended):
         found.setdefault("error.type", "generation")
     if facts.first_token_at is not None:
@@ -62,20 +63,12 @@ def request_attributes(method: str, facts: RequestFacts) -> dict[str, Attribute]
 
 def _asked(launched: Launched) -> dict[str, Attribute]:
     """Of the request; what the model is served as stands for what was asked, which may be any text."""
-    params = launched.params
-    if params is None:
-        return {"gen_ai.request.model": launched.model}
-    found: dict[str, Attribute] = {
-        "gen_ai.request.model": launched.model,
-        "gen_ai.request.choice.count": launched.choices,
-        "gen_ai.request.max_tokens": params.max_tokens,
-        "gen_ai.request.temperature": params.temperature,
-        "gen_ai.request.top_p": params.top_p,
-        "gen_ai.request.top_k": params.top_k,
-        "gen_ai.request.frequency_penalty": params.frequency_penalty,
-        "gen_ai.request.presence_penalty": params.presence_penalty,
-    }
-    return found if params.seed is None else found | {"gen_ai.request.seed": params.seed}
+    found: dict[str, Attribute] = {"gen_ai.request.model": launched.model}
+    if launched.params is not None:
+        found["gen_ai.request.choice.count"] = launched.choices
+        asked = {f"gen_ai.request.{name}": getattr(launched.params, name) for name in ASKED}
+        found |= {name: value for name, value in asked.items() if value is not None}
+    return found
 
 
 def _used(timings: tuple[RequestTimings, ...]) -> dict[str, Attribute]:
@@ -88,21 +81,11 @@ def _used(timings: tuple[RequestTimings, ...]) -> dict[str, Attribute]:
 
 
 def phases(timings: RequestTimings) -> tuple[tuple[str, float, Mapping[str, Attribute]], ...]:
+    counted = {f"hexserve.{name}": getattr(timings, name) for name in COUNTED}
     return (
         ("queue", timings.queue_ms, {}),
         ("prefill", timings.prompt_ms, {"hexserve.computed_tokens": timings.computed_tokens}),
-        (
-            "decode",
-            timings.generate_ms,
-            {
-                "gen_ai.usage.output_tokens": timings.generated_tokens,
-                "hexserve.steps": timings.steps,
-                "hexserve.step_rows": timings.step_rows,
-                "hexserve.preemptions": timings.preemptions,
-                "hexserve.drafted_tokens": timings.drafted_tokens,
-                "hexserve.accepted_tokens": timings.accepted_tokens,
-            },
-        ),
+        ("decode", timings.generate_ms, {"gen_ai.usage.output_tokens": timings.generated_tokens} | counted),
     )
 
 
@@ -149,8 +132,7 @@ class TraceLayer:
             return
         below = set_span_in_context(span)
         submitted = clock.nanoseconds(facts.launched.at)
-        prepare = self._tracer.start_span(PREPARE, below, start_time=clock.nanoseconds(facts.started_at))
-        prepare.end(submitted)
+        self._tracer.start_span(PREPARE, below, start_time=clock.nanoseconds(facts.started_at)).end(submitted)
         for timings in facts.timings[:MOST_CHOICES]:
             at = submitted
             for name, milliseconds, attributes in phases(timings):

@@ -17,7 +17,7 @@ from server.generation.framing import AnswerWriter
 from server.generation.growing_text import whole_object
 from server.generation.parsing import ParsedChoice, Part, Thought
 from server.generation.stream import ChoiceDelta
-from server.http.errors import OllamaError, from_engine, ollama_body
+from server.http.errors import OllamaError, from_engine
 from server.http.fields import Answer
 
 DoneReason = Literal["stop", "length", "load", "unload"]
@@ -213,7 +213,7 @@ class OllamaWriter(AnswerWriter):
         return [self._ended(Said())]
 
     def failure(self, error: HexserveError) -> list[OllamaError]:
-        return [ollama_body(from_engine(error))]
+        return [OllamaError(from_engine(error).message)]
 
     def answer(self) -> OllamaLine:
         line = self._ended(self._whole)

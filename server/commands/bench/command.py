@@ -1,6 +1,6 @@
 """`hexserve bench`: options, and what they name."""
 
-from functools import partial
+import secrets
 from pathlib import Path
 from typing import Annotated
 
@@ -36,8 +36,8 @@ def bench(
 ) -> None:
     """Measure tokens per second and latencies under load; several URLs are compared side by side."""
     from server.commands.bench.load import BenchLoad
-    from server.commands.bench.measured import BadPrompts, PromptSource, fresh_seed, read_prompts
-    from server.commands.bench.session import BenchSession, targets_at
+    from server.commands.bench.measured import BadPrompts, PromptSource, read_prompts
+    from server.commands.bench.session import BenchSession
     from server.commands.http_client import UnusableAddress, headers_for, is_server, root_address
 
     try:
@@ -54,7 +54,7 @@ def bench(
         refuse(f"--json {json_file} cannot be written: its folder does not exist")
     rounds = rounds or (ROUNDS_SIDE_BY_SIDE if len(addresses) > 1 else 1)
     load = BenchLoad(levels, requests_per_client, max_tokens, rounds, shared_prefix)
-    source = PromptSource(fresh_seed() if seed is None else seed, prompt_tokens, texts=texts, vocabulary=token_ids)
-    open_targets = partial(targets_at, api_key=api_key, model=model, timeout_s=timeout)
-    session = BenchSession(addresses, names[0] if names else "demo", open_targets, source, load, full_length, json_file)
-    raise typer.Exit(session.run())
+    seed = secrets.randbelow(2**31) if seed is None else seed  # short enough to be typed again
+    source = PromptSource(seed, prompt_tokens, texts=texts, vocabulary=token_ids)
+    session = BenchSession(api_key, model, timeout, source, load, full_length, json_file)
+    raise typer.Exit(session.run(addresses, names[0] if names else "demo"))

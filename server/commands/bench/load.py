@@ -3,28 +3,14 @@
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import httpx
 
-from server.commands.bench.measured import (
-    AnswerOutcome,
-    BenchPrompt,
-    Distribution,
-    MeasuredAnswer,
-    PromptSource,
-    Reading,
-    ScrapedCounters,
-    ask,
-    between,
-    distribution,
-    median,
-    ratio,
-    read_metrics,
-    total,
-)
+from server.commands.bench import measured
+from server.commands.bench.measured import AnswerOutcome, MeasuredAnswer, PromptSource, distribution, median, ratio
 from server.commands.http_client import ServerClient
 
 SETTLE_S = 3.0
@@ -38,24 +24,19 @@ class BenchTarget(ServerClient):
         self.name = name
         self.extra: Mapping[str, Any] = {}  # fields sent beyond the standard ones
 
-    async def answer(self, prompt: BenchPrompt, max_tokens: int) -> MeasuredAnswer:
-        return await ask(self, prompt, {"max_tokens": max_tokens, "temperature": 0, **self.extra})
+    async def answer(self, prompt: measured.BenchPrompt, max_tokens: int) -> MeasuredAnswer:
+        return await measured.ask(self, prompt, {"max_tokens": max_tokens, "temperature": 0, **self.extra})
 
-    async def counters(self) -> ScrapedCounters | None:
+    async def counters(self) -> measured.ScrapedCounters | None:
         """The engine's counters once nothing runs any more; None when the server has none of ours."""
         deadline = time.monotonic() + SETTLE_S
-        previous: Reading | None = None
-        while True:
-            reading = await self._reading()
-            is_settled = reading is None or (reading.unfinished == 0 and reading == previous)
-            if reading is None or is_settled or time.monotonic() > deadline:
-                return None if reading is None else reading.counters
+        previous: measured.Reading | None = None
+        while (text := await self.text_at("metrics")) is not None and (reading := measured.read_metrics(text)):
+            if (reading.unfinished == 0 and reading == previous) or time.monotonic() > deadline:
+                return reading.counters
             previous = reading
             await asyncio.sleep(SETTLE_STEP_S)
-
-    async def _reading(self) -> Reading | None:
-        text = await self.text_at("metrics")
-        return None if text is None else read_metrics(text)
+        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +67,7 @@ class TurnRecord:
     answers: list[MeasuredAnswer] = field(default_factory=list)
     seconds: float = 0.0
     own_cpu_s: float = 0.0  # time the load generator itself computed
-    counters: ScrapedCounters | None = None
+    counters: measured.ScrapedCounters | None = None
     is_complete: bool = False
 
 
@@ -97,18 +78,6 @@ class PrefixRecord:
     server: int
     cold: MeasuredAnswer | None = None
     warm: list[MeasuredAnswer] = field(default_factory=list)
-
-
-@dataclass(slots=True)
-class Book:
-    """Everything measured so far. Owned by the run; read by the report, also after Ctrl-C."""
-
-    turns: list[TurnRecord] = field(default_factory=list)
-    prefixes: list[PrefixRecord] = field(default_factory=list)
-
-    def answers(self) -> list[MeasuredAnswer]:
-        of_prefixes = [a for record in self.prefixes for a in (record.cold, *record.warm) if a is not None]
-        return [*of_prefixes, *(a for record in self.turns for a in record.answers)]
 
 
 WARM_ASKS = 3
@@ -125,68 +94,54 @@ async def measure(
     targets: Sequence[BenchTarget],
     prompts: PromptSource,
     load: BenchLoad,
-    book: Book,
+    book: "Book",
     on_turn: Callable[[TurnRecord], None],
 ) -> None:
     """Fill `book`; `on_turn` is called after every turn."""
-    if load.prefix_tokens:
-        for number in range(load.rounds):
-            for server, target in enumerate(targets):
-                book.prefixes.append(PrefixRecord(server))
-                await _measure_prefix(target, prompts, load, number, book.prefixes[-1])
+    for number in range(load.rounds if load.prefix_tokens else 0):
+        for server, target in enumerate(targets):
+            book.prefixes.append(effect := PrefixRecord(server))
+            effect.cold = await target.answer(prompts.prefixed(load.prefix_tokens, number, "cold"), 1)
+            for tail in range(WARM_ASKS):
+                effect.warm.append(await target.answer(prompts.prefixed(load.prefix_tokens, number, tail), 1))
     for turn in turns(load.clients, load.rounds, len(targets)):
-        record = TurnRecord(turn)
-        book.turns.append(record)
+        book.turns.append(record := TurnRecord(turn))
         await _play(targets[turn.server], prompts, load, record)
         on_turn(record)
 
 
-async def _measure_prefix(
-    target: BenchTarget, prompts: PromptSource, load: BenchLoad, number: int, record: PrefixRecord
-) -> None:
-    record.cold = await target.answer(prompts.prefixed(load.prefix_tokens, number, "cold"), 1)
-    for tail in range(WARM_ASKS):
-        record.warm.append(await target.answer(prompts.prefixed(load.prefix_tokens, number, tail), 1))
-
-
 async def _play(target: BenchTarget, prompts: PromptSource, load: BenchLoad, record: TurnRecord) -> None:
+    async def one_client(client: int) -> None:
+        for request in range(load.requests_per_client):
+            prompt = prompts.prompt(record.turn.clients, record.turn.round, client, request)
+            record.answers.append(await target.answer(prompt, load.max_tokens))
+
     before = await target.counters()
     started, started_cpu = time.perf_counter(), time.process_time()
     try:
         async with asyncio.TaskGroup() as group:
             for client in range(record.turn.clients):
-                group.create_task(_one_client(target, prompts, load, record, client))
+                group.create_task(one_client(client))
         record.is_complete = True
     finally:
         record.seconds = time.perf_counter() - started
         record.own_cpu_s = time.process_time() - started_cpu
     after = await target.counters()
-    if before is not None and after is not None:
-        record.counters = between(before, after)
-
-
-async def _one_client(
-    target: BenchTarget, prompts: PromptSource, load: BenchLoad, record: TurnRecord, client: int
-) -> None:
-    for request in range(load.requests_per_client):
-        prompt = prompts.prompt(record.turn.clients, record.turn.round, client, request)
-        record.answers.append(await target.answer(prompt, load.max_tokens))
+    record.counters = measured.between(before, after) if before and after else None
 
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """One server under one number of clients, over all its turns.
-
-    gap: between arrivals of visible text. per_token: mean time per token of each answer after its first token.
-    chunks_per_token: below 1 when the server sends several tokens at once, so that gaps are longer than tokens.
-    """
+    """One server under one number of clients, over all its turns. gap: between arrivals of visible text. per_token:
+    mean time per token of each answer after its first token. chunks_per_token: below 1 when the server sends several
+    tokens at once, so that gaps are longer than tokens."""
 
     clients: int
     server: int
     tokens_per_second: float | None
-    first_token: Distribution
-    gap: Distribution
-    per_token: Distribution
+    first_token: measured.Distribution
+    gap: measured.Distribution
+    per_token: measured.Distribution
     outcomes: dict[str, int]
     prompt_tokens: float | None
     cached_tokens: int
@@ -194,7 +149,7 @@ class Level:
     chunks_per_token: float | None
     own_cpu: float | None
     seconds: float
-    counters: ScrapedCounters | None
+    counters: measured.ScrapedCounters | None
     is_complete: bool
 
 
@@ -224,11 +179,44 @@ class PrefixEffect:
     cached_tokens: float | None
 
 
-def levels(records: Sequence[TurnRecord]) -> list[Level]:
-    grouped: dict[tuple[int, int], list[TurnRecord]] = {}
-    for record in records:
-        grouped.setdefault((record.turn.clients, record.turn.server), []).append(record)
-    return [_level(clients, server, turns) for (clients, server), turns in grouped.items()]
+@dataclass(slots=True)
+class Book:
+    """Everything measured so far. Owned by the run; read by the report, also after Ctrl-C."""
+
+    turns: list[TurnRecord] = field(default_factory=list)
+    prefixes: list[PrefixRecord] = field(default_factory=list)
+
+    def answers(self) -> list[MeasuredAnswer]:
+        of_prefixes = [a for record in self.prefixes for a in (record.cold, *record.warm) if a is not None]
+        return [*of_prefixes, *(a for record in self.turns for a in record.answers)]
+
+    def errors(self) -> list[tuple[str, int]]:
+        return Counter(each.error for each in self.answers() if each.outcome is not AnswerOutcome.OK).most_common(5)
+
+    def levels(self) -> list[Level]:
+        grouped: dict[tuple[int, int], list[TurnRecord]] = {}
+        for record in self.turns:
+            grouped.setdefault((record.turn.clients, record.turn.server), []).append(record)
+        return [_level(clients, server, turns) for (clients, server), turns in grouped.items()]
+
+    def comparisons(self) -> list[Comparison]:
+        """Every server but the first against the first, from rounds that both finished without a failure."""
+        finished = {
+            (turn.clients, turn.server, turn.round): _level(turn.clients, turn.server, [record])
+            for record in self.turns
+            if record.is_complete and all(answer.outcome is not AnswerOutcome.FAILED for answer in record.answers)
+            for turn in (record.turn,)
+        }
+        found: dict[tuple[int, int], list[tuple[Level, Level]]] = {}
+        for (clients, server, number), level in finished.items():
+            first = finished.get((clients, 0, number))
+            if server > 0 and first is not None:
+                found.setdefault((clients, server), []).append((level, first))
+        return [_comparison(clients, server, pairs) for (clients, server), pairs in found.items()]
+
+    def prefix_effects(self) -> list[PrefixEffect]:
+        servers = sorted({record.server for record in self.prefixes})
+        return [_prefix_effect(at, [record for record in self.prefixes if record.server == at]) for at in servers]
 
 
 def _level(clients: int, server: int, records: Sequence[TurnRecord]) -> Level:
@@ -252,68 +240,34 @@ def _level(clients: int, server: int, records: Sequence[TurnRecord]) -> Level:
         chunks_per_token=ratio(arrivals, output),
         own_cpu=ratio(sum(record.own_cpu_s for record in records), seconds),
         seconds=seconds,
-        counters=total([record.counters for record in records if record.counters is not None]),
+        counters=measured.total([record.counters for record in records if record.counters is not None]),
         is_complete=all(record.is_complete for record in records),
     )
 
 
-def comparisons(records: Sequence[TurnRecord]) -> list[Comparison]:
-    """Every server but the first against the first, from rounds that both finished without a failure."""
-    finished = {
-        (record.turn.clients, record.turn.server, record.turn.round): _level(
-            record.turn.clients, record.turn.server, [record]
-        )
-        for record in records
-        if record.is_complete and all(answer.outcome is not AnswerOutcome.FAILED for answer in record.answers)
-    }
-    found: dict[tuple[int, int], list[tuple[Level, Level]]] = {}
-    for (clients, server, number), level in finished.items():
-        first = finished.get((clients, 0, number))
-        if server > 0 and first is not None:
-            found.setdefault((clients, server), []).append((level, first))
-    return [_comparison(clients, server, pairs) for (clients, server), pairs in found.items()]
-
-
 def _comparison(clients: int, server: int, pairs: Sequence[tuple[Level, Level]]) -> Comparison:
-    speeds = _known([ratio(own.tokens_per_second, first.tokens_per_second) for own, first in pairs])
+    speeds = _known(ratio(own.tokens_per_second, first.tokens_per_second) for own, first in pairs)
     return Comparison(
         clients=clients,
         server=server,
         tokens_per_second=median(speeds),
         lowest=min(speeds, default=None),
         highest=max(speeds, default=None),
-        first_token_p50=median(_known([ratio(own.first_token.p50, first.first_token.p50) for own, first in pairs])),
-        gap_p50=median(_known([ratio(own.gap.p50, first.gap.p50) for own, first in pairs])),
-        gap_p95=median(_known([ratio(own.gap.p95, first.gap.p95) for own, first in pairs])),
+        first_token_p50=median(_known(ratio(own.first_token.p50, first.first_token.p50) for own, first in pairs)),
+        gap_p50=median(_known(ratio(own.gap.p50, first.gap.p50) for own, first in pairs)),
+        gap_p95=median(_known(ratio(own.gap.p95, first.gap.p95) for own, first in pairs)),
     )
-
-
-def prefix_effects(records: Sequence[PrefixRecord]) -> list[PrefixEffect]:
-    return [
-        _prefix_effect(server, [record for record in records if record.server == server])
-        for server in sorted({record.server for record in records})
-    ]
 
 
 def _prefix_effect(server: int, records: Sequence[PrefixRecord]) -> PrefixEffect:
     cold = [record.cold for record in records if record.cold is not None and record.cold.outcome is AnswerOutcome.OK]
     warm = [answer for record in records for answer in record.warm if answer.outcome is AnswerOutcome.OK]
-    cold_s = median(_known([answer.first_token_s for answer in cold]))
-    warm_s = median(_known([answer.first_token_s for answer in warm]))
-    return PrefixEffect(
-        server=server,
-        cold_s=cold_s,
-        warm_s=warm_s,
-        warm_over_cold=ratio(warm_s, cold_s),
-        prompt_tokens=median([answer.usage.prompt for answer in warm if answer.usage is not None]),
-        cached_tokens=median([answer.usage.cached for answer in warm if answer.usage is not None]),
-    )
+    cold_s = median(_known(answer.first_token_s for answer in cold))
+    warm_s = median(_known(answer.first_token_s for answer in warm))
+    usages = [answer.usage for answer in warm if answer.usage is not None]
+    prompt, cached = median([usage.prompt for usage in usages]), median([usage.cached for usage in usages])
+    return PrefixEffect(server, cold_s, warm_s, ratio(warm_s, cold_s), prompt, cached)
 
 
-def errors(answers: Sequence[MeasuredAnswer]) -> list[tuple[str, int]]:
-    failed = Counter(answer.error for answer in answers if answer.outcome is not AnswerOutcome.OK)
-    return failed.most_common(5)
-
-
-def _known(values: Sequence[float | None]) -> list[float]:
+def _known(values: Iterable[float | None]) -> list[float]:
     return [value for value in values if value is not None]

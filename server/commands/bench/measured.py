@@ -1,13 +1,11 @@
-"""One streamed request and what its reader saw of it; the prompts of the load.
-
-Prompts are made up, of a chosen length, or the lines of a file. The same seed gives the same prompts.
-"""
+"""One streamed request and what its reader saw of it; the prompts of the load. Prompts are made up, of a chosen length,
+or the lines of a file. The same seed gives the same prompts."""
 
 import dataclasses
 import itertools
 import math
+import operator
 import random
-import secrets
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -55,11 +53,9 @@ class WordLength:
 
 @dataclass(frozen=True, slots=True)
 class PromptSource:
-    """Prompts by place: the same place gives the same prompt on every server, no two places share one.
-
-    `texts`: chats of a prompts file, used in a shuffled order instead of made-up ones. `vocabulary`: when it is not 0,
-    prompts are exactly `prompt_tokens` random token ids below it.
-    """
+    """Prompts by place: the same place gives the same prompt on every server, no two places share one. `texts`: chats
+    of a prompts file, used in a shuffled order instead of made-up ones. `vocabulary`: when it is not 0, prompts are
+    exactly `prompt_tokens` random token ids below it."""
 
     seed: int
     prompt_tokens: int
@@ -96,13 +92,7 @@ def user(text: str) -> Message:
 def words(draw: random.Random, count: int) -> str:
     known = WORDS.split()
     chosen = [draw.choice(known) for _ in range(count)]
-    sentences = (" ".join(chosen[start : start + 10]) for start in range(0, count, 10))
-    return ". ".join(sentences) + "."
-
-
-def fresh_seed() -> int:
-    """A seed that no run before had, short enough to be typed again."""
-    return secrets.randbelow(2**31)
+    return ". ".join(" ".join(chosen[start : start + 10]) for start in range(0, count, 10)) + "."
 
 
 def read_prompts(path: Path) -> tuple[tuple[Message, ...], ...]:
@@ -207,16 +197,14 @@ class MeasuredAnswer:
     @property
     def seconds_per_token(self) -> float | None:
         """Mean time per token after the first; None with fewer than two tokens or arrivals."""
-        if self.usage is None or self.usage.completion < 2 or not self.gaps_s:
-            return None
-        return sum(self.gaps_s) / (self.usage.completion - 1)
+        return ratio(sum(self.gaps_s), self.usage.completion - 1) if self.usage and self.gaps_s else None
 
 
 async def ask(client: ServerClient, prompt: BenchPrompt, fields: Mapping[str, Any]) -> MeasuredAnswer:
     """Send one streamed request. Everything that goes wrong on the way is in the answer."""
     sent_at, arrivals = time.perf_counter(), list[float]()
-    usage: StreamedUsage | None = None
-    status, error, outcome, is_finished = 200, "", None, False
+    usage, outcome = None, None
+    status, error, is_finished = 200, "", False
     send = client.complete(prompt, fields) if isinstance(prompt, tuple) else client.stream(prompt, fields)
     try:
         async for piece, arrived_at in send:
@@ -257,31 +245,21 @@ class ScrapedCounters:
     drafted_rows: Annotated[float, "hexserve:drafted_rows_total"]
     accepted_rows: Annotated[float, "hexserve:accepted_rows_total"]
 
-    @property
-    def useful_rows_per_step(self) -> float | None:
-        return ratio(self.rows_used, self.steps)
-
-    @property
-    def decode_rows_per_step(self) -> float | None:
-        return ratio(self.decode_rows, self.steps)
-
-    @property
-    def tokens_per_decode(self) -> float | None:
-        """Tokens of a sequence in a step that continues its answer: 1, and the guesses that were right."""
-        return ratio(self.decode_rows - self.drafted_rows + self.accepted_rows, self.decode_rows - self.drafted_rows)
-
-    @property
-    def rows_run_per_step(self) -> float | None:
-        """Rows the graph computed per step, padding included."""
-        return ratio(self.rows_run, self.steps)
-
-    @property
-    def outside_graph(self) -> float | None:
-        """Share of the engine's steps not spent in the graphs, copies and re-laying of pools included: 0 to 1."""
-        inside = ratio(self.run_s, self.step_s)
-        return None if inside is None else 1 - inside
+    def figures(self) -> dict[str, float | None]:
+        """What follows from them, by name in FIGURES; None where nothing was counted. tokens_per_decode: of a sequence
+        in a step that continues its answer, 1 and the guesses that were right. rows_run: padding included.
+        outside_graph: share of the time of steps, copies and re-laying of pools included."""
+        undrafted, inside = self.decode_rows - self.drafted_rows, ratio(self.run_s, self.step_s)
+        return {
+            "useful_rows_per_step": ratio(self.rows_used, self.steps),
+            "decode_rows_per_step": ratio(self.decode_rows, self.steps),
+            "tokens_per_decode": ratio(undrafted + self.accepted_rows, undrafted),
+            "rows_run_per_step": ratio(self.rows_run, self.steps),
+            "outside_graph": None if inside is None else 1 - inside,
+        }
 
 
+FIGURES = ("useful_rows_per_step", "decode_rows_per_step", "tokens_per_decode", "rows_run_per_step", "outside_graph")
 SAMPLES: Mapping[str, str] = {
     field: get_args(hint)[1] for field, hint in get_type_hints(ScrapedCounters, include_extras=True).items()
 }
@@ -312,8 +290,7 @@ def read_metrics(text: str) -> Reading | None:
 
 
 def between(before: ScrapedCounters, after: ScrapedCounters) -> ScrapedCounters:
-    pairs = zip(dataclasses.astuple(before), dataclasses.astuple(after), strict=True)
-    return ScrapedCounters(*(later - earlier for earlier, later in pairs))
+    return ScrapedCounters(*map(operator.sub, dataclasses.astuple(after), dataclasses.astuple(before)))
 
 
 def total(parts: list[ScrapedCounters]) -> ScrapedCounters | None:

@@ -5,7 +5,7 @@ import contextlib
 import dataclasses
 import json
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,30 +13,9 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from server.commands.bench.load import (
-    BenchLoad,
-    BenchTarget,
-    Book,
-    Comparison,
-    Level,
-    PrefixEffect,
-    TurnRecord,
-    comparisons,
-    errors,
-    levels,
-    measure,
-    prefix_effects,
-)
-from server.commands.bench.measured import (
-    AnswerOutcome,
-    Distribution,
-    MeasuredAnswer,
-    PromptSource,
-    WordLength,
-    ratio,
-    user,
-    words,
-)
+from server.commands.bench import load, measured
+from server.commands.bench.load import BenchLoad, BenchTarget, Book, Level, TurnRecord
+from server.commands.bench.measured import AnswerOutcome, Distribution, PromptSource, WordLength
 from server.commands.exit_codes import FAILED, INTERRUPTED, refuse
 from server.commands.http_client import Unreachable
 from server.commands.own_server import ServerFailed, running_server
@@ -57,7 +36,7 @@ BUSY_GENERATOR = 0.7
 
 
 def print_report(console: Console, targets: Sequence[BenchTarget], book: Book) -> None:
-    found = levels(book.turns)
+    found = book.levels()
     if len(targets) > 1:
         for target in targets:
             console.print(f"{target.name} = {target.address} (model {target.model})", highlight=False)
@@ -66,20 +45,20 @@ def print_report(console: Console, targets: Sequence[BenchTarget], book: Book) -
         console.print(_bars(console, found, targets), highlight=False)
     if any(level.counters for level in found):
         console.print(_engine_table(found, targets))
-    if compared := comparisons(book.turns):
+    if compared := book.comparisons():
         console.print(_comparison_table(compared, targets))
-    if effects := prefix_effects(book.prefixes):
+    if effects := book.prefix_effects():
         console.print(_prefix_table(effects, targets))
     _print_remarks(console, found, book)
 
 
 def turn_line(record: TurnRecord, targets: Sequence[BenchTarget]) -> str:
-    level = levels([record])[0]
+    [level] = Book([record]).levels()
     name = f"{targets[record.turn.server].name} " if len(targets) > 1 else ""
-    refused = ", ".join(f"{count} {name}" for name, count in level.outcomes.items() if count)
+    outcomes = ", ".join(f"{count} {outcome}" for outcome, count in level.outcomes.items() if count)
     return (
         f"{name}{record.turn.clients} clients, round {record.turn.round + 1}: "
-        f"{_number(level.tokens_per_second)} tokens/s in {record.seconds:.1f} s ({refused})"
+        f"{_shown(level.tokens_per_second)} tokens/s in {record.seconds:.1f} s ({outcomes})"
     )
 
 
@@ -88,7 +67,7 @@ def _latency_table(found: Sequence[Level], targets: Sequence[BenchTarget]) -> Ta
     rows = [
         (
             *_place(level.clients, level.server, targets, level.is_complete),
-            _number(level.tokens_per_second),
+            _shown(level.tokens_per_second),
             _percentiles(level.first_token),
             _percentiles(level.gap),
             _milliseconds(level.gap.highest if level.gap.count else None),
@@ -103,25 +82,19 @@ ENGINE = ("steps", "useful\nrows/step", "of them\ndecoding", "tokens\nper decode
 
 
 def _engine_table(found: Sequence[Level], targets: Sequence[BenchTarget]) -> Table:
-    rows = [
-        (
-            *_place(level.clients, level.server, targets, level.is_complete),
-            f"{counters.steps:.0f}",
-            _number(counters.useful_rows_per_step, 2),
-            _number(counters.decode_rows_per_step, 2),
-            _number(counters.tokens_per_decode, 2),
-            _number(counters.rows_run_per_step, 2),
-            _percent(counters.outside_graph),
-            _percent(ratio(counters.prefix_hits, counters.prefix_queries)),
-        )
-        for level in found
-        if (counters := level.counters) is not None
-    ]
+    rows = []
+    for level in found:
+        if (counters := level.counters) is not None:
+            place = _place(level.clients, level.server, targets, level.is_complete)
+            *per_step, outside = counters.figures().values()
+            shares = (outside, measured.ratio(counters.prefix_hits, counters.prefix_queries))
+            figures = [*(_shown(figure, ".2f") for figure in per_step), *(_shown(share, ".1%") for share in shares)]
+            rows.append((*place, f"{counters.steps:.0f}", *figures))
     headings = (*_places(targets), *ENGINE, "outside\nthe graph", "prefix\nhits")
     return table(headings, rows, "Inside the engine, from /metrics")
 
 
-def _comparison_table(compared: Sequence[Comparison], targets: Sequence[BenchTarget]) -> Table:
+def _comparison_table(compared: Sequence[load.Comparison], targets: Sequence[BenchTarget]) -> Table:
     titles = ("output\ntok/s", "lowest\nround", "highest\nround", "first token\np50", "gap\np50", "gap\np95")
     rows = [
         (*_place(each.clients, each.server, targets), *map(_times, dataclasses.astuple(each)[2:])) for each in compared
@@ -129,12 +102,12 @@ def _comparison_table(compared: Sequence[Comparison], targets: Sequence[BenchTar
     return table((*_places(targets), *titles), rows, f"Ratios to {targets[0].name}, median of rounds side by side")
 
 
-def _prefix_table(effects: Sequence[PrefixEffect], targets: Sequence[BenchTarget]) -> Table:
+def _prefix_table(effects: Sequence[load.PrefixEffect], targets: Sequence[BenchTarget]) -> Table:
     rows = [
         (
             targets[effect.server].name,
-            _number(effect.prompt_tokens, 0),
-            _number(effect.cached_tokens, 0),
+            _shown(effect.prompt_tokens, ".0f"),
+            _shown(effect.cached_tokens, ".0f"),
             _milliseconds(effect.cold_s),
             _milliseconds(effect.warm_s),
             _times(effect.warm_over_cold),
@@ -177,27 +150,24 @@ def _print_remarks(console: Console, found: Sequence[Level], book: Book) -> None
         console.print("Some chunks carried several tokens: 'between tokens' is the time between chunks.")
     if preempted := sum(level.counters.preemptions for level in found if level.counters):
         console.print(f"{preempted:.0f} sequences had to give their KV slots back and start again.", highlight=False)
-    for message, count in errors(book.answers()):
+    for message, count in book.errors():
         console.print(f"{count} x {message}", style="red", markup=False, highlight=False)
 
 
-def write_json(path: Path, targets: Sequence[BenchTarget], load: BenchLoad, seed: int, book: Book) -> None:
-    """All figures and every answer, for later comparison. Raises OSError."""
-    document: dict[str, Any] = {
+def _document(targets: Sequence[BenchTarget], load: BenchLoad, seed: int, book: Book) -> dict[str, Any]:
+    """All figures and every answer, for later comparison."""
+    unknown = dict.fromkeys(measured.FIGURES)
+    return {
         "servers": [{"name": t.name, "address": t.address, "model": t.model, "sent": dict(t.extra)} for t in targets],
         "load": dataclasses.asdict(load) | {"seed": seed},
-        "levels": [_level_object(level) for level in levels(book.turns)],
-        "comparisons": [dataclasses.asdict(each) for each in comparisons(book.turns)],
-        "shared_prefix": [dataclasses.asdict(each) for each in prefix_effects(book.prefixes)],
+        "levels": [
+            dataclasses.asdict(level) | (level.counters.figures() if level.counters else unknown)
+            for level in book.levels()
+        ],
+        "comparisons": [dataclasses.asdict(each) for each in book.comparisons()],
+        "shared_prefix": [dataclasses.asdict(each) for each in book.prefix_effects()],
         "turns": [dataclasses.asdict(record) for record in book.turns],
     }
-    path.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
-
-
-def _level_object(level: Level) -> dict[str, Any]:
-    counters = level.counters
-    names = ("useful_rows_per_step", "decode_rows_per_step", "tokens_per_decode", "rows_run_per_step", "outside_graph")
-    return dataclasses.asdict(level) | {name: getattr(counters, name) if counters else None for name in names}
 
 
 def _percentiles(values: Distribution) -> str:
@@ -208,12 +178,8 @@ def _milliseconds(seconds: float | None) -> str:
     return "-" if seconds is None else f"{seconds * 1000:.1f}" if seconds < 0.1 else f"{seconds * 1000:.0f}"
 
 
-def _number(value: float | None, digits: int = 1) -> str:
-    return "-" if value is None else f"{value:.{digits}f}"
-
-
-def _percent(value: float | None) -> str:
-    return "-" if value is None else f"{value:.1%}"
+def _shown(value: float | None, form: str = ".1f") -> str:
+    return "-" if value is None else format(value, form)
 
 
 def _times(value: float | None) -> str:
@@ -227,42 +193,37 @@ IGNORE_EOS = {"ignore_eos": True}
 async def prepare(
     targets: Sequence[BenchTarget], wants_full_length: bool, vocabulary: int = 0
 ) -> tuple[WordLength, bool]:
-    """Find models, warm every server up and measure words against prompt tokens on the first one.
-
-    Returns that length and whether answers run to max_tokens. They do so only if every server takes ignore_eos.
-    vocabulary: when it is not 0, prompts are token ids below it. Raises Unreachable.
-    """
+    """Find models, warm every server up and measure words against prompt tokens on the first one. Returns that length
+    and whether answers run to max_tokens. They do so only if every server takes ignore_eos. vocabulary: when it is not
+    0, prompts are token ids below it. Raises Unreachable."""
     lengths = []
     for target in targets:
         await target.find_model()
         lengths.append(await _length(target, vocabulary))
-    runs_full = wants_full_length and all([await _takes_ignore_eos(target, vocabulary) for target in targets])
+        target.extra = IGNORE_EOS
+    runs_full = wants_full_length and all(
+        [(await _try(target, SHORT_WORDS, vocabulary)).outcome is AnswerOutcome.OK for target in targets]
+    )
     for target in targets:
         target.extra = IGNORE_EOS if runs_full else {}
     return lengths[0], runs_full
 
 
 async def _length(target: BenchTarget, vocabulary: int) -> WordLength:
-    measured = []
+    lengths = []
     for count in (SHORT_WORDS, LONG_WORDS):
         answer = await _try(target, count, vocabulary)
         if answer.outcome is not AnswerOutcome.OK or answer.usage is None:
             kind = "a prompt of token ids" if vocabulary else "a chat"
             raise Unreachable(f"{target.address} cannot answer {kind}: {answer.error}")
-        measured.append((count, answer.usage.prompt))
-    return WordLength.fitted(measured[0], measured[1])
+        lengths.append((count, answer.usage.prompt))
+    return WordLength.fitted(*lengths)
 
 
-async def _takes_ignore_eos(target: BenchTarget, vocabulary: int) -> bool:
-    target.extra = IGNORE_EOS
-    answer = await _try(target, SHORT_WORDS, vocabulary)
-    return answer.outcome is AnswerOutcome.OK
-
-
-async def _try(target: BenchTarget, count: int, vocabulary: int) -> MeasuredAnswer:
+async def _try(target: BenchTarget, count: int, vocabulary: int) -> measured.MeasuredAnswer:
     draw = random.Random(count)
     ids = tuple(draw.choices(range(vocabulary), k=count)) if vocabulary else None
-    return await target.answer(ids or [user(words(draw, count))], 2)
+    return await target.answer(ids or [measured.user(measured.words(draw, count))], 2)
 
 
 def targets_at(addresses: Sequence[str], api_key: str, model: str, timeout_s: float) -> list[BenchTarget]:
@@ -273,29 +234,26 @@ def targets_at(addresses: Sequence[str], api_key: str, model: str, timeout_s: fl
 
 @dataclass(frozen=True, slots=True)
 class BenchSession:
-    """One run: prompts and load for the servers at `addresses`, or for one of our own on `bundle` where there are none.
+    """One run. wants_full_length: answers run to max_tokens if every server can."""
 
-    wants_full_length: answers run to max_tokens if every server can.
-    """
-
-    addresses: Sequence[str]
-    bundle: str
-    open_targets: Callable[[Sequence[str]], Sequence[BenchTarget]]
+    api_key: str
+    model: str
+    timeout_s: float
     prompts: PromptSource
     load: BenchLoad
     wants_full_length: bool
     json_file: Path | None
     console: Console = field(default_factory=Console)
 
-    def run(self) -> int:
-        """Measure and report; the exit code: 0, 1 when a request or a server failed, 130 after Ctrl-C."""
+    def run(self, addresses: Sequence[str], bundle: str) -> int:
+        """Measure and report; the exit code: 0, 1 when a request or a server failed, 130 after Ctrl-C. bundle: what a
+        server of our own is started on where there are no addresses."""
         try:
             with contextlib.ExitStack() as stack:
-                addresses = self.addresses
                 if not addresses:
-                    self.console.print(f"Starting a server on {self.bundle} ...", markup=False)
-                    addresses = [stack.enter_context(running_server(self.bundle))]
-                return self._run(self.open_targets(addresses))
+                    self.console.print(f"Starting a server on {bundle} ...", markup=False)
+                    addresses = [stack.enter_context(running_server(bundle))]
+                return self._run(targets_at(addresses, self.api_key, self.model, self.timeout_s))
         except (Unreachable, ServerFailed) as error:
             refuse(error, FAILED)
 
@@ -309,16 +267,14 @@ class BenchSession:
             self.console.print("Stopped; this is what was measured:")
         print_report(self.console, targets, book)
         if self.json_file is not None:
-            self._write(self.json_file, targets, book)
+            document = _document(targets, self.load, self.prompts.seed, book)
+            try:
+                self.json_file.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+            except OSError as error:
+                refuse(f"--json {self.json_file} cannot be written: {error.strerror or error}")
+            self.console.print(f"Written to {self.json_file}", markup=False, highlight=False)
         has_failures = any(answer.outcome is AnswerOutcome.FAILED for answer in book.answers())
         return INTERRUPTED if was_stopped else FAILED if has_failures else 0
-
-    def _write(self, json_file: Path, targets: Sequence[BenchTarget], book: Book) -> None:
-        try:
-            write_json(json_file, targets, self.load, self.prompts.seed, book)
-        except OSError as error:
-            refuse(f"--json {json_file} cannot be written: {error.strerror or error}")
-        self.console.print(f"Written to {json_file}", markup=False, highlight=False)
 
     async def _measure(self, targets: Sequence[BenchTarget], book: Book) -> None:
         def tell(record: TurnRecord) -> None:
@@ -332,8 +288,7 @@ class BenchSession:
                 f"{self.load.rounds} rounds, seed {self.prompts.seed}",
                 highlight=False,
             )
-            sized = dataclasses.replace(self.prompts, length=length)
-            await measure(targets, sized, self.load, book, tell)
+            await load.measure(targets, dataclasses.replace(self.prompts, length=length), self.load, book, tell)
         finally:
             for target in targets:
                 await target.close()

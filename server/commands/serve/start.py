@@ -61,10 +61,8 @@ class Prepared:
 
 
 def prepare(settings: Settings, cache: Path, open_engine: OpenEngine, held: ExitStack) -> Prepared:
-    """Find what is to be served, compiling what was named and is no bundle. BundleError.
-
-    held: keeps the bundles in the cache from being removed until it is closed.
-    """
+    """Find what is to be served, compiling what was named and is no bundle. BundleError. held: keeps the bundles in the
+    cache from being removed until it is closed."""
     settings = with_name(settings)
     if settings.more_models or settings.models_dir or settings.idle_unload_s:  # models come and go
         return _several(settings, cache, open_engine, held)

@@ -12,35 +12,26 @@ import typer
 from engine.processes import module_command
 from server.commands.exit_codes import FAILED, refuse
 from server.commands.serve.command import serve, settings_of
-from server.commands.service.managers import (
-    ScheduledTasks,
-    ServiceDefinition,
-    ServiceError,
-    SystemdUser,
-    check_name,
-    stop_seconds,
-)
+from server.commands.service import managers
 from server.settings import ENVIRONMENT_PREFIX, Settings
 
 
-def manager_of(platform: str = sys.platform) -> ScheduledTasks | SystemdUser:
+def manager_of(platform: str = sys.platform) -> managers.ScheduledTasks | managers.SystemdUser:
     """The service manager of this system. Raises ServiceError."""
     if platform == "win32":
-        return ScheduledTasks()
-    return SystemdUser()
+        return managers.ScheduledTasks()
+    return managers.SystemdUser()
 
 
-def definition(name: str, words: tuple[str, ...], settings: Settings) -> ServiceDefinition:
+def definition(name: str, words: tuple[str, ...], settings: Settings) -> managers.ServiceDefinition:
     """The service that runs `hexserve serve WORDS` from here. Raises ServiceError."""
     command = tuple(module_command("server", "serve", *words))
-    return ServiceDefinition(check_name(name), command, Path.cwd(), stop_seconds(settings))
+    return managers.ServiceDefinition(managers.check_name(name), command, Path.cwd(), managers.stop_seconds(settings))
 
 
 def served_settings(words: tuple[str, ...]) -> Settings:
     """What the service would serve with; ends the command with the sentence of `hexserve serve` when it would refuse.
-
-    The variables of this shell are not the service's.
-    """
+    The variables of this shell are not the service's."""
     app = typer.Typer(add_completion=False)
     app.command("serve")(serve)
     parsed = typer.main.get_command(app).make_context("serve", list(words)).params
@@ -81,14 +72,14 @@ def install(context: typer.Context, name: Name = "hexserve") -> None:
 def remove(name: Name = "hexserve") -> None:
     """Stop a service and remove it."""
     with _refusing():
-        _tell(manager_of().remove(check_name(name)))
+        _tell(manager_of().remove(managers.check_name(name)))
 
 
 @service_app.command("status")
 def status(name: Name = "hexserve") -> None:
     """Say whether a service runs; status 0 when it does, 1 when it does not."""
     with _refusing():
-        state = manager_of().state(check_name(name))
+        state = manager_of().state(managers.check_name(name))
     print(state.text)
     raise typer.Exit(0 if state.is_running else FAILED)
 
@@ -97,7 +88,7 @@ def status(name: Name = "hexserve") -> None:
 def _refusing() -> Iterator[None]:
     try:
         yield
-    except ServiceError as error:
+    except managers.ServiceError as error:
         refuse(error)
 
 

@@ -1,7 +1,5 @@
-"""What a service is, and the managers that run it: systemd's user manager, and on Windows scheduled tasks.
-
-A scheduled task is started when its user logs on.
-"""
+"""What a service is, and the managers that run it: systemd's user manager, and on Windows scheduled tasks. A scheduled
+task is started when its user logs on."""
 
 import csv
 import getpass
@@ -29,9 +27,7 @@ class ServiceError(Exception):
 @dataclass(frozen=True, slots=True)
 class ServiceDefinition:
     """command: the program with its absolute path and arguments; folder: what relative paths in them start from.
-
-    stop_s: how long it may take to end after it was told to.
-    """
+    stop_s: how long it may take to end after it was told to."""
 
     name: str
     command: tuple[str, ...]
@@ -236,10 +232,8 @@ def task_text(service: ServiceDefinition, user: str, log: str) -> str:
 
 
 def hidden_command(words: Sequence[str], log: str) -> str:
-    """What conhost.exe is given to run the program without a window, its output in a file.
-
-    cmd /s takes off the outermost quotes and nothing else.
-    """
+    """What conhost.exe is given to run the program without a window, its output in a file. cmd /s takes off the
+    outermost quotes and nothing else."""
     inner = " ".join(map(quoted, words))
     return f'--headless cmd.exe /d /s /c "{inner} > {quoted(log)} 2>&1"'
 

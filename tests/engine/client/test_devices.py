@@ -235,7 +235,7 @@ async def test_a_hand_over_that_is_under_way_when_the_server_ends(
     two.workers[at].token("a")
     assert not two.workers[at].leaving  # nothing moves for its own sake any more
     two.workers[at].token("a", FinishReason.LENGTH)
-    assert [len(event.token_ids) for event in two.tokens] == [1, 1, 1] and not two.group._placed
+    assert [len(event.token_ids) for event in two.tokens] == [1, 1, 1] and not two.group._placed.requests
     await two.group.close()
 
 

@@ -97,7 +97,7 @@ async def test_tokens_are_those_of_one_device(layouts: tuple[str, str], bundles:
             rounds += 1
         await idle(engine)
         assert engine.stats.hand_overs == group.moves > 0
-        assert list(group._folder.iterdir()) == [] and not group._placed
+        assert list(group._folder.iterdir()) == [] and not group._placed.requests
         assert engine.info.device == "CPU and CPU"
         assert {"1 CPU: graph", "2 CPU: graph"} <= engine.stats.stages.keys()
         assert 0 < group._token_ms != MOVE_TOKEN_MS
@@ -155,7 +155,7 @@ async def test_streams_end_well_while_the_server_closes(lost: int | None, bundle
             os.kill(pid, KILL)
         assert await asyncio.gather(*reading) == alone
         await closing
-        assert not group._placed and not group._folder.exists()
+        assert not group._placed.requests and not group._folder.exists()
 
 
 async def test_streams_leave_a_device_that_may_have_none_any_more(
@@ -165,9 +165,8 @@ async def test_streams_leave_a_device_that_may_have_none_any_more(
     may_have = [0]
     monkeypatch.setattr(placement, "candidates", lambda *_: may_have)
     async with opened(bundles, "free", "segments") as engine:
-        first, second = group_of(engine)._devices
         streams = [engine.submit(replace(asked(number), params=SamplingParams(200))) for number in range(4)]
-        assert (len(first.placed), len(second.placed)) == (4, 0)
+        assert [placed.at for placed in group_of(engine)._placed.requests.values()] == [0] * 4
         may_have[0] = 1
         await asyncio.gather(*(read(stream) for stream in streams))
         assert 0 < group_of(engine).moves <= 4  # once each at most, and not to and fro
@@ -182,7 +181,7 @@ async def test_aborted_streams_leave_nothing(bundles: Bundles, restless: None) -
             stream.abort()
         await texts(engine, 2)
         group = group_of(engine)
-        assert not group._placed and not any(device.placed for device in group._devices)
+        assert not group._placed.requests
 
 
 async def test_bundles_that_do_not_fit_are_refused(bundles: Bundles, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,10 +11,7 @@ from server.commands.bench.load import (
     BenchTurn,
     Book,
     TurnRecord,
-    comparisons,
-    levels,
     measure,
-    prefix_effects,
     turns,
 )
 from server.commands.bench.measured import AnswerOutcome, MeasuredAnswer, PromptSource
@@ -49,7 +46,7 @@ def run(scripts: Sequence[Script], load: BenchLoad, seed: int = 0) -> Book:
 def test_every_outcome_is_counted_apart() -> None:
     behaviours = ["ok", "busy", "limited", "broken", "midstream", "mute", "odd", "cut"]
     book = run([Script(behaviours)], BenchLoad((1,), len(behaviours), 8, 1))
-    (level,) = levels(book.turns)
+    (level,) = book.levels()
     assert level.outcomes == {"ok": 1, "failed": 5, "429": 1, "503": 1}
     errors = [answer.error for answer in book.turns[0].answers]
     assert errors[:6] == [
@@ -66,14 +63,14 @@ def test_every_outcome_is_counted_apart() -> None:
 
 def test_tokens_are_counted_by_usage_and_gaps_by_arrival() -> None:
     book = run([Script()], BenchLoad((3,), 2, 8, 1))
-    (level,) = levels(book.turns)
+    (level,) = book.levels()
     assert level.output_tokens == 6 * 5  # the script's four words and an end token
     assert level.chunks_per_token == pytest.approx(4 / 5)
     assert level.gap.count == 6 * 3
     assert level.first_token.count == 6
     assert level.cached_tokens == 6 * 3
     assert level.counters is not None
-    assert level.counters.useful_rows_per_step == 4
+    assert level.counters.figures()["useful_rows_per_step"] == 4
     assert level.counters.steps == 60
     assert level.tokens_per_second == pytest.approx(30 / level.seconds)
 
@@ -86,7 +83,7 @@ def test_two_servers_get_the_same_prompts_in_turns() -> None:
     assert len(set(asked[0])) == len(asked[0]) == 12
     assert [record.turn.server for record in book.turns] == [0, 1] * 4
     assert all((record.counters is None) == (record.turn.server == 1) for record in book.turns)
-    compared = comparisons(book.turns)
+    compared = book.comparisons()
     assert [(each.clients, each.server) for each in compared] == [(1, 1), (2, 1)]
     assert all(each.lowest <= each.tokens_per_second <= each.highest for each in compared)  # type: ignore[operator]
 
@@ -99,11 +96,11 @@ def record_of(server: int, number: int, seconds: float, first_s: float) -> TurnR
 def test_ratios_are_of_the_same_round() -> None:
     seconds = {(0, 0): 1.0, (1, 0): 2.0, (0, 1): 10.0, (1, 1): 5.0, (0, 2): 1.0, (1, 2): 1.0}
     records = [record_of(server, number, value, value / 10) for (server, number), value in seconds.items()]
-    (compared,) = comparisons(records)
+    (compared,) = Book(records).comparisons()
     assert (compared.tokens_per_second, compared.lowest, compared.highest) == (1.0, 0.5, 2.0)
     assert compared.first_token_p50 == 1.0
     records[-1].is_complete = False
-    assert comparisons(records)[0].tokens_per_second == 1.25
+    assert Book(records).comparisons()[0].tokens_per_second == 1.25
 
 
 def test_shared_prefix_is_asked_cold_then_warm() -> None:
@@ -113,7 +110,7 @@ def test_shared_prefix_is_asked_cold_then_warm() -> None:
     assert len(set(starts[:4])) == len(set(starts[4:])) == 1
     assert starts[0] != starts[4]
     assert len({str(body["messages"]) for body in script.bodies[:8]}) == 8
-    (effect,) = prefix_effects(book.prefixes)
+    (effect,) = book.prefix_effects()
     assert effect.cached_tokens == 3
     assert effect.warm_over_cold == pytest.approx(effect.warm_s / effect.cold_s)  # type: ignore[operator]
 
@@ -133,7 +130,7 @@ def test_answers_come_in_even_when_the_run_is_stopped() -> None:
 
     with serving(Script()) as address:
         book = asyncio.run(stop_after_first_answer(address))
-    (level,) = levels(book.turns)
+    (level,) = book.levels()
     assert not level.is_complete
     assert level.outcomes["ok"] >= 1
     assert level.tokens_per_second is not None

@@ -2,7 +2,7 @@
 
 import pytest
 
-from server.commands.bench.measured import between, read_metrics, total
+from server.commands.bench.measured import FIGURES, between, read_metrics, total
 from tests.server.commands.scripted_server import metrics_text
 
 
@@ -12,11 +12,8 @@ def test_difference_of_two_readings() -> None:
     assert after is not None
     change = between(before.counters, after.counters)
     assert (change.steps, change.rows_used, change.prefix_hits) == (30, 120, 9)
-    assert change.useful_rows_per_step == 4
-    assert change.decode_rows_per_step == 3
-    assert change.tokens_per_decode == 1.25
-    assert change.rows_run_per_step == 8
-    assert change.outside_graph == pytest.approx(0.1)
+    assert list(change.figures()) == list(FIGURES)
+    assert list(change.figures().values()) == [4, 3, 1.25, 8, pytest.approx(0.1)]
     assert total([change, change]) == between(
         read_metrics(metrics_text(0)).counters, read_metrics(metrics_text(6)).counters
     )  # type: ignore[union-attr]
@@ -41,5 +38,4 @@ def test_what_is_no_hexserve(text: str) -> None:
 def test_no_steps_no_ratio() -> None:
     reading = read_metrics(metrics_text(0))
     assert reading is not None
-    assert reading.counters.useful_rows_per_step is None
-    assert reading.counters.outside_graph is None
+    assert reading.counters.figures() == dict.fromkeys(FIGURES)
