@@ -40,10 +40,8 @@ def foreign_engine(found: "ModuleSpec | None", root: "Path") -> str:
     file = type(root)(found.origin).resolve() if found is not None and found.origin else None
     if file == root / "engine" / "__init__.py":
         return ""
-    return (
-        f"hexserve lies in {root}, but 'engine' would be imported from {file or 'nowhere'}: call hexserve rather than "
-        "python -m server, and install it in an environment of its own"
-    )
+    advice = "call hexserve rather than python -m server, and install it in an environment of its own"
+    return f"hexserve lies in {root}, but 'engine' would be imported from {file or 'nowhere'}: {advice}"
 
 
 if __name__ == "__main__":

@@ -112,10 +112,10 @@ async def _answer_to(request: Request, failure: Exception) -> Response:
             if isinstance(failure, Busy):
                 cast(Server, request.app.state.server).metrics.rejected(failure.reason)
             error = from_engine(failure)
+        case Refusal():
+            error = failure.error
         case _:
-            error = (
-                failure.error if isinstance(failure, Refusal) else _http_error(request, cast(HTTPException, failure))
-            )
+            error = _http_error(request, cast(HTTPException, failure))
     status, body = encoded_error(error, request.scope)
     return Response(body, status, dict(error.headers), "application/json")
 

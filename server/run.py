@@ -7,7 +7,7 @@ import logging
 import signal
 import socket
 import sys
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Coroutine, Generator, Sequence
 from contextlib import contextmanager
 from types import FrameType
 from typing import TYPE_CHECKING
@@ -49,19 +49,11 @@ def bind(host: str, port: int) -> socket.socket:
     return socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP, fileno=listener.detach())
 
 
-def run(
-    settings: Settings,
-    keys: KeyRing,
-    make_models: Callable[[], Models],
-    listener: socket.socket,
-    store: ResponseStore | None = None,
-    layers: Sequence[Layer] = (),
-    limits: ConnectionLimits = USUAL_LIMITS,
-) -> int:
-    """Serve until a signal says to end; the exit code (0 ended as asked, 1 engine failure, 2 unusable bundle)."""
+def run(serving: Callable[[], Coroutine[None, None, int]]) -> int:
+    """What `serve` returns, with is_last. serving: calls it on the event loop."""
 
     async def once() -> int:
-        code = await serve(settings, keys, make_models(), listener, store, layers, limits, is_last=True)
+        code = await serving()
         signals.end_with(code)  # asyncio still waits for its threads, which may be at work for long
         return code
 
@@ -80,7 +72,8 @@ async def serve(
     limits: ConnectionLimits = USUAL_LIMITS,
     is_last: bool = False,
 ) -> int:
-    """As `run`, in a loop. is_last: the process ends afterwards, and signals are ours until its end."""
+    """Serve until a signal says to end; the exit code (0 ended as asked, 1 engine failure, 2 unusable bundle). is_last:
+    the process ends afterwards, and signals are ours until its end."""
     asyncio.get_running_loop().set_exception_handler(AcceptFailures())
     AppStatus.enable_automatic_graceful_drain = False  # otherwise the first signal would cut every stream
     in_flight = InFlight()

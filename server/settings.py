@@ -20,6 +20,8 @@ from server.middleware.auth import read_text_file
 from server.middleware.origins import host_name, is_origin
 
 Value = str | int | float | bool
+Seconds = Annotated[float, Ge(0)]
+Count = Annotated[int, Ge(0)]
 
 ENVIRONMENT_PREFIX = "HEXSERVE_"
 CONFIG_VARIABLE = "HEXSERVE_CONFIG"
@@ -46,20 +48,18 @@ class Settings:
         str, "Further models, SOURCE or NAME=SOURCE,...; each loads at its first use.", Trait.REPEATABLE
     ] = ""
     models_dir: Annotated[str, "Folder whose models are served as well."] = ""
-    models_memory_mb: Annotated[int, Ge(0), "MiB for all loaded models; 0 = three quarters of the machine's."] = 0
-    idle_unload_s: Annotated[float, Ge(0), "Idle time after which a model is unloaded; 0 = never."] = 0.0
+    models_memory_mb: Annotated[Count, "MiB for all loaded models; 0 = three quarters of the machine's."] = 0
+    idle_unload_s: Annotated[Seconds, "Idle time after which a model is unloaded; 0 = never."] = 0.0
     cache_dir: Annotated[str, "Folder for compiled bundles and measured step times; empty = the user's own."] = ""
     max_queued: Annotated[int, Ge(1), "Most requests waiting or running, else 503; each of n counts."] = 256
-    max_queued_tokens: Annotated[int, Ge(0), "Most prompt tokens waiting, else 503; 0 = no bound."] = 0
+    max_queued_tokens: Annotated[Count, "Most prompt tokens waiting, else 503; 0 = no bound."] = 0
     body_limit_bytes: Annotated[int, Ge(1024), "Largest request body, else 413."] = 8 * 1024 * 1024
-    request_timeout_s: Annotated[
-        float, Ge(0), "Longest life of a request, then 504 or an error event; 0 = no limit."
-    ] = 0.0
+    request_timeout_s: Annotated[Seconds, "Longest life of a request, then 504 or an error event; 0 = no limit."] = 0.0
     prepare_timeout_s: Annotated[
         float, Ge(0.05), "Time to render a template or compile a form of answer, else 400."
     ] = 2.0
-    keep_alive_s: Annotated[float, Ge(0), "Interval of comment lines in streams; 0 = none."] = 15.0
-    drain_s: Annotated[float, Ge(0), "Time that running requests have after SIGTERM."] = 30.0
+    keep_alive_s: Annotated[Seconds, "Interval of comment lines in streams; 0 = none."] = 15.0
+    drain_s: Annotated[Seconds, "Time that running requests have after SIGTERM."] = 30.0
     resumable: Annotated[bool, "Let a gateway continue another server's streams (deploy/ray_serve.py)."] = False
     access_log: Annotated[Literal["text", "json", "off"], "Form of the line per request."] = "text"
     otel: Annotated[str, "OpenTelemetry collector (OTLP over HTTP), such as http://localhost:4318."] = ""
@@ -73,11 +73,9 @@ class Settings:
     allowed_hosts: Annotated[str, "Host names served besides loopback ones, comma-separated; * = any."] = ""
     cors_origins: Annotated[str, "Web origins that may call from a browser, comma-separated; * = any."] = ""
     trusted_proxies: Annotated[str, "Addresses whose X-Forwarded-For is believed, comma-separated."] = ""
-    requests_per_minute: Annotated[
-        int, Ge(0), "Most POST requests of one key (or address) per minute; 0 = no limit."
-    ] = 0
-    tokens_per_minute: Annotated[int, Ge(0), "Most prompt and answer tokens of one key (or address); 0 = no limit."] = 0
-    max_concurrent: Annotated[int, Ge(0), "Most POST requests of one key (or address) at once; 0 = no limit."] = 0
+    requests_per_minute: Annotated[Count, "Most POST requests of one key (or address) per minute; 0 = no limit."] = 0
+    tokens_per_minute: Annotated[Count, "Most prompt and answer tokens of one key (or address); 0 = no limit."] = 0
+    max_concurrent: Annotated[Count, "Most POST requests of one key (or address) at once; 0 = no limit."] = 0
     isolate_prefix_cache: Annotated[bool, "Share cached prompts only within one key (or address)."] = False
     page: Annotated[bool, "Serve the chat page /, /v1/steps and /docs."] = True
     store_responses: Annotated[
@@ -95,9 +93,8 @@ class Settings:
         except ValueError as error:
             raise SettingsError(f"lora: {error}") from None
         if self.engine.kv_file and self.isolate_prefix_cache:
-            raise SettingsError(
-                "kv_file and isolate_prefix_cache exclude each other: salts of callers end with a process"
-            )
+            reason = "salts of callers end with a process"
+            raise SettingsError(f"kv_file and isolate_prefix_cache exclude each other: {reason}")
         try:
             MediaSources.of(self.media)
         except ValueError as error:
@@ -109,15 +106,10 @@ class Settings:
             if host != "*" and (host_name(host) != host.lower() or "/" in host):
                 raise SettingsError(f"allowed_hosts: '{host}' must be a name without scheme, port and path")
 
-    @property
-    def log_level(self) -> str:
-        return self.engine.log_level
-
     def with_bundle(
         self, folder: Path, cache: Path, draft: Path | None = None, other: Path | None = None
     ) -> "Settings":
         """The same settings with their sources resolved to bundle folders; measured costs are kept in the cache."""
-        costs = self.engine.cost_cache or str(costs_folder(cache))
         given = self.engine
         optional = given.devices_optional or given.devices.strip().lower() == "auto"
         engine = dataclasses.replace(
@@ -126,7 +118,7 @@ class Settings:
             draft=str(draft or ""),
             devices=str(other or ""),
             devices_optional=optional and other is not None,
-            cost_cache=costs,
+            cost_cache=given.cost_cache or str(costs_folder(cache)),
         )
         return dataclasses.replace(self, engine=engine)
 
@@ -137,27 +129,16 @@ def costs_folder(cache: Path) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One setting as every source sees it. annotation: its type with all that is said beside it."""
+    """One setting as every source sees it. annotation: its type with all that is said beside it. help: what it means,
+    in a sentence or two; "" for a field that is no setting."""
 
     key: str
     annotation: Any
     default: Value
     is_engine: bool
-
-    @property
-    def kind(self) -> type[Value]:
-        kind = get_args(self.annotation)[0]
-        return str if get_origin(kind) is Literal else kind
-
-    @property
-    def choices(self) -> tuple[str, ...]:
-        kind = get_args(self.annotation)[0]
-        return get_args(kind) if get_origin(kind) is Literal else ()
-
-    @property
-    def help(self) -> str:
-        """What it means, in a sentence or two; "" for a field that is no setting."""
-        return next((part for part in get_args(self.annotation)[1:] if isinstance(part, str)), "")
+    kind: type[Value]
+    choices: tuple[str, ...]
+    help: str
 
     def has(self, trait: Trait) -> bool:
         return trait in get_args(self.annotation)[1:]
@@ -173,12 +154,17 @@ class Option:
 
 def options() -> tuple[Option, ...]:
     found: list[Option] = []
-    for owner, is_engine in ((EngineConfig, True), (Settings, False)):
+    for owner in (EngineConfig, Settings):
         hints = get_type_hints(owner, include_extras=True)
         for field in dataclasses.fields(owner):
-            if get_origin(hints[field.name]) is Annotated:
+            hint = hints[field.name]
+            if get_origin(hint) is Annotated:
+                kind, *said = get_args(hint)
+                choices = get_args(kind) if get_origin(kind) is Literal else ()
+                text = next((part for part in said if isinstance(part, str)), "")
                 default: Any = "demo" if field.name == "bundle" else field.default
-                found.append(Option(field.name, hints[field.name], default, is_engine))
+                kind = str if choices else kind
+                found.append(Option(field.name, hint, default, owner is EngineConfig, kind, choices, text))
     return tuple(found)
 
 
@@ -188,13 +174,13 @@ def load_settings(flags: Mapping[str, Value | None], environment: Mapping[str, s
     path = config or (Path(environment[CONFIG_VARIABLE]) if environment.get(CONFIG_VARIABLE) else None)
     values: dict[str, Value] = _from_file(path, known) if path is not None else {}
     values |= _from_environment(environment, known)
-    given = {key: value for key, value in flags.items() if value is not None}
-    values |= {key: _checked(known[key], value, known[key].flag) for key, value in given.items()}
+    values |= {key: _checked(known[key], given, known[key].flag) for key, given in flags.items() if given is not None}
     if values.get("models_dir"):
         values.setdefault("bundle", "")  # the folder's models are what is served
     engine: dict[str, Any] = {"bundle": "demo", "sinks": SINKS if values.get("window") else 0}
-    engine |= {key: value for key, value in values.items() if known[key].is_engine}
-    own: dict[str, Any] = {key: value for key, value in values.items() if not known[key].is_engine}
+    own: dict[str, Any] = {}
+    for key, value in values.items():
+        (engine if known[key].is_engine else own)[key] = value
     return Settings(engine=EngineConfig(**engine), **own)
 
 

@@ -16,8 +16,7 @@ class AdmissionControl:
     unfinished requests at once. max_waiting_tokens: prompt tokens whose request has no token yet; 0 = no limit."""
 
     def __init__(self, max_requests: int, max_waiting_tokens: int, clock: Callable[[], float] = time.monotonic) -> None:
-        self._max_requests = max_requests
-        self._max_waiting_tokens = max_waiting_tokens
+        self._max_requests, self._max_waiting_tokens = max_requests, max_waiting_tokens
         self._clock = clock
         self._inside: dict[str, int] = {}  # request id -> prompt tokens that wait, 0 once it has a token
         self._waiting_tokens = 0

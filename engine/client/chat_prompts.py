@@ -46,11 +46,8 @@ def decode_embeds(encoded: str, width: int, limit: int, param: str) -> PromptEmb
         raise InvalidRequest(f"'{param}' is empty: at least one row is needed.", param)
     if tokens >= limit:
         raise ContextLengthExceeded(limit, tokens, 1, param)
-    if len(content) - start != tokens * width * dtype.itemsize:
-        raise InvalidRequest(
-            f"'{param}' has {len(content) - start} bytes of numbers; its head says {tokens * width * dtype.itemsize}.",
-            param,
-        )
+    if (size := len(content) - start) != (told := tokens * width * dtype.itemsize):
+        raise InvalidRequest(f"'{param}' has {size} bytes of numbers; its head says {told}.", param)
     values = np.frombuffer(content, dtype, offset=start).astype("<f4")
     if not np.isfinite(values).all():
         raise InvalidRequest(f"'{param}' has numbers that are not finite.", param)
@@ -66,11 +63,8 @@ def _head(content: bytes, param: str) -> tuple["np.dtype[np.floating]", int, int
     except (ValueError, KeyError, TypeError, SyntaxError, TokenError, RecursionError, MemoryError):
         dtype = None
     if dtype is None or dtype.str not in ("<f2", "<f4") or is_turned or min(rows, width) < 0:
-        raise InvalidRequest(
-            f"'{param}' must be a .npy file of float16 or float32 numbers [tokens, hidden], rows one after the other, "
-            "as numpy.save writes it.",
-            param,
-        )
+        kind = "a .npy file of float16 or float32 numbers [tokens, hidden], rows one after the other"
+        raise InvalidRequest(f"'{param}' must be {kind}, as numpy.save writes it.", param)
     return dtype, rows, width, stream.tell()
 
 
@@ -81,10 +75,8 @@ def width_for(manifest: Manifest, param: str) -> int:
     """Numbers of one row; InvalidRequest for a bundle whose graphs begin with token ids."""
     width = embedding_width(manifest)
     if width is None:
-        raise InvalidRequest(
-            f"'{param}': this bundle's graphs take token ids only; it needs an embedding that is a graph of its own.",
-            param,
-        )
+        text = "this bundle's graphs take token ids only; it needs an embedding that is a graph of its own"
+        raise InvalidRequest(f"'{param}': {text}.", param)
     return width
 
 
@@ -113,9 +105,7 @@ class ChatPrompts:
     def __init__(
         self, maker: PromptMaker, vision: VisionSpec | None, limits: HelperLimits, label: str, in_thread: InThread
     ) -> None:
-        self._maker = maker
-        self._vision = vision
-        self._in_thread = in_thread
+        self._maker, self._vision, self._in_thread = maker, vision, in_thread
         source = maker.template_source
         self._templates = TemplatePool(source, limits, label=label) if source is not None else None
         self._images = ImagePool(vision, label=label) if vision is not None else None

@@ -37,12 +37,10 @@ MakeSupervisor = Callable[..., Supervisor]
 
 
 class DeviceGroup:
-    """What a `Supervisor` is to an engine, over several. All methods belong to one event loop.
-
-    make: a supervisor for each device, given `deliver`, `fail`, `on_loss` and `on_handed`. saves_power: the CPU gets
-    nothing while another device serves. is_optional: the first device serves alone where the others cannot, or do not
-    load, or hand over to each other, in `optional_load_s`.
-    """
+    """What a `Supervisor` is to an engine, over several. All methods belong to one event loop. make: a supervisor for
+    each device, given `deliver`, `fail`, `on_loss` and `on_handed`. saves_power: the CPU gets nothing while another
+    device serves. is_optional: the first device serves alone where the others cannot, or do not load, or hand over to
+    each other, in `optional_load_s`."""
 
     def __init__(
         self,
@@ -214,10 +212,8 @@ class DeviceGroup:
             kl = await self._check.loss(self._devices[giver].supervisor, self._devices[taker].supervisor, prompt, path)
             if kl > placement.MOST_LOSS:
                 why = f"KL {kl:.2f} nats" if kl < math.inf else "none of them could be read there"
-                raise BundleError(
-                    f"devices: keys and values from {names[0]} do not fit the bundle on {names[1]} ({why}): "
-                    "compile both of the same checkpoint anew"
-                )
+                told = f"keys and values from {names[0]} do not fit the bundle on {names[1]} ({why})"
+                raise BundleError(f"devices: {told}: compile both of the same checkpoint anew")
             self._log.info("sequences may go from %s to %s: KL %.4f over a check", *names, kl)
 
     async def _at_rest(self) -> dict[str, float]:
@@ -247,7 +243,7 @@ class DeviceGroup:
     def _consider(self, index: int, request_id: str, placed: PlacedRequest, is_first: bool, new: int) -> None:
         """Behind the first token, and where the new ones fill a block: whether the next ones come cheaper elsewhere."""
         device = self._devices[index]
-        pending = device.supervisor.progress(request_id)
+        pending = device.supervisor.pending.get(request_id)
         if not placed.may_move or placed.target is not None or pending is None:
             return
         if (not is_first and pending.tokens % BLOCK_SIZE >= new) or index not in self._placed.serving():
@@ -274,18 +270,20 @@ class DeviceGroup:
         placed = self._placed.requests[pending.request.id]
         target = placed.target if placed.target is not None else placed.at
         if not self._devices[target].supervisor.is_up:
-            target = self._placed.first_up()
+            up = [index for index, device in enumerate(self._devices) if device.supervisor.is_up]
+            target = up[0] if up else self._placed.first_serving()
         self.moves += target != placed.at
         self._move(pending, target)
 
     def _on_loss(self, index: int, pendings: Sequence[PendingRequest]) -> None:
         """A worker died: what it had goes to a device that serves, if there is one."""
         others = [at for at, device in enumerate(self._devices) if at != index and device.supervisor.is_up]
+        unfinished = self._devices[index].supervisor.pending
         for pending in pendings:
             placed = self._placed.requests.get(pending.request.id)
             if placed is not None:
                 placed.target = None
-                if others and placed.may_move and self._devices[index].supervisor.take(pending.request.id):
+                if others and placed.may_move and unfinished.pop(pending.request.id, None) is not None:
                     pending.was_moved = True
                     self._move(pending, others[0])
 

@@ -55,9 +55,7 @@ class Engine:
         label: str = "",
     ) -> None:
         self._log = server_log(label)
-        self._label = label
-        self._config = config
-        self._limits = limits
+        self._label, self._config, self._limits = label, config, limits
         self._supervisor = open_workers(config, command, label, self._deliver, self._fail)
         self._admission = AdmissionControl(limits.max_queued, limits.max_queued_tokens)
         self._streams: dict[str, TokenStream] = {}
@@ -176,12 +174,10 @@ class Engine:
         options: Mapping[str, Any] | None = None,
         keep: int | None = None,
     ) -> tuple[int, ...] | ImagePrompt:
-        """Render the chat template and tokenise; of a longer prompt only the last `keep` tokens are used.
-
-        An image is a part of a content with "type": "image", its "url" and perhaps "detail" and the "param" to name.
-        Raises InvalidRequest (template's own complaint, too slow, empty prompt, unknown option, an image that cannot
-        be read) and ContextLengthExceeded.
-        """
+        """Render the chat template and tokenise; of a longer prompt only the last `keep` tokens are used. An image is a
+        part of a content with "type": "image", its "url" and perhaps "detail" and the "param" to name. Raises
+        InvalidRequest (template's own complaint, too slow, empty prompt, unknown option, an image that cannot be read)
+        and ContextLengthExceeded."""
         limit = self.info.max_context
         self._text()
         assert self._chats is not None
@@ -280,12 +276,9 @@ class Engine:
         once: Markers | None = None,
     ) -> TokenStream:
         """Queue a request and return its stream, which goes on behind `delivered` if another server began the answer.
-
-        once: the text ends where what these markers enclose comes a second time in the same words.
-
-        Raises Busy when the queue is full or the engine takes nothing, ContextLengthExceeded when prompt plus
-        max_tokens cannot fit, EngineFailure when the engine is dead.
-        """
+        once: the text ends where what these markers enclose comes a second time in the same words. Raises Busy when the
+        queue is full or the engine takes nothing, ContextLengthExceeded when prompt plus max_tokens cannot fit,
+        EngineFailure when the engine is dead."""
         self._check_takes_requests()
         info, prompt_tokens = self.info, len(request.prompt_ids)
         if delivered is not None:

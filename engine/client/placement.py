@@ -129,14 +129,7 @@ def can_move(request: Request) -> bool:
 
 
 # The state of a group is the best of its devices' while one of them serves.
-BEST_FIRST = (
-    EngineState.READY,
-    EngineState.RESTARTING,
-    EngineState.LOADING,
-    EngineState.DRAINING,
-    EngineState.DEAD,
-    EngineState.STOPPED,
-)
+BEST_FIRST = [EngineState(name) for name in ("ready", "restarting", "loading", "draining", "dead", "stopped")]
 
 
 class PlacedRequests:
@@ -151,16 +144,10 @@ class PlacedRequests:
         states = [BEST_FIRST.index(device.supervisor.state) for device in self._devices]
         return states.index(min(states))
 
-    def first_up(self) -> int:
-        """For what is under way, also while nothing new is taken."""
-        up = [index for index, device in enumerate(self._devices) if device.supervisor.is_up]
-        return up[0] if up else self.first_serving()
-
     def reader(self, prompt: int) -> int:
         """The device that reads a prompt of so many tokens first; one that is busy only where all are."""
-        serving = self.serving()
-        with_room = [index for index in serving if self._devices[index].supervisor.has_room]
-        places = self._candidates(with_room or serving)
+        with_room = [index for index in self.serving() if self._devices[index].supervisor.has_room]
+        places = self._candidates(with_room or self.serving())
         if loads := self._loads(places):
             return places[reader(prompt, loads)]
         return places[0] if places else self.first_serving()
@@ -181,7 +168,7 @@ class PlacedRequests:
                 return []
             contexts, unread = [], 0
             for request_id, placed in self.requests.items():
-                pending = device.supervisor.progress(request_id) if placed.at == index else None
+                pending = device.supervisor.pending.get(request_id) if placed.at == index else None
                 if pending is not None and placed.reads:
                     unread += pending.tokens
                 elif pending is not None:
@@ -256,14 +243,13 @@ class HandOverCheck:
         """Whether a check has asked for it; then it is no one else's."""
         if not request_id.startswith("check "):
             return False
+        has_ended = isinstance(answer, TokenEvent) and answer.finish is not None
         for key, future in [(key, future) for key, future in self._awaited.items() if key[0] == request_id]:
-            if future.done() or isinstance(answer, HexserveError):
-                del self._awaited[key]
             if future.done():
-                continue
-            if isinstance(answer, HexserveError):
-                future.set_exception(answer)
-            elif key[1] == isinstance(answer, PendingRequest) or _has_ended(answer):
+                del self._awaited[key]
+            elif isinstance(answer, HexserveError):
+                self._awaited.pop(key).set_exception(answer)
+            elif has_ended or key[1] == isinstance(answer, PendingRequest):
                 self._awaited.pop(key).set_result(answer)
         return True
 
@@ -282,10 +268,6 @@ class HandOverCheck:
         key = request_id, is_handed
         self._awaited[key] = asyncio.get_running_loop().create_future()
         return self._awaited[key]
-
-
-def _has_ended(answer: Answer) -> bool:
-    return isinstance(answer, TokenEvent) and answer.finish is not None
 
 
 def top_kl(own: Mapping[int, float], other: Mapping[int, float]) -> float:

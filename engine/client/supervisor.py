@@ -1,9 +1,7 @@
-"""Keeps a worker alive. Owns the worker process and every unfinished request.
-
-When the worker dies the next one gets all unfinished requests again, with the tokens already delivered; streams go
-on as if nothing had happened. A worker that hangs is killed, which counts as its death. `engine/client/recovery.py`
-decides which request a death is charged to.
-"""
+"""Keeps a worker alive. Owns the worker process and every unfinished request. When the worker dies the next one gets
+all unfinished requests again, with the tokens already delivered; streams go on as if nothing had happened. A worker
+that hangs is killed, which counts as its death. `engine/client/recovery.py` decides which request a death is charged
+to."""
 
 import asyncio
 import time
@@ -42,7 +40,7 @@ class Patience:
 
 class Supervisor:
     """All methods belong to one event loop. `deliver` and `fail` are plain calls on it and must not raise. on_loss:
-    hears of the unfinished requests of a worker that died, and may `take` some before the next one gets them.
+    hears of the unfinished requests of a worker that died, and may take some before the next one gets them.
     on_handed: gets a request that was handed over."""
 
     def __init__(
@@ -61,15 +59,13 @@ class Supervisor:
         self._log = server_log(label)
         self._on_loss, self._on_handed = on_loss, on_handed
         self._command = tuple(command)
-        self._deliver = deliver
-        self._fail = fail
-        self._patience = patience
+        self._deliver, self._fail, self._patience = deliver, fail, patience
         self._hang_bounds = hang_bounds
         self._clock, self._sleep = clock, sleep  # of the watch over the worker
         self._watchdog: Watchdog | None = None  # of the current worker
         self._slowest_load_s: float | None = None
         self.state = EngineState.LOADING
-        self._pending: dict[str, PendingRequest] = {}  # insertion order is submission order
+        self.pending: dict[str, PendingRequest] = {}  # in order of submission; `on_loss` may take some away
         self._worker: WorkerProcess | None = None
         self._ready: Ready | None = None  # of the current worker
         self._first_ready: asyncio.Future[Ready] | None = None
@@ -130,24 +126,17 @@ class Supervisor:
         if self.state in (EngineState.DEAD, EngineState.STOPPED):
             _remove_caches(pending)
             return self._fail(pending.request.id, self._ended_failure())
-        self._pending[pending.request.id] = pending
+        self.pending[pending.request.id] = pending
         return self._send_pending()
-
-    def take(self, request_id: str) -> PendingRequest | None:
-        """Give a request up as if it had never been here; the worker, if it has it, is not told."""
-        return self._pending.pop(request_id, None)
 
     def hand_over(self, request_id: str, caches: str) -> None:
         """Have the worker write what it has computed of a request and forget it; `on_handed` then gets the request."""
-        if self._worker is not None and (pending := self._pending.get(request_id)) is not None and pending.is_sent:
+        if self._worker is not None and (pending := self.pending.get(request_id)) is not None and pending.is_sent:
             self._worker.send(messages.HandOver(request_id, caches))
-
-    def progress(self, request_id: str) -> PendingRequest | None:
-        return self._pending.get(request_id)
 
     def abort(self, request_id: str) -> None:
         """Forget a request, here and in the worker; unknown ids are ignored."""
-        if (pending := self._pending.pop(request_id, None)) is not None:
+        if (pending := self.pending.pop(request_id, None)) is not None:
             if pending.is_sent and self._worker is not None:
                 self._worker.send(messages.Abort(request_id))
             _remove_caches(pending)  # a worker may not have read them
@@ -230,20 +219,20 @@ class Supervisor:
         self.death_reason = f"the worker {reason}"
         self._past_stats, self._stats = add_stats(self._past_stats, self._stats, with_gauges=False), Stats()
         self._deaths_in_a_row += 1
-        lost = sum(pending.is_sent for pending in self._pending.values())
+        lost = sum(pending.is_sent for pending in self.pending.values())
         if self._fatal is None or not self._fatal.permanent:
             self._log.error("worker %s; %d unfinished requests go on with the next one", reason, lost)
-        for pending in self._pending.values():
+        for pending in self.pending.values():
             if pending.is_sent:
                 _remove_caches(pending)
         failure = WorkerDied(f"The worker process died {MOST_DEATHS} times while this request ran.")
-        for pending in charge_death(self._pending.values()):
-            del self._pending[pending.request.id]
+        for pending in charge_death(self.pending.values()):
+            del self.pending[pending.request.id]
             self._fail(pending.request.id, failure)
         if self._ready is not None:
             self.restarts += 1
         self._move(EngineState.RESTARTING)
-        self._on_loss(list(self._pending.values()))
+        self._on_loss(list(self.pending.values()))
 
     def _on_task_end(self, task: "asyncio.Task[None]") -> None:
         """A bug of ours must not leave callers waiting for a worker that nobody starts."""
@@ -269,7 +258,7 @@ class Supervisor:
         return EngineFailure(CLOSING if stopped else f"The engine is not running: {self.death_reason}")
 
     def _fail_all(self, error: HexserveError) -> None:
-        pendings, self._pending = self._pending, {}
+        pendings, self.pending = self.pending, {}
         for request_id in pendings:
             self._fail(request_id, error)
 
@@ -282,7 +271,7 @@ class Supervisor:
                 for event in events:
                     self._on_event(event)
             case messages.Failed(request_id, message, kind):
-                if self._pending.pop(request_id, None) is not None:
+                if self.pending.pop(request_id, None) is not None:
                     self._fail(request_id, InvalidRequest(message) if kind == "invalid" else EngineFailure(message))
                     self._send_pending()
             case HandedOver():
@@ -312,7 +301,7 @@ class Supervisor:
         self._send_pending()
 
     def _on_handed_over(self, report: HandedOver) -> None:
-        if (pending := self._pending.pop(report.id, None)) is None:  # it has ended or was aborted meanwhile
+        if (pending := self.pending.pop(report.id, None)) is None:  # it has ended or was aborted meanwhile
             return Path(report.caches).unlink(missing_ok=True)
         pending.caches, pending.caches_ms = report.caches if report.blocks else "", report.ms
         pending.is_sent = pending.has_progressed = False
@@ -320,14 +309,14 @@ class Supervisor:
         return self._on_handed(pending)
 
     def _on_event(self, event: TokenEvent) -> None:
-        pending = self._pending.get(event.id)
+        pending = self.pending.get(event.id)
         if pending is None:
             return  # aborted while the event was under way
         was_suspect = pending.is_suspect
         pending.progress(event.token_ids)
         self._deaths_in_a_row = 0
         if event.finish is not None:
-            del self._pending[event.id]
+            del self.pending[event.id]
         if was_suspect:
             self._send_pending()
         if pending.was_moved:  # what it found cached here, the other device has computed
@@ -343,7 +332,7 @@ class Supervisor:
 
     def _send_pending(self) -> None:
         if self._worker is not None and self._ready is not None:
-            for pending in next_to_send(self._pending.values()):
+            for pending in next_to_send(self.pending.values()):
                 pending.is_sent = True
                 self._worker.send(Submit(pending.request, tuple(pending.emitted), pending.caches))
 

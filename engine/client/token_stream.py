@@ -49,8 +49,7 @@ class TokenStream:
         self.prompt_tokens = len(request.prompt_ids)
         self._has_logprobs = request.params.logprobs is not None
         self._assembler = TextAssembler(tokenizer, rules)
-        self._buffer_deltas = buffer_deltas
-        self._on_end = on_end
+        self._buffer_deltas, self._on_end = buffer_deltas, on_end
         self._deltas: deque[Delta] = deque()
         self._error: HexserveError | None = None
         self._ended = False  # nothing more will be fed

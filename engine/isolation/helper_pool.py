@@ -1,9 +1,7 @@
-"""A few helper processes for questions that may never be answered: each costs its own asker and no neighbour.
-
-A helper answers one question at a time, says at once that it has taken it, and ends itself by SIGALRM when the answer
-takes too long (`inside.py`). If it dies otherwise or hangs, that may be no fault of the question: a fresh one is asked
-once more.
-"""
+"""A few helper processes for questions that may never be answered: each costs its own asker and no neighbour. A helper
+answers one question at a time, says at once that it has taken it, and ends itself by SIGALRM when the answer takes too
+long (`inside.py`). If it dies otherwise or hangs, that may be no fault of the question: a fresh one is asked once
+more."""
 
 import asyncio
 import contextlib
@@ -118,8 +116,7 @@ class HelperPool:
         self._log = server_log(label)
         self._name = name
         self._command = tuple(command)
-        self._opening = opening
-        self._accept = accept
+        self._opening, self._accept = opening, accept
         self._budget_s, self._opening_s = limits.budget_s, limits.opening_s
         self._turns = asyncio.Semaphore(limits.processes)  # a turn is the right to one process
         self._idle: asyncio.LifoQueue[HelperProcess] = asyncio.LifoQueue()

@@ -38,8 +38,7 @@ class DroppingHandler(logging.Handler):
 
     def __init__(self, write: Write, pending_bytes: int = PENDING_BYTES) -> None:
         super().__init__()
-        self._write = write
-        self._pending_bytes = pending_bytes
+        self._write, self._pending_bytes = write, pending_bytes
         self._pending: deque[bytes] = deque()
         self._size = 0
         self._dropped = 0

@@ -89,9 +89,7 @@ class Terminal:
     ) -> None:
         self._client = client
         self._runner = runner  # owns the loop of the client, and turns Ctrl-C into the end of one answer
-        self._conversation = conversation
-        self._answers = answers
-        self._notes = notes
+        self._conversation, self._answers, self._notes = conversation, answers, notes
         self._thoughts = answers if answers.is_terminal else notes  # a script reads answers only
         self._has_failed = False
 

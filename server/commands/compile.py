@@ -123,9 +123,8 @@ def _numbers(text: str, key: str) -> tuple[int, ...]:
     try:
         return tuple(sorted({int(part) for part in text.split(",") if part.strip()}))
     except ValueError:
-        raise typer.BadParameter(
-            f"{text!r} is not a list of numbers such as 1,8,32", param_hint=f"'--{key.replace('_', '-')}'"
-        ) from None
+        hint = f"'--{key.replace('_', '-')}'"
+        raise typer.BadParameter(f"{text!r} is not a list of numbers such as 1,8,32", param_hint=hint) from None
 
 
 def export_blocks_command(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from server.commands.exit_codes import FAILED, refuse
+from server.commands.exit_codes import FAILED, write_file
 
 if TYPE_CHECKING:
     from engine.doctor.machine import Check
@@ -33,10 +33,7 @@ def write_report(path: Path, checks: list["Check"]) -> None:
         "machine": machine_facts(),
         "checks": checks,
     }
-    try:
-        path.write_bytes(msgspec.json.format(msgspec.json.encode(content), indent=1))
-    except OSError as error:
-        refuse(f"{path} cannot be written: {error.strerror or error}")
+    write_file(path, msgspec.json.format(msgspec.json.encode(content), indent=1))
     print(f"report written to {path}")
 
 

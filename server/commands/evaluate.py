@@ -1,12 +1,13 @@
 """`hexserve eval`: options, their limits, and what they name."""
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from server.commands.compile import need_compiler
-from server.commands.exit_codes import refuse
+from server.commands.exit_codes import check_folder, refuse
 
 
 def evaluate_command(
@@ -33,12 +34,12 @@ def evaluate_command(
 ) -> None:
     """Measure how well bundles predict a text, and how near they are to the float model."""
     need_compiler("an evaluation")
-    from server.commands.evaluation import run_evaluation
+    from server.commands.evaluation import evaluated, run_evaluation
 
-    if json_file is not None and not json_file.absolute().parent.is_dir():
-        refuse(f"--json {json_file} cannot be written: its folder does not exist")
+    check_folder(json_file)
     if context == 1:
         refuse("--context must be at least 2, or 0: a token is predicted from one before it")
     if context and stride > context:
         refuse(f"--stride {stride} is more than --context {context}: tokens between two windows would be left out")
-    raise typer.Exit(run_evaluation(bundles, text, against, tokens, context, stride, seed, served, json_file))
+    evaluate = partial(evaluated, bundles, text, against, tokens, context, stride, seed, served)
+    raise typer.Exit(run_evaluation(evaluate, json_file))

@@ -1,7 +1,7 @@
 """One run of `hexserve eval`: models read a text, with progress; then all is reported as a table and as JSON."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -16,7 +16,7 @@ from engine.errors import BundleError, CompileError, EngineFailure
 from engine.evaluation.evaluate import Quality, context_of, evaluate, quality, windows_of
 from engine.evaluation.models import EvaluatedModel, evaluated_text, open_bundle, open_reference, open_served
 from engine.sources.resolve import COSTS_FOLDER, named_source, resolve_bundle
-from server.commands.exit_codes import FAILED, INTERRUPTED, refuse
+from server.commands.exit_codes import FAILED, INTERRUPTED, refuse, write_file
 from server.commands.own_server import settings_cache
 from server.commands.tables import table, wide_console
 from server.settings import SettingsError
@@ -51,20 +51,10 @@ def _row(model: EvaluatedModel, figures: Quality) -> dict[str, Any]:
     return {**facts, "quality": asdict(figures)}
 
 
-def run_evaluation(
-    bundles: Sequence[str],
-    file: Path,
-    against: str,
-    tokens: int,
-    context: int,
-    stride: int,
-    seed: int,
-    served: bool,
-    json_file: Path | None,
-) -> int:
-    """Evaluate, print and write; the exit code. The arguments are as the command's help says."""
+def run_evaluation(evaluate_models: Callable[[], Evaluation], json_file: Path | None) -> int:
+    """Evaluate, print and write; the exit code."""
     try:
-        found = evaluated(bundles, file, against, tokens, context, stride, seed, served)
+        found = evaluate_models()
     except (SettingsError, BundleError, CompileError) as error:
         refuse(error)
     except EngineFailure as error:
@@ -75,10 +65,7 @@ def run_evaluation(
     console = wide_console()
     _print(console, found)
     if json_file is not None:
-        try:
-            json_file.write_bytes(msgspec.json.format(msgspec.json.encode(found.document()), indent=1) + b"\n")
-        except OSError as error:
-            refuse(f"{json_file} cannot be written: {error.strerror or error}")
+        write_file(json_file, msgspec.json.format(msgspec.json.encode(found.document()), indent=1) + b"\n")
         console.print(f"Written to {json_file}")
     return 0
 
@@ -86,7 +73,8 @@ def run_evaluation(
 def evaluated(
     bundles: Sequence[str], file: Path, against: str, tokens: int, context: int, stride: int, seed: int, served: bool
 ) -> Evaluation:
-    """What the models make of the text. SettingsError, BundleError, CompileError, EngineFailure."""
+    """What the models make of the text, by the command's options. SettingsError, BundleError, CompileError,
+    EngineFailure."""
     text = evaluated_text(file)  # the quickest of all that may be wrong
     cache = settings_cache()
     named = [(bundle, resolve_bundle(bundle, cache)) for bundle in bundles]

@@ -1,6 +1,7 @@
 """How every command ends: 0, or one of these after one sentence on stderr."""
 
 import sys
+from pathlib import Path
 from typing import NoReturn
 
 import typer
@@ -13,6 +14,20 @@ INTERRUPTED = 130  # Ctrl-C
 def refuse(reason: object, code: int = UNUSABLE) -> NoReturn:
     print(f"error: {reason}", file=sys.stderr)
     raise typer.Exit(code)
+
+
+def check_folder(json_file: Path | None) -> None:
+    """Before anything is measured for it."""
+    if json_file is not None and not json_file.absolute().parent.is_dir():
+        refuse(f"--json {json_file} cannot be written: its folder does not exist")
+
+
+def write_file(path: Path, content: bytes, option: str = "") -> None:
+    """Write what was found; ends the command when the file cannot be written. option: that named it, and a space."""
+    try:
+        path.write_bytes(content)
+    except OSError as error:
+        refuse(f"{option}{path} cannot be written: {error.strerror or error}")
 
 
 def whole_numbers(text: str, option: str) -> tuple[int, ...]:

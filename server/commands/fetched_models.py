@@ -74,15 +74,12 @@ def _facts(name: str, entry: CatalogueEntry | None, found: FetchedModel | None) 
         if entry.sampling:
             facts.append(("sampling", ", ".join(f"{name} {value:g}" for name, value in entry.sampling.items())))
     else:
-        facts += [("licence", OF_ITS_PAGE)]
-    facts.append(("on disk", _size(found)))
-    return [*facts, ("path", str(found.path))] if found else facts
+        facts.append(("licence", OF_ITS_PAGE))
+    return [*facts, ("on disk", _size(found)), *([("path", str(found.path))] if found else [])]
 
 
 def _size(model: FetchedModel | None) -> str:
-    if model is None:
-        return "no"
-    return megabytes(model.size) + ("" if model.is_whole else ", not whole")
+    return "no" if model is None else megabytes(model.size) + ("" if model.is_whole else ", not whole")
 
 
 def fetch_one(name: str) -> None:

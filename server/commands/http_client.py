@@ -3,6 +3,7 @@
 import re
 import time
 from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, cast
 from urllib.parse import urlsplit
@@ -126,11 +127,11 @@ def _usage(given: object) -> StreamedUsage | None:
         return None
     details = given.get("prompt_tokens_details")
     cached = details.get("cached_tokens") if isinstance(details, dict) else None
-    counts = [given.get("prompt_tokens"), given.get("completion_tokens"), cached]
-    prompt, completion, known_cached = (count if isinstance(count, int) else 0 for count in counts)
-    return StreamedUsage(prompt, completion, known_cached)
+    counts = (given.get("prompt_tokens"), given.get("completion_tokens"), cached)
+    return StreamedUsage(*(count if isinstance(count, int) else 0 for count in counts))
 
 
+Arrivals = AsyncGenerator[tuple[Piece, float], None]
 KEEP_ALIVE_S = 2.0
 
 
@@ -192,26 +193,21 @@ class ServerClient:
 
     async def text_at(self, path: str) -> str | None:
         """What a GET of the path gives; None unless it is answered 200."""
-        try:
+        with suppress(httpx.HTTPError):
             response = await self._http.get(path)
-        except httpx.HTTPError:
-            return None
-        return response.text if response.status_code == 200 else None
+            return response.text if response.status_code == 200 else None
+        return None
 
-    def stream(
-        self, messages: Sequence[Mapping[str, str]], fields: Mapping[str, Any]
-    ) -> AsyncGenerator[tuple[Piece, float], None]:
+    def stream(self, messages: Sequence[Mapping[str, str]], fields: Mapping[str, Any]) -> Arrivals:
         """One chat answer as it comes: each piece with the `time.perf_counter()` at which its bytes were there. fields:
         of the request, beside model, messages and streaming. An error event is a piece. Raises AnswerFailed."""
         return self._pieces("v1/chat/completions", {"messages": messages, **fields})
 
-    def complete(
-        self, token_ids: Sequence[int], fields: Mapping[str, Any]
-    ) -> AsyncGenerator[tuple[Piece, float], None]:
+    def complete(self, token_ids: Sequence[int], fields: Mapping[str, Any]) -> Arrivals:
         """The continuation of a prompt of token ids, as `stream` gives it."""
         return self._pieces("v1/completions", {"prompt": token_ids, **fields})
 
-    async def _pieces(self, path: str, fields: Mapping[str, Any]) -> AsyncGenerator[tuple[Piece, float], None]:
+    async def _pieces(self, path: str, fields: Mapping[str, Any]) -> Arrivals:
         body = {"model": self.model, "stream": True, "stream_options": {"include_usage": True}}
         status = 0
         try:

@@ -132,6 +132,5 @@ def _wait_ready(child: "subprocess.Popen[bytes]", ready_url: str, log: IO[bytes]
 
 
 def _tail(log: IO[bytes]) -> str:
-    size = log.seek(0, os.SEEK_END)
-    log.seek(max(0, size - TAIL_BYTES))
+    log.seek(max(0, log.seek(0, os.SEEK_END) - TAIL_BYTES))
     return log.read().decode("utf-8", "replace").strip()

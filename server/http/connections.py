@@ -5,7 +5,6 @@ import contextlib
 import logging
 import sys
 import uuid
-from collections.abc import Callable
 from dataclasses import dataclass
 from email.utils import formatdate
 from functools import partial
@@ -111,17 +110,13 @@ REALTIME_PATH = "/v1/realtime"  # the only one that WebSockets are opened on
 
 class BoundedProtocol(H11Protocol):
     """One connection. `header_timeout_s` runs from the connection, and from the first byte of each later request.
-
-    max_connections: beyond it a new one is answered 503 and closed; 0 = no limit.
-
-    A client that closes its side after its request may wait for the answer or be gone: TCP tells only when something is
-    sent to it. So it gets what means nothing, an interim response (102) or a comment, until the answer is complete.
-    """
+    max_connections: beyond it a new one is answered 503 and closed; 0 = no limit. A client that closes its side after
+    its request may wait for the answer or be gone: TCP tells only when something is sent to it. So it gets what means
+    nothing, an interim response (102) or a comment, until the answer is complete."""
 
     def __init__(self, header_timeout_s: float, max_connections: int, **parts: Any) -> None:
         super().__init__(**parts)
-        self._max_connections = max_connections
-        self._header_timeout_s = header_timeout_s
+        self._max_connections, self._header_timeout_s = max_connections, header_timeout_s
         self._header_timer: asyncio.TimerHandle | None = None
         self._probe_timer: asyncio.TimerHandle | None = None
         self._streams_events = False
@@ -221,5 +216,4 @@ class BoundedProtocol(H11Protocol):
 
 def protocol_factory(header_timeout_s: float, max_connections: int = 0) -> type[asyncio.Protocol]:
     """What uvicorn takes as its `http` setting: it only ever calls it."""
-    factory: Callable[..., BoundedProtocol] = partial(BoundedProtocol, header_timeout_s, max_connections)
-    return cast(type[asyncio.Protocol], factory)
+    return cast(type[asyncio.Protocol], partial(BoundedProtocol, header_timeout_s, max_connections))

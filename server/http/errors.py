@@ -109,12 +109,10 @@ _SENTENCES: Mapping[str, tuple[str, str]] = {
     "string_too_short": ("string_below_min_length", "Invalid '{param}': string too short. At least {limit} character."),
     "string_pattern_mismatch": ("invalid_value", "Invalid '{param}': {got} does not match {pattern}."),
     "finite_number": ("invalid_value", "Invalid '{param}': the number must be finite."),
-}
-_BOUND_SENTENCES: Mapping[str, tuple[str, str]] = {
-    "greater_than_equal": ("below_min_value", "Invalid '{param}': {got} is below the minimum of {limit}."),
-    "greater_than": ("below_min_value", "Invalid '{param}': {got} must be above {limit}."),
-    "less_than_equal": ("above_max_value", "Invalid '{param}': {got} is above the maximum of {limit}."),
-    "less_than": ("above_max_value", "Invalid '{param}': {got} must be below {limit}."),
+    "greater_than_equal": ("{kind}_below_min_value", "Invalid '{param}': {got} is below the minimum of {limit}."),
+    "greater_than": ("{kind}_below_min_value", "Invalid '{param}': {got} must be above {limit}."),
+    "less_than_equal": ("{kind}_above_max_value", "Invalid '{param}': {got} is above the maximum of {limit}."),
+    "less_than": ("{kind}_above_max_value", "Invalid '{param}': {got} must be below {limit}."),
 }
 _TYPE_NAMES: Mapping[str, str] = {
     "string_type": "a string",
@@ -166,20 +164,18 @@ def from_validation(errors: Sequence[Mapping[str, Any]], body: object) -> WireEr
 
 
 def _sentence(kind: str, error: Mapping[str, Any]) -> tuple[str, str]:
-    if kind in _BOUND_SENTENCES:
-        suffix, sentence = _BOUND_SENTENCES[kind]
-        is_whole = any(key in _LIMIT_KEYS and isinstance(value, int) for key, value in error.get("ctx", {}).items())
-        return f"{'integer' if is_whole else 'decimal'}_{suffix}", sentence
+    is_whole = any(key in _LIMIT_KEYS and isinstance(value, int) for key, value in error.get("ctx", {}).items())
     wanted = _TYPE_NAMES.get(kind, "another type")
     given = _GIVEN_NAMES.get(type(error.get("input")), "null")
     text = f"Invalid type for '{{param}}': expected {wanted}, but got {given} instead."
-    return _SENTENCES.get(kind, ("invalid_type", text))
+    code, sentence = _SENTENCES.get(kind, ("invalid_type", text))
+    return code.format(kind="integer" if is_whole else "decimal"), sentence
 
 
 def _path(error: Mapping[str, Any], body: object) -> tuple[str | int, ...]:
     """pydantic's location without the union tags in it: only steps that exist in the body, and a missing last one."""
     steps: list[str | int] = []
-    value = body
+    value: Any = body
     location = error["loc"][1:] if error["loc"][:1] == ("body",) else error["loc"]
     for number, step in enumerate(location):
         if _is_tag(value, location[number:], error):

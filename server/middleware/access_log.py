@@ -114,9 +114,7 @@ class AccessLog:
     request, None to write none."""
 
     def __init__(self, app: ASGIApp, answered: Answered, routes: Sequence[Route], write: Write | None) -> None:
-        self._app = app
-        self._answered = answered
-        self._routes = routes
+        self._app, self._answered, self._routes = app, answered, routes
         self._write = write
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -142,9 +140,7 @@ class _RequestLog:
 
     def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self.status = 0
-        self._scope = scope
-        self._receive = receive
-        self._send = send
+        self._scope, self._receive, self._send = scope, receive, send
         self._facts = watched(scope)
         self._method: str = scope.get("method", "GET")  # a WebSocket begins as one
         self._has_ended = False

@@ -100,9 +100,7 @@ class Limiter:
     caller that is forgotten starts with full buckets again; with keys there are never more callers than keys."""
 
     def __init__(self, rates: Rates, clock: Callable[[], float], remembered: int = MAX_REMEMBERED) -> None:
-        self.rates = rates
-        self._clock = clock
-        self._remembered = remembered
+        self.rates, self._clock, self._remembered = rates, clock, remembered
         self._busy: dict[str, Account] = {}
         self._idle: OrderedDict[str, Account] = OrderedDict()
 

@@ -35,26 +35,19 @@ class HeadChecks:
         limit_bytes: int = HEADER_BYTES,
         origins: frozenset[str] = frozenset(),
     ) -> None:
-        self._app = app
-        self._binds_loopback = binds_loopback
-        self._allowed_hosts = allowed_hosts
-        self._limit_bytes = limit_bytes
-        self._origins = origins
+        self._app, self._binds_loopback, self._allowed_hosts = app, binds_loopback, allowed_hosts
+        self._limit_bytes, self._origins = limit_bytes, origins
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] not in REQUESTS:
-            await self._app(scope, receive, send)
-            return
+            return await self._app(scope, receive, send)
         if scope.get("method") == "HEAD":
             scope, send = {**scope, "method": "GET"}, _without_body(send)
         headers = Headers(scope=scope)
         refusal = self._check_size(scope, headers) or self._check_host(scope, headers)
         if refusal is None and scope["type"] == "websocket":
             refusal = self._check_origin(headers)
-        if refusal is not None:
-            await send_error(send, scope, refusal)
-            return
-        await self._app(scope, receive, send)
+        return await (self._app(scope, receive, send) if refusal is None else send_error(send, scope, refusal))
 
     def _check_size(self, scope: Scope, headers: Headers) -> WireError | None:
         size = len(scope.get("raw_path") or b"") + len(scope.get("query_string") or b"")
@@ -76,12 +69,7 @@ class HeadChecks:
     def _check_origin(self, headers: Headers) -> WireError | None:
         """A browser lets any page open a WebSocket, and says which page it is."""
         origin = headers.get("origin")
-        if (
-            origin is None
-            or ANY in self._origins
-            or origin in self._origins
-            or same_origin(origin, headers.get("host"))
-        ):
+        if origin is None or {ANY, origin} & self._origins or same_origin(origin, headers.get("host")):
             return None
         message = f"The origin {echo(origin)} may not connect. The setting cors_origins lists the origins that may."
         return WireError(403, message, code="origin_not_allowed")
@@ -100,9 +88,7 @@ class Guard:
         open_paths: frozenset[str] = OPEN_PATHS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._app = app
-        self._keys = keys
-        self._isolates_cache = isolates_cache
+        self._app, self._keys, self._isolates_cache = app, keys, isolates_cache
         self._open_paths = open_paths
         self._limiter = auth.Limiter(rates, clock)
         self._secret = secrets.token_bytes(32)
@@ -110,27 +96,21 @@ class Guard:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Refuse a request or hand it on, with its caller in `scope["state"]["caller"]`."""
         if scope["type"] not in REQUESTS:
-            await self._app(scope, receive, send)
-            return
+            return await self._app(scope, receive, send)
         name = self._caller_name(scope, Headers(scope=scope))
         if isinstance(name, WireError):
-            await send_error(send, scope, name)
-            return
+            return await send_error(send, scope, name)
         state = scope.setdefault("state", {})
         salt = auth.salt_of(self._secret, name) if self._isolates_cache else b""
         state["caller"] = auth.Caller(name, self._limiter, salt, self._owner(name))
         state["log_caller"] = name if len(self._keys) else ""
         is_counted = scope["type"] == "websocket" or scope["method"] == "POST"
         if not (is_counted and self._limiter.rates.any):
-            await self._app(scope, receive, partial(_send_with, send, lambda: ()))
-            return
-        denial = self._limiter.enter(name)
-        if denial is not None:
-            await send_error(send, scope, rate_error(denial), self._limiter.headers(name))
-            return
-        try:
-            # The headers are asked for when the answer starts.
-            await self._app(scope, receive, partial(_send_with, send, partial(self._limiter.headers, name)))
+            return await self._app(scope, receive, partial(_send_with, send, lambda: ()))
+        if (denial := self._limiter.enter(name)) is not None:
+            return await send_error(send, scope, rate_error(denial), self._limiter.headers(name))
+        try:  # the headers are asked for when the answer starts
+            return await self._app(scope, receive, partial(_send_with, send, partial(self._limiter.headers, name)))
         finally:
             self._limiter.leave(name)
 
@@ -187,7 +167,6 @@ async def _send_with(send: Send, headers: Callable[[], Pairs], message: Message)
 
 def _without_body(send: Send) -> Send:
     """HEAD: the head of the GET's answer, Content-Length included, and nothing after it."""
-
     has_ended = False
 
     async def head_only(message: Message) -> None:

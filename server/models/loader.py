@@ -4,7 +4,7 @@ import asyncio
 import subprocess
 import threading
 from collections.abc import Callable
-from contextlib import suppress
+from concurrent.futures import Future
 from pathlib import Path
 
 import msgspec
@@ -30,9 +30,7 @@ class BundleLoader:
         open_engine: Callable[[EngineConfig], Engine],
         manifest: Manifest | None = None,
     ) -> None:
-        self._config = config
-        self._find = find
-        self._open_engine = open_engine
+        self._config, self._find, self._open_engine = config, find, open_engine
         self._size: int | None = None
         self.prefixes = 0  # bytes of the size that only known prefixes take; 0 until it is estimated
         self.manifest = manifest
@@ -68,24 +66,17 @@ def _estimated(config: EngineConfig) -> tuple[int, int]:
 async def in_background(work: Callable[[], int]) -> int:
     """What `work` returns. Raises its HexserveError; any other exception is a bug, printed and told as EngineFailure.
     Cancelled, it returns at once and the thread goes on; what it comes to is dropped."""
-    loop = asyncio.get_running_loop()
-    done: asyncio.Future[int] = loop.create_future()
-
-    def settle(outcome: int | HexserveError) -> None:
-        if isinstance(outcome, int) and not done.cancelled():
-            done.set_result(outcome)
-        elif isinstance(outcome, HexserveError) and not done.cancelled():
-            done.set_exception(outcome)
+    done: Future[int] = Future()
+    done.set_running_or_notify_cancel()  # from now on nobody can cancel it
 
     def run() -> None:
-        outcome: int | HexserveError = EngineFailure("its loading broke off; the log says where")
         try:
-            outcome = work()
+            done.set_result(work())
         except HexserveError as error:
-            outcome = error
+            done.set_exception(error)
         finally:
-            with suppress(RuntimeError):  # the loop has been closed meanwhile
-                loop.call_soon_threadsafe(settle, outcome)
+            if not done.done():
+                done.set_exception(EngineFailure("its loading broke off; the log says where"))
 
     threading.Thread(target=run, name="hexserve-load", daemon=True).start()
-    return await done
+    return await asyncio.wrap_future(done)

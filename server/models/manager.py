@@ -36,11 +36,9 @@ BUSY_WAIT_S = 5.0  # after which a request that found no memory shall try again
 @dataclass(frozen=True, slots=True)
 class ManagerRules:
     """budget: bytes of all loaded models, 0 = no bound. idle_s: seconds until an unused model goes, 0 = never.
-
     load_wait_s: longest wait of a request for its model. retry_s: pause after a load that failed. yield_s: how long a
     model waits for memory that is in use until those who have it take no new requests. preloads: the first model is
-    loaded at the start.
-    """
+    loaded at the start."""
 
     budget: int = 0
     idle_s: float = 0.0
@@ -57,8 +55,7 @@ class ModelManager(Models):
         self, models: Sequence[ServedModel], rules: ManagerRules, clock: Callable[[], float] = time.monotonic
     ) -> None:
         super().__init__(models)
-        self.rules = rules
-        self._clock = clock
+        self.rules, self._clock = rules, clock
         self._changed = asyncio.Event()  # memory may have become free
         self._timer: asyncio.TimerHandle | None = None  # when the next model has been idle for long enough
         self._is_closing = False
@@ -83,7 +80,7 @@ class ModelManager(Models):
         """The engine of a ready model that has not to yield. One that is dead is taken away, for another to come."""
         if model.state is not ModelState.READY:
             return None
-        if model.is_dead:
+        if model.engine is not None and model.engine.state is EngineState.DEAD:
             self._begin_unload(model, EngineFailure("its engine is not running any more"))
             return None
         return None if self._yields(model) else model.engine

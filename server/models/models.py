@@ -113,8 +113,7 @@ class ServedModel:
     """A model with settings of its own. Its owner, `Models` or a `ModelManager`, moves it; one event loop."""
 
     def __init__(self, settings: Settings, loader: BundleLoader | None = None, engine: Engine | None = None) -> None:
-        self.settings = settings
-        self.loader = loader
+        self.settings, self.loader = settings, loader
         self.engine = engine  # None while the model is not loaded
         self._state = ModelState.UNLOADED
         self.pins = 0  # requests that use it, or wait for it
@@ -181,11 +180,6 @@ class ServedModel:
     @property
     def unfinished(self) -> int:
         return 0 if self.engine is None else self.engine.unfinished
-
-    @property
-    def is_dead(self) -> bool:
-        """True when its engine has given up: only another one would help."""
-        return self.engine is not None and self.engine.state is EngineState.DEAD
 
     def move(self, target: ModelState) -> None:
         self._state = target
@@ -261,10 +255,8 @@ class Models:
 
     async def unload(self, model: ServedModel) -> None:
         """Unload a model that no request uses; Refusal for one that is in use, or that nothing would load again."""
-        message = (
-            f"The model '{model.name}' is loaded from the start of this server to its end; serve it with --idle-unload."
-        )
-        raise refuse(message, "model", "model_not_unloadable")
+        text = "is loaded from the start of this server to its end; serve it with --idle-unload"
+        raise refuse(f"The model '{model.name}' {text}.", "model", "model_not_unloadable")
 
     def left_s(self, model: ServedModel) -> float | None:
         """Seconds until the model is unloaded if nobody uses it; None = it stays."""

@@ -131,8 +131,7 @@ class RequestWatch:
         self.submitted_at = time.perf_counter()
         self.spend: Callable[[int], None] | None = None  # counts tokens against the caller's limit
         self.facts = RequestFacts()  # of the HTTP request, once it is known
-        self._model_name = model_name
-        self._metrics = metrics
+        self._model_name, self._metrics = model_name, metrics
         self._histograms = {name: child.labels(model_name) for name, child in metrics.histograms.items()}
         self._histograms["request_params_n"].observe(choices)
         self._histograms["request_params_max_tokens"].observe(max_tokens)

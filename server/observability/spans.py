@@ -6,6 +6,7 @@ import time
 from collections.abc import Mapping
 from functools import partial
 
+from opentelemetry.context import Context
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.propagators.textmap import Getter
 from opentelemetry.sdk.resources import SERVICE_NAME, SERVICE_VERSION, OTELResourceDetector, Resource
@@ -96,8 +97,7 @@ class TraceLayer:
     """Around the access log, which writes the trace's id and notes what spans tell."""
 
     def __init__(self, app: ASGIApp, tracer: Tracer) -> None:
-        self._app = app
-        self._tracer = tracer
+        self._app, self._tracer = app, tracer
         self._propagator = TraceContextTextMapPropagator()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -123,15 +123,12 @@ class TraceLayer:
             span.set_attributes(attributes)
             if "error.type" in attributes:
                 span.set_status(Status(StatusCode.ERROR))
-            self._phases(span, facts, clock)
+            if launched is not None:
+                self._phases(set_span_in_context(span), facts, clock, clock.nanoseconds(launched.at))
         span.end()
 
-    def _phases(self, span: Span, facts: RequestFacts, clock: "_Clock") -> None:
+    def _phases(self, below: Context, facts: RequestFacts, clock: "_Clock", submitted: int) -> None:
         """The engine's times begin where the request was given to it."""
-        if facts.launched is None:
-            return
-        below = set_span_in_context(span)
-        submitted = clock.nanoseconds(facts.launched.at)
         self._tracer.start_span(PREPARE, below, start_time=clock.nanoseconds(facts.started_at)).end(submitted)
         for timings in facts.timings[:MOST_CHOICES]:
             at = submitted

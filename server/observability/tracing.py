@@ -52,20 +52,18 @@ def tracing_layers(
     setting: str, version: str, environment: Mapping[str, str] = os.environ
 ) -> Iterator[tuple[Layer, ...]]:
     """The layers to put around the app: one or none. Raises TracingError for a setting; a variable only warns."""
+    tracing = None
     try:
         tracing = _open(setting, version, environment)
     except TracingError as error:
         if setting:
             raise
         _log.warning("requests are not traced: %s", error)
-        tracing = None
-    if tracing is None:
-        yield ()
-        return
     try:
-        yield (tracing.layer,)
+        yield () if tracing is None else (tracing.layer,)
     finally:
-        tracing.close()
+        if tracing is not None:
+            tracing.close()
 
 
 def _open(setting: str, version: str, environment: Mapping[str, str]) -> "Tracing | None":

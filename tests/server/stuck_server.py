@@ -5,7 +5,7 @@ import threading
 
 from engine.config import EngineConfig
 from server.middleware.auth import KeyRing
-from server.run import bind, run
+from server.run import bind, run, serve
 from server.settings import Settings
 from tests.server.one_model import one_model
 from tests.server.scripted_engine import ScriptedEngine
@@ -23,5 +23,7 @@ class StuckEngine(ScriptedEngine):
 
 
 if __name__ == "__main__":
-    settings = Settings(EngineConfig("unused"))
-    raise SystemExit(run(settings, KeyRing(), lambda: one_model(StuckEngine(), settings), bind("127.0.0.1", 0)))
+    settings, listener = Settings(EngineConfig("unused")), bind("127.0.0.1", 0)
+    raise SystemExit(
+        run(lambda: serve(settings, KeyRing(), one_model(StuckEngine(), settings), listener, is_last=True))
+    )

@@ -91,7 +91,7 @@ def test_log_levels_in_any_case(tmp_path: Path, level: str) -> None:
         load_settings({"log_level": level}, {}, None),
         load_settings({}, {}, file),
     ):
-        assert found.log_level == level.lower()
+        assert found.engine.log_level == level.lower()
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from server.commands.exit_codes import refuse, whole_numbers
+from server.commands.exit_codes import check_folder, refuse, whole_numbers
 
 ROUNDS_SIDE_BY_SIDE = 3
 
@@ -50,8 +50,7 @@ def bench(
         refuse(error)
     if len(names) > 1 or (names and addresses):
         refuse(f"{names[0]} is no address of a server; to compare models, serve each and name the servers")
-    if json_file is not None and not json_file.absolute().parent.is_dir():
-        refuse(f"--json {json_file} cannot be written: its folder does not exist")
+    check_folder(json_file)
     rounds = rounds or (ROUNDS_SIDE_BY_SIDE if len(addresses) > 1 else 1)
     load = BenchLoad(levels, requests_per_client, max_tokens, rounds, shared_prefix)
     seed = secrets.randbelow(2**31) if seed is None else seed  # short enough to be typed again

@@ -260,9 +260,8 @@ class ScrapedCounters:
 
 
 FIGURES = ("useful_rows_per_step", "decode_rows_per_step", "tokens_per_decode", "rows_run_per_step", "outside_graph")
-SAMPLES: Mapping[str, str] = {
-    field: get_args(hint)[1] for field, hint in get_type_hints(ScrapedCounters, include_extras=True).items()
-}
+_HINTS = get_type_hints(ScrapedCounters, include_extras=True)
+SAMPLES: Mapping[str, str] = {field: get_args(hint)[1] for field, hint in _HINTS.items()}
 BUSY = ("vllm:num_requests_running", "vllm:num_requests_waiting")
 
 

@@ -16,7 +16,7 @@ from rich.table import Table
 from server.commands.bench import load, measured
 from server.commands.bench.load import BenchLoad, BenchTarget, Book, Level, TurnRecord
 from server.commands.bench.measured import AnswerOutcome, Distribution, PromptSource, WordLength
-from server.commands.exit_codes import FAILED, INTERRUPTED, refuse
+from server.commands.exit_codes import FAILED, INTERRUPTED, refuse, write_file
 from server.commands.http_client import Unreachable
 from server.commands.own_server import ServerFailed, running_server
 from server.commands.tables import table
@@ -190,9 +190,7 @@ SHORT_WORDS, LONG_WORDS = 8, 48
 IGNORE_EOS = {"ignore_eos": True}
 
 
-async def prepare(
-    targets: Sequence[BenchTarget], wants_full_length: bool, vocabulary: int = 0
-) -> tuple[WordLength, bool]:
+async def prepare(targets: Sequence[BenchTarget], full_length: bool, vocabulary: int = 0) -> tuple[WordLength, bool]:
     """Find models, warm every server up and measure words against prompt tokens on the first one. Returns that length
     and whether answers run to max_tokens. They do so only if every server takes ignore_eos. vocabulary: when it is not
     0, prompts are token ids below it. Raises Unreachable."""
@@ -201,7 +199,7 @@ async def prepare(
         await target.find_model()
         lengths.append(await _length(target, vocabulary))
         target.extra = IGNORE_EOS
-    runs_full = wants_full_length and all(
+    runs_full = full_length and all(
         [(await _try(target, SHORT_WORDS, vocabulary)).outcome is AnswerOutcome.OK for target in targets]
     )
     for target in targets:
@@ -234,14 +232,14 @@ def targets_at(addresses: Sequence[str], api_key: str, model: str, timeout_s: fl
 
 @dataclass(frozen=True, slots=True)
 class BenchSession:
-    """One run. wants_full_length: answers run to max_tokens if every server can."""
+    """One run. full_length: answers run to max_tokens if every server can."""
 
     api_key: str
     model: str
     timeout_s: float
     prompts: PromptSource
     load: BenchLoad
-    wants_full_length: bool
+    full_length: bool
     json_file: Path | None
     console: Console = field(default_factory=Console)
 
@@ -268,10 +266,7 @@ class BenchSession:
         print_report(self.console, targets, book)
         if self.json_file is not None:
             document = _document(targets, self.load, self.prompts.seed, book)
-            try:
-                self.json_file.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
-            except OSError as error:
-                refuse(f"--json {self.json_file} cannot be written: {error.strerror or error}")
+            write_file(self.json_file, json.dumps(document, indent=1).encode() + b"\n", "--json ")
             self.console.print(f"Written to {self.json_file}", markup=False, highlight=False)
         has_failures = any(answer.outcome is AnswerOutcome.FAILED for answer in book.answers())
         return INTERRUPTED if was_stopped else FAILED if has_failures else 0
@@ -281,7 +276,7 @@ class BenchSession:
             self.console.print(turn_line(record, targets), markup=False, highlight=False, style="dim")
 
         try:
-            length, runs_full = await prepare(targets, self.wants_full_length, self.prompts.vocabulary)
+            length, runs_full = await prepare(targets, self.full_length, self.prompts.vocabulary)
             ends = "all of them" if runs_full else "or fewer, as the model ends"
             self.console.print(
                 f"{self.load.requests_per_client} requests per client, {self.load.max_tokens} tokens each ({ends}), "

@@ -30,7 +30,7 @@ from server.models.loader import BundleLoader
 from server.models.manager import ManagerRules, ModelManager
 from server.models.models import Models, ServedModel
 from server.observability.tracing import Layer
-from server.run import UNUSABLE, bind, run
+from server.run import UNUSABLE, bind, run, serve
 from server.settings import Settings, listed
 from server.signals import unwinding
 from server.stored_responses.database import StorageBounds
@@ -68,7 +68,7 @@ def prepare(settings: Settings, cache: Path, open_engine: OpenEngine, held: Exit
         return _several(settings, cache, open_engine, held)
     devices = devices_of(settings.engine.devices, settings.model_name)
     settings = replace(settings, engine=replace(settings.engine, devices=devices))
-    own = _resolved(settings, _found(settings, cache, held), cache, held)
+    own = _resolved(settings, cache, held)
     return Prepared(own, (), 1, lambda limits: Models([ServedModel(own, engine=open_engine(own.engine, limits, ""))]))
 
 
@@ -83,17 +83,14 @@ def _several(settings: Settings, cache: Path, open_engine: OpenEngine, held: Exi
         own = replace(own, engine=replace(own.engine, bundle=source.source, devices=devices))
         models.append(_find(source, own, cache, held))
     check_names([(model.name, model.settings.engine.bundle) for model in models], settings)
-    rules = ManagerRules(
-        budget=settings.models_memory_mb * 1024**2 or int(MACHINE_SHARE * usable_memory()),
-        idle_s=settings.idle_unload_s,
-        preloads=len(models) == 1 and not settings.models_dir,
-    )
+    budget = settings.models_memory_mb * 1024**2 or int(MACHINE_SHARE * usable_memory())
+    rules = ManagerRules(budget, settings.idle_unload_s, preloads=len(models) == 1 and not settings.models_dir)
 
     def make(limits: ClientLimits) -> Models:
-        def opened(config: EngineConfig, name: str) -> Engine:
+        def opened(name: str, config: EngineConfig) -> Engine:
             return open_engine(config, limits, name)
 
-        return ModelManager([_served(model, cache, held, partial(opened, name=model.name)) for model in models], rules)
+        return ModelManager([_served(model, cache, held, partial(opened, model.name)) for model in models], rules)
 
     return Prepared(settings, tuple(told), len(models), make)
 
@@ -111,9 +108,9 @@ def _find(source: ModelSource, settings: Settings, cache: Path, held: ExitStack)
     if not source.is_eager:
         other_bundle(settings.engine.devices, cache)  # what names nothing is refused now
         return _Found(source.name, settings, None)
-    folders = _found(settings, cache, held)
-    manifest = load_described(folders[0])
-    return _Found(source.name or manifest.name, _resolved(settings, folders, cache, held), manifest)
+    own = _resolved(settings, cache, held)
+    manifest = load_described(Path(own.engine.bundle))
+    return _Found(source.name or manifest.name, own, manifest)
 
 
 def _served(model: _Found, cache: Path, held: ExitStack, open_engine: Callable[[EngineConfig], Engine]) -> ServedModel:
@@ -121,29 +118,25 @@ def _served(model: _Found, cache: Path, held: ExitStack, open_engine: Callable[[
     served = ServedModel(own)
 
     def find() -> EngineConfig:
-        served.settings = _resolved(own, _found(own, cache, held), cache, held)
+        served.settings = _resolved(own, cache, held)
         return served.settings.engine
 
     served.loader = BundleLoader(own.engine, None if model.manifest else find, open_engine, model.manifest)
     return served
 
 
-def _found(settings: Settings, cache: Path, held: ExitStack) -> tuple[Path, Path | None]:
-    """The bundle folder of the settings, and that for another device. BundleError."""
+def _resolved(settings: Settings, cache: Path, held: ExitStack) -> Settings:
+    """The settings with bundle folders for what they name. BundleError."""
     later, engine = held.enter_context(LaterCompilations()), settings.engine
     resolve = partial(resolve_bundle, engine.bundle, cache, lora=bool(engine.lora), later=later)
     alone = [name for name in ("lora", "draft", "kv_file") if getattr(engine, name)]
     found = bundles_for(engine.devices, engine.bundle, cache, resolve, later, alone)
     for folder in filter(None, found):
         held.enter_context(in_use(folder, cache))
-    return found
-
-
-def _resolved(settings: Settings, folders: tuple[Path, Path | None], cache: Path, held: ExitStack) -> Settings:
-    draft = resolve_bundle(settings.engine.draft, cache) if settings.engine.draft else None
+    draft = resolve_bundle(engine.draft, cache) if engine.draft else None
     if draft is not None:
         held.enter_context(in_use(draft, cache))
-    return settings.with_bundle(folders[0], cache, draft, folders[1])
+    return settings.with_bundle(found[0], cache, draft, found[1])
 
 
 def named(text: str) -> tuple[str, str]:
@@ -190,9 +183,8 @@ def check_names(names: Iterable[tuple[str, str]], settings: Settings) -> None:
     taken = {name: f"the adapter {name}" for name in named_adapters(settings.engine.lora)}
     for name, source in names:
         if name in taken:
-            raise BundleError(
-                f"two models are called {name}: {taken[name]} and {source}; NAME=SOURCE gives another name"
-            )
+            both = f"{taken[name]} and {source}"
+            raise BundleError(f"two models are called {name}: {both}; NAME=SOURCE gives another name")
         taken[name] = source
 
 
@@ -226,7 +218,7 @@ def start(settings: Settings, open_engine: OpenEngine = opened_engine, layers: S
             print(f"error: {error}", file=sys.stderr)
             return UNUSABLE
         found = prepared.settings
-        set_up_logging(found.log_level, ACCESS_LOGGER if found.access_log == "json" else "")
+        set_up_logging(found.engine.log_level, ACCESS_LOGGER if found.access_log == "json" else "")
         for remark in prepared.remarks:
             _log.warning("%s", remark)
         if not (len(keys) or is_loopback(settings.host)):
@@ -234,7 +226,8 @@ def start(settings: Settings, open_engine: OpenEngine = opened_engine, layers: S
         helpers = HelperLimits(found.prepare_timeout_s)
         limits = ClientLimits(found.max_queued, found.max_queued_tokens, helpers=helpers)
         pipes = 2 * 2 * helpers.processes * prepared.count  # for templates and for forms
-        return run(found, keys, lambda: prepared.make(limits), listener, store, layers, bounded_connections(pipes))
+        most = bounded_connections(pipes)
+        return run(lambda: serve(found, keys, prepared.make(limits), listener, store, layers, most, is_last=True))
 
 
 def opened_store(settings: Settings) -> AbstractContextManager[ResponseStore | None]:

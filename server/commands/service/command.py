@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
@@ -18,9 +18,7 @@ from server.settings import ENVIRONMENT_PREFIX, Settings
 
 def manager_of(platform: str = sys.platform) -> managers.ScheduledTasks | managers.SystemdUser:
     """The service manager of this system. Raises ServiceError."""
-    if platform == "win32":
-        return managers.ScheduledTasks()
-    return managers.SystemdUser()
+    return managers.ScheduledTasks() if platform == "win32" else managers.SystemdUser()
 
 
 def definition(name: str, words: tuple[str, ...], settings: Settings) -> managers.ServiceDefinition:
@@ -42,11 +40,8 @@ def served_settings(words: tuple[str, ...]) -> Settings:
 def foreign_variables(environment: Mapping[str, str] = os.environ) -> str:
     """A sentence on settings of this shell, which the service will not have; '' when there are none."""
     names = ", ".join(sorted(name for name in environment if name.startswith(ENVIRONMENT_PREFIX)))
-    return (
-        f"not part of the service: {names} of this shell (docs/how-to/install.md says where to put them)"
-        if names
-        else ""
-    )
+    where = "docs/how-to/install.md says where to put them"
+    return f"not part of the service: {names} of this shell ({where})" if names else ""
 
 
 service_app = typer.Typer(help="Have the system start the server: a systemd user unit, on Windows a scheduled task.")
@@ -63,7 +58,7 @@ def install(context: typer.Context, name: Name = "hexserve") -> None:
     words = tuple(context.args)
     settings = served_settings(words)
     with _refusing():
-        _tell(manager_of().install(definition(name, words, settings)))
+        print(*manager_of().install(definition(name, words, settings)), sep="\n")
     if note := foreign_variables():
         print(note)
 
@@ -72,7 +67,7 @@ def install(context: typer.Context, name: Name = "hexserve") -> None:
 def remove(name: Name = "hexserve") -> None:
     """Stop a service and remove it."""
     with _refusing():
-        _tell(manager_of().remove(managers.check_name(name)))
+        print(*manager_of().remove(managers.check_name(name)), sep="\n")
 
 
 @service_app.command("status")
@@ -90,8 +85,3 @@ def _refusing() -> Iterator[None]:
         yield
     except managers.ServiceError as error:
         refuse(error)
-
-
-def _tell(lines: Iterable[str]) -> None:
-    for line in lines:
-        print(line)

@@ -59,16 +59,10 @@ TIMEOUT_S = 120.0  # starting a unit waits for the program to be executed, no lo
 
 def run_tool(words: Sequence[str]) -> "subprocess.CompletedProcess[str]":
     """Run a tool that is known to be there; output that is no text is replaced."""
+    nothing, environment = subprocess.DEVNULL, child_environment()
     try:
         return subprocess.run(
-            words,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            check=False,
-            timeout=TIMEOUT_S,
-            stdin=subprocess.DEVNULL,
-            env=child_environment(),
+            words, stdin=nothing, env=environment, capture_output=True, errors="replace", check=False, timeout=TIMEOUT_S
         )
     except subprocess.TimeoutExpired:
         return subprocess.CompletedProcess(words, -1, "", f"{words[0]} did not answer within {TIMEOUT_S:g} s")
@@ -78,8 +72,8 @@ def output_of(tool: Sequence[str], *words: str) -> str:
     """What a tool writes. Raises ServiceError with the last line that it complained with."""
     done = run_tool((*tool, *words))
     if done.returncode:
-        lines = [line.strip() for line in (done.stderr.strip() or done.stdout.strip()).splitlines()]
-        reason = lines[-1] if lines else f"it ended with status {done.returncode}"
+        lines = (done.stderr.strip() or done.stdout.strip()).splitlines()
+        reason = lines[-1].strip() if lines else f"it ended with status {done.returncode}"
         raise ServiceError(f"{' '.join(tool)} {words[0]} failed: {reason}")
     return done.stdout
 
@@ -161,13 +155,13 @@ class SystemdUser:
     def __init__(self) -> None:
         if shutil.which("systemctl") is None:
             raise ServiceError("this machine has no systemd: have its own service manager run 'hexserve serve'")
-        base = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
-        self._folder = base / "systemd" / "user"
+        self._folder = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "systemd" / "user"
 
     def install(self, service: ServiceDefinition) -> Iterator[str]:
         text = unit_text(service)
         output_of(SYSTEMCTL, "daemon-reload")  # fails before anything is written where there is no manager
-        file = self._file(service.name)
+        unit = _unit(service.name)
+        file = self._folder / unit
         is_new = not file.exists()
         try:
             file.parent.mkdir(parents=True, exist_ok=True)
@@ -175,14 +169,14 @@ class SystemdUser:
         except OSError as error:
             raise ServiceError(f"{file} cannot be written: {error.strerror or error}") from error
         output_of(SYSTEMCTL, "daemon-reload")
-        output_of(SYSTEMCTL, "enable", _unit(service.name))
-        output_of(SYSTEMCTL, "restart", _unit(service.name))
+        output_of(SYSTEMCTL, "enable", unit)
+        output_of(SYSTEMCTL, "restart", unit)
         yield f"{'wrote' if is_new else 'replaced'} {file} and started it; its log: journalctl --user -u {service.name}"
         if not _lingers():
             yield f"it ends when you log out; to run it always: sudo loginctl enable-linger {getpass.getuser()}"
 
     def remove(self, name: str) -> Iterator[str]:
-        file = self._file(name)
+        file = self._folder / _unit(name)
         if not file.exists():
             raise ServiceError(f"there is no service {name}: {file} does not exist")
         output_of(SYSTEMCTL, "disable", "--now", _unit(name))
@@ -200,9 +194,6 @@ class SystemdUser:
         if active == "active":
             return ServiceState(True, True, f"{text}, process {known.get('MainPID', '?')}")
         return ServiceState(True, False, f"{text}, {known.get('Result', '')}; its log: journalctl --user -u {name}")
-
-    def _file(self, name: str) -> Path:
-        return self._folder / _unit(name)
 
 
 def _unit(name: str) -> str:
@@ -241,9 +232,8 @@ def hidden_command(words: Sequence[str], log: str) -> str:
 def quoted(word: str) -> str:
     """A word that cmd.exe and the C runtime take as it is. Raises ServiceError for what neither can be told."""
     if '"' in word or "%" in word or not word.isprintable():
-        raise ServiceError(
-            f"{word!r} cannot be an option of a scheduled task: no quotes, percent signs, control characters"
-        )
+        text = "cannot be an option of a scheduled task: no quotes, percent signs, control characters"
+        raise ServiceError(f"{word!r} {text}")
     ending = len(word) - len(word.rstrip("\\"))  # backslashes before a quote count twice
     return f'"{word}{word[len(word) - ending :]}"'
 

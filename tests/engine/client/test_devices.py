@@ -81,12 +81,6 @@ class PlainWorker:
     def abort(self, request_id: str) -> None:
         self.pending.pop(request_id, None)
 
-    def take(self, request_id: str) -> PendingRequest | None:
-        return self.pending.pop(request_id, None)
-
-    def progress(self, request_id: str) -> PendingRequest | None:
-        return self.pending.get(request_id)
-
     def hand_over(self, request_id: str, caches: str) -> None:
         self.leaving[request_id] = caches
 

@@ -228,7 +228,7 @@ async def test_many_short_lives_leave_nothing_behind(stage: Stage) -> None:
         engine.submit(request(f"r{index}", "hold@0")).abort()
     assert engine.unfinished == 0
     assert not engine._streams
-    assert not engine._supervisor._pending
+    assert not engine._supervisor.pending
     assert await text_of(engine.submit(request("last"))) == expected(request("last"))
 
 

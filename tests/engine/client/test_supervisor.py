@@ -55,7 +55,7 @@ async def test_timings_of_a_part_are_not_the_request_s(begun_by: str) -> None:
     timings = RequestTimings(1.0, 10.0, 100.0, 3, 0, 100)
     supervisor.submit(request("other"))
     supervisor.submit(request("a"), (1, 2) if begun_by == "another server" else ())
-    pending, other = supervisor.progress("a"), supervisor.progress("other")
+    pending, other = supervisor.pending.get("a"), supervisor.pending.get("other")
     assert pending is not None and other is not None
     pending.is_sent = other.is_sent = True
     other.deaths = 2 * (begun_by == "another one's death")  # then it is charged
