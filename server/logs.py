@@ -20,8 +20,7 @@ class CleanFormatter(logging.Formatter):
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 (logging's name)
         """The line, each run of control characters in it replaced by a space."""
-        line = record.message if record.name == self._bare else super().formatMessage(record)
-        return _CONTROL.sub(" ", line)
+        return _CONTROL.sub(" ", record.message if record.name == self._bare else super().formatMessage(record))
 
     def format(self, record: logging.LogRecord) -> str:
         return _CONTROL_IN_LINES.sub(" ", super().format(record))

@@ -353,13 +353,12 @@ class Engine:
 
     def _ended(self, stream: TokenStream, timings: RequestTimings | None) -> None:
         """Called by a stream once, when nothing more will come; `timings` is None unless it finished."""
-        request_id = stream.id
-        del self._streams[request_id]
-        self._supervisor.abort(request_id)  # does nothing when the worker itself finished it
-        self._admission.leave(request_id, finished=timings is not None)
+        del self._streams[stream.id]
+        self._supervisor.abort(stream.id)  # does nothing when the worker itself finished it
+        self._admission.leave(stream.id, finished=timings is not None)
         if timings is not None:
             self.finished.append(timings)
-            self._log.debug("%s %s", request_id, timings.line())
+            self._log.debug("%s %s", stream.id, timings.line())
         if not self._streams:
             self._empty.set()
 

@@ -44,8 +44,8 @@ FREE_SETTINGS = ("bundle", "draft", "log_level", "cost_cache", "lora", "kv_file"
 def engine_info(manifest: Manifest, ready: Ready, config: EngineConfig) -> EngineInfo:
     """Put together what is served; the fingerprint changes when the bundle, the settings or this software do."""
     settings = {name: value for name, value in asdict(config).items() if name not in FREE_SETTINGS}
-    further = (ready.adapters,) if ready.adapters else ()
-    seen = msgspec.json.encode((msgspec.to_builtins(manifest), settings, *further))
+    adapters = (ready.adapters,) if ready.adapters else ()
+    seen = msgspec.json.encode((msgspec.to_builtins(manifest), settings, *adapters))
     return EngineInfo(
         name=manifest.name,
         created=manifest.created,

@@ -127,9 +127,8 @@ class WorkerProcess(asyncio.SubprocessProtocol):
     @property
     def pid(self) -> int | None:
         """Process id, None once it is gone."""
-        if self._transport is None or self._transport.get_returncode() is not None:
-            return None
-        return self._transport.get_pid()
+        transport = self._transport
+        return transport.get_pid() if transport is not None and transport.get_returncode() is None else None
 
     @property
     def unsent_bytes(self) -> int:
@@ -176,11 +175,10 @@ class WorkerProcess(asyncio.SubprocessProtocol):
         self._transport = cast(asyncio.SubprocessTransport, transport)
 
     def pipe_data_received(self, fd: int, data: bytes) -> None:
-        if fd != STDOUT or self._broken is not None or self.ended.done():
-            return
-        self._splitter.push(data)
-        while (report := self._next_report()) is not None:
-            self._on_report(self, report)
+        if fd == STDOUT and self._broken is None and not self.ended.done():
+            self._splitter.push(data)
+            while (report := self._next_report()) is not None:
+                self._on_report(self, report)
 
     def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
         if fd == STDOUT and self._splitter.pending_bytes and self._broken is None:

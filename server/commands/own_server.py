@@ -12,7 +12,6 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 from typing import IO
 
 import httpx
@@ -36,7 +35,7 @@ DRAIN_S = 5.0
 TAIL_BYTES = 4000
 
 # Its only client is ours and shows no key; the environment wins over a settings file.
-OPEN: Mapping[str, str] = MappingProxyType({"HEXSERVE_API_KEYS": "", "HEXSERVE_API_KEY_FILE": ""})
+OPEN: Mapping[str, str] = {"HEXSERVE_API_KEYS": "", "HEXSERVE_API_KEY_FILE": ""}
 
 
 class ServerFailed(Exception):

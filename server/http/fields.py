@@ -79,9 +79,7 @@ def texts_or_ids(value: object) -> str:
     if not isinstance(value, list):
         return "text"
     first = value[0] if value else ""
-    if isinstance(first, list):
-        return "id_lists"
-    return "ids" if isinstance(first, int) else "texts"
+    return "id_lists" if isinstance(first, list) else "ids" if isinstance(first, int) else "texts"
 
 
 def text_or_object(value: object) -> str:

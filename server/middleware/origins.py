@@ -16,16 +16,13 @@ def is_loopback(host: str) -> bool:
         address = ipaddress.ip_address(bare)
     except ValueError:
         return False
-    mapped = getattr(address, "ipv4_mapped", None)
-    return bool((mapped or address).is_loopback)
+    return bool((getattr(address, "ipv4_mapped", None) or address).is_loopback)
 
 
 def host_name(header: str) -> str:
     """The name of a Host header: lower case, without port and trailing dot."""
     text = header.strip().lower()
-    if text.startswith("["):
-        return text.partition("]")[0] + "]"
-    return text.partition(":")[0].removesuffix(".")
+    return text.partition("]")[0] + "]" if text.startswith("[") else text.partition(":")[0].removesuffix(".")
 
 
 def host_is_allowed(header: str | None, allowed: Collection[str], arrived_on_loopback: bool) -> bool:

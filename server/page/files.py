@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from types import MappingProxyType
 
 from fastapi import APIRouter, HTTPException, Request, Response
 from fastapi.staticfiles import StaticFiles
@@ -11,12 +10,10 @@ FOLDER = Path(__file__).parent / "static"
 # Said here: what Windows' registry says of scripts may be anything.
 TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 # Path on the server -> file and media type.
-LISTED: Mapping[str, tuple[str, str]] = MappingProxyType(
-    {
-        "/" if file.name == "index.html" else f"/page/{file.name}": (file.name, TYPES[file.suffix])
-        for file in sorted(FOLDER.iterdir())
-    }
-)
+LISTED: Mapping[str, tuple[str, str]] = {
+    "/" if file.name == "index.html" else f"/page/{file.name}": (file.name, TYPES[file.suffix])
+    for file in sorted(FOLDER.iterdir())
+}
 PATHS = frozenset(LISTED)
 router = APIRouter()
 PAGE_POLICY = (
@@ -38,9 +35,9 @@ _files = StaticFiles(directory=FOLDER)
 @router.get("/page/{name}", response_class=Response, include_in_schema=False)
 async def page_file(request: Request) -> Response:
     """One file of the page; 304 when the browser has it already, 404 for what is none."""
-    if request.scope["path"] not in LISTED:
+    name, media_type = LISTED.get(request.scope["path"], ("", ""))
+    if not name:
         raise HTTPException(404)
-    name, media_type = LISTED[request.scope["path"]]
     answer = await _files.get_response(name, request.scope)
     answer.headers.update(HEADERS)
     if answer.status_code == 200:

@@ -36,8 +36,8 @@ def with_settings(command: Callable[..., None]) -> Callable[..., None]:
 
 def _flag(option: Option) -> Any:
     text = option.help + (f" One of {', '.join(option.choices)}." if option.choices else "")
-    names = [f"{option.flag}/--no-{option.flag[2:]}" if option.kind is bool else option.flag]
-    names += FURTHER_NAMES.get(option.key, [])
+    name = f"{option.flag}/--no-{option.flag[2:]}" if option.kind is bool else option.flag
+    names = [name, *FURTHER_NAMES.get(option.key, ())]
     default = str(option.default).lower() if option.kind is bool else str(option.default)
     kind = list[str] if option.has(Trait.REPEATABLE) else option.kind
     return Annotated[kind | None, typer.Option(*names, help=text, show_default=default or False)]

@@ -167,9 +167,7 @@ def model_sources(settings: Settings) -> tuple[list[ModelSource], list[str]]:
         found.append(ModelSource(settings.model_name, settings.engine.bundle, is_eager=True))
     elif settings.model_name:
         raise BundleError(f"model_name is {settings.model_name}, but models of models_dir are called as their files")
-    for text in listed(settings.more_models):
-        name, source = named(text)
-        found.append(ModelSource(name, source, is_eager=True))
+    found += [ModelSource(*named(text), is_eager=True) for text in listed(settings.more_models)]
     if settings.models_dir:
         inside, problems = models_in(expanded(settings.models_dir))
         found += [ModelSource(model.name, str(model.path), model.is_bundle) for model in inside]
@@ -225,8 +223,7 @@ def start(settings: Settings, open_engine: OpenEngine = opened_engine, layers: S
             _log.warning("no API keys are set: everyone who can reach %s may use this server", settings.host)
         helpers = HelperLimits(found.prepare_timeout_s)
         limits = ClientLimits(found.max_queued, found.max_queued_tokens, helpers=helpers)
-        pipes = 2 * 2 * helpers.processes * prepared.count  # for templates and for forms
-        most = bounded_connections(pipes)
+        most = bounded_connections(2 * 2 * helpers.processes * prepared.count)  # pipes for templates and for forms
         return run(lambda: serve(found, keys, prepared.make(limits), listener, store, layers, most, is_last=True))
 
 

@@ -129,7 +129,7 @@ async def test_a_worker_that_no_signal_reaches_keeps_nobody_from_ending(
 ) -> None:
     """As in a driver call that never returns: the kernel keeps the signal until then."""
     monkeypatch.setattr(worker_process, "GIVE_UP_S", 0.05)
-    monkeypatch.setattr(WorkerProcess, "_signal", lambda *_: None)
+    monkeypatch.setattr(WorkerProcess, "_signal", lambda _, is_last: None)
     supervisor = scene.supervisor("mute", patience=Patience(polite_s=0.05, terminate_s=0.05))
     await supervisor.start()
     pid = supervisor.pid
@@ -154,7 +154,7 @@ async def test_a_worker_that_no_signal_reaches_is_replaced(scene: Scene, monkeyp
     assert pid is not None
     try:
         with monkeypatch.context() as patch:
-            patch.setattr(WorkerProcess, "_signal", lambda *_: None)
+            patch.setattr(WorkerProcess, "_signal", lambda _, is_last: None)
             time.stop(pid)
             await scene.listener.when(lambda: "a" in scene.listener.finished)
         assert scene.listener.tokens["a"] == expected(request("a", "hold@2"))
