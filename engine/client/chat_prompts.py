@@ -30,6 +30,9 @@ READ_HEAD = {
     (2, 0): npy.read_array_header_2_0,
     (3, 0): npy.read_array_header_2_0,  # differs in the names of fields alone, which no such file has
 }
+FLOAT_BYTES = 4
+T = TypeVar("T")
+Chat = Sequence[Mapping[str, Any]]
 
 
 def decode_embeds(encoded: str, width: int, limit: int, param: str) -> PromptEmbeds:
@@ -68,9 +71,6 @@ def _head(content: bytes, param: str) -> tuple["np.dtype[np.floating]", int, int
     return dtype, rows, width, stream.tell()
 
 
-FLOAT_BYTES = 4
-
-
 def width_for(manifest: Manifest, param: str) -> int:
     """Numbers of one row; InvalidRequest for a bundle whose graphs begin with token ids."""
     width = embedding_width(manifest)
@@ -87,10 +87,6 @@ def check_embeds(manifest: Manifest, request: Request) -> None:
     wanted = len(request.prompt_ids) * width_for(manifest, "prompt_embeds") * FLOAT_BYTES
     if len(request.prompt_embeds) != wanted:
         raise InvalidRequest(f"'prompt_embeds' has {len(request.prompt_embeds)} bytes, {wanted} are expected.")
-
-
-T = TypeVar("T")
-Chat = Sequence[Mapping[str, Any]]
 
 
 class InThread(Protocol):

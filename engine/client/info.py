@@ -12,6 +12,9 @@ from engine.isolation.helper_pool import HelperLimits
 from engine.messages import Ready
 from engine.processes import installed_version
 
+# Places and verbosity change no answer.
+FREE_SETTINGS = ("bundle", "draft", "log_level", "cost_cache", "lora", "kv_file")
+
 
 @dataclass(frozen=True, slots=True)
 class EngineInfo:
@@ -35,10 +38,6 @@ class EngineInfo:
     @property
     def adapters(self) -> tuple[str, ...]:
         return tuple(self.ready.adapters)
-
-
-# Places and verbosity change no answer.
-FREE_SETTINGS = ("bundle", "draft", "log_level", "cost_cache", "lora", "kv_file")
 
 
 def engine_info(manifest: Manifest, ready: Ready, config: EngineConfig) -> EngineInfo:

@@ -20,6 +20,21 @@ CLEARLY = 1.1  # how many times better another device must be before a stream mo
 MOVE_MS = 5.0  # of a stream's way to another device, beside what each of its tokens takes
 MOVE_TOKEN_MS = 0.05  # until it has been measured
 USUAL_ANSWER = 128  # tokens that are still to come, where nothing better is known
+# The state of a group is the best of its devices' while one of them serves.
+BEST_FIRST = [EngineState(name) for name in ("ready", "restarting", "loading", "draining", "dead", "stopped")]
+# Long enough for two blocks of any tokenizer.
+CHECK_TEXT = (
+    "The two lighthouses stand a mile apart. When fog comes in from the sea, the keeper of the first one rings a bell "
+    "three times, and the keeper of the second one answers. Nobody remembers who began it. The ships that pass hear "
+    "both bells and know from the time between them how far away the rocks are, and"
+)
+CHECKED_TOKENS = 64
+MOST_LOSS = 1.0  # nats: codes of 4 bits cost a fraction of it, keys of another basis many times as much
+MOST_LOGPROBS = 20
+LEAST = 1e-9  # probability
+ENDLESS = 4096  # tokens: little of it ends before it is handed over
+TRIES = 8  # a fast worker may be at its end before this process, which others keep busy, has asked for it
+Answer = TokenEvent | PendingRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,10 +143,6 @@ def can_move(request: Request) -> bool:
     return not more and request.pooling is None and request.params.prompt_logprobs is None
 
 
-# The state of a group is the best of its devices' while one of them serves.
-BEST_FIRST = [EngineState(name) for name in ("ready", "restarting", "loading", "draining", "dead", "stopped")]
-
-
 class PlacedRequests:
     """Which device each request is at. devices: of the group, which may leave some out."""
 
@@ -184,22 +195,6 @@ class PlacedRequests:
             return places[0]
         loads = self._loads(places) if len(places) > 1 else []
         return places[writer(places.index(index), context, left, loads, token_ms)] if loads else index
-
-
-# Long enough for two blocks of any tokenizer.
-CHECK_TEXT = (
-    "The two lighthouses stand a mile apart. When fog comes in from the sea, the keeper of the first one rings a bell "
-    "three times, and the keeper of the second one answers. Nobody remembers who began it. The ships that pass hear "
-    "both bells and know from the time between them how far away the rocks are, and"
-)
-CHECKED_TOKENS = 64
-MOST_LOSS = 1.0  # nats: codes of 4 bits cost a fraction of it, keys of another basis many times as much
-MOST_LOGPROBS = 20
-LEAST = 1e-9  # probability
-ENDLESS = 4096  # tokens: little of it ends before it is handed over
-TRIES = 8  # a fast worker may be at its end before this process, which others keep busy, has asked for it
-
-Answer = TokenEvent | PendingRequest
 
 
 class HandOverCheck:

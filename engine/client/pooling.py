@@ -15,6 +15,8 @@ from engine.text.prompt import CUT_SLACK_TOKENS
 from engine.text.tokenizer import Tokenizer
 
 Ids = tuple[int, ...]
+# D = numbers of a vector
+Vector = NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,10 +137,6 @@ def _bounded(ids: Ids, limit: int, param: str) -> Ids:
     if len(ids) > limit:
         raise ContextLengthExceeded(limit, len(ids), 0, param)
     return ids
-
-
-# D = numbers of a vector
-Vector = NDArray[np.float32]
 
 
 def finished(raw: bytes, spec: PoolingSpec, dimensions: int | None = None) -> Vector:

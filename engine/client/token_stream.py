@@ -13,6 +13,8 @@ from engine.text.assembler import StopRules, TextAssembler
 from engine.text.tokenizer import Tokenizer
 
 KEPT_REQUESTS = 1024  # that the means are over
+__all__ = ["StopRules", "TokenStream"]
+OnEnd = Callable[["TokenStream", RequestTimings | None], None]
 
 
 def timings_line(finished: Collection[RequestTimings]) -> str:
@@ -30,11 +32,6 @@ def timings_line(finished: Collection[RequestTimings]) -> str:
         f"generate:{mean(one.generate_ms for one in finished):.1f}ms tps:prompt={prompt:.1f} generate={generate:.1f} "
         f"rows/step={mean(one.step_rows / one.steps for one in finished if one.steps):.1f} acceptance={acceptance:.2f}"
     )
-
-
-__all__ = ["StopRules", "TokenStream"]
-
-OnEnd = Callable[["TokenStream", RequestTimings | None], None]
 
 
 class TokenStream:

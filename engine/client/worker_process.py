@@ -23,6 +23,10 @@ UNKNOWN_FACTOR = 10.0  # nobody knows what the step should take: so many times t
 RELOAD_FACTOR, RELOAD_FLOOR_S = 10.0, 120.0  # a replacement's time to load, measured by its predecessors'
 LONGEST_PERIOD_S = 3.0
 PERIODS_PER_BOUND = 10
+STDIN, STDOUT = 0, 1
+GIVE_UP_S = 3.0  # after a kill: a process may wait in the kernel for its driver, where no signal reaches it
+LAST_WORDS_S = 1.0  # how long a process may outlive one of its pipes, and a pipe its process
+OnReport = Callable[["WorkerProcess", Report], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,13 +96,6 @@ class Watchdog:
         is_due = self._is_ready and bool(self._bounds.step_s) and not self._is_asked
         self._is_asked = self._is_asked or is_due
         return is_due
-
-
-STDIN, STDOUT = 0, 1
-GIVE_UP_S = 3.0  # after a kill: a process may wait in the kernel for its driver, where no signal reaches it
-LAST_WORDS_S = 1.0  # how long a process may outlive one of its pipes, and a pipe its process
-
-OnReport = Callable[["WorkerProcess", Report], None]
 
 
 def worker_command(config: EngineConfig, label: str = "") -> list[str]:

@@ -17,6 +17,12 @@ from engine.logs.handler import server_log
 from engine.processes import child_environment, own_group
 
 END_S = 3.0
+START_S = 60.0
+TAKE_S = 2.0  # a helper that waits takes a question at once, unless it is stopped
+GRACE_S = 1.0  # for a helper to end itself, before it counts as hung
+GROW_AFTER_S = 0.05  # most answers take less: a busy helper is free before another one would have started
+OUT_OF_TIME = -int(getattr(signal, "SIGALRM", 14))
+ENDS_ITSELF = hasattr(signal, "SIGALRM")  # on Windows nobody can tell who hangs from who is too slow
 
 
 class HelperProcess:
@@ -68,14 +74,6 @@ class HelperProcess:
         await self.last_status()
         if self._process.stdin is not None:
             self._process.stdin.close()
-
-
-START_S = 60.0
-TAKE_S = 2.0  # a helper that waits takes a question at once, unless it is stopped
-GRACE_S = 1.0  # for a helper to end itself, before it counts as hung
-GROW_AFTER_S = 0.05  # most answers take less: a busy helper is free before another one would have started
-OUT_OF_TIME = -int(getattr(signal, "SIGALRM", 14))
-ENDS_ITSELF = hasattr(signal, "SIGALRM")  # on Windows nobody can tell who hangs from who is too slow
 
 
 class Failure(StrEnum):

@@ -18,6 +18,11 @@ CPU_TIMES = Path("/proc/stat")
 IDLE_FIELDS = (3, 4)  # of the line "cpu": idle, and waiting for a disk
 COUNTED_FIELDS = 8  # those behind them, of guests, are counted in the first two
 WINDOWS_TICKS_PER_S = 10_000_000
+STATUS_BYTES, TOTAL_OFFSET = 64, 8  # of MEMORYSTATUSEX: its own size, percent in use, then bytes of the machine
+CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
+MAPS = Path("/proc/self/smaps")
+DONT_NEED = 4  # of madvise
+_MAPPING = re.compile(r"([0-9a-f]+)-([0-9a-f]+) \S+ \S+ \S+ \d+ *(.*)")
 
 
 def processor_name() -> str:
@@ -68,10 +73,6 @@ def registry_text(path: str, name: str) -> str:
         return ""
 
 
-STATUS_BYTES, TOTAL_OFFSET = 64, 8  # of MEMORYSTATUSEX: its own size, percent in use, then bytes of the machine
-CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
-
-
 def usable_memory() -> int:
     """Bytes of main memory that this process may use, 0 where the system does not say."""
     if sys.platform == "win32":
@@ -93,11 +94,6 @@ def windows_memory() -> int:
     kernel = ctypes.windll.kernel32  # type: ignore[attr-defined,unused-ignore]
     answers = kernel.GlobalMemoryStatusEx(ctypes.byref(status))
     return int(struct.unpack_from("<Q", status, TOTAL_OFFSET)[0]) if answers else 0
-
-
-MAPS = Path("/proc/self/smaps")
-DONT_NEED = 4  # of madvise
-_MAPPING = re.compile(r"([0-9a-f]+)-([0-9a-f]+) \S+ \S+ \S+ \d+ *(.*)")
 
 
 def give_back_freed() -> None:

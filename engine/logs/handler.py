@@ -9,6 +9,10 @@ from collections import deque
 from collections.abc import Callable
 
 SERVER, WORKER = "hexserve", "hexserve.worker"
+PENDING_BYTES = 1024 * 1024  # a second of the busiest access log
+PIECE_BYTES = 64 * 1024  # of one write
+FLUSH_S = 1.0  # an unread pipe delays the end by no more
+Write = Callable[[bytes], bool]
 
 
 def labelled(logger: str, model: str) -> str:
@@ -23,13 +27,6 @@ def server_log(model: str) -> logging.Logger:
 def worker_format(model: str) -> str:
     """Of a worker process, which has one model: every logger in it gets the label."""
     return f"%(asctime)s %(levelname)s {labelled('%(name)s', model.replace('%', '%%'))}: %(message)s"
-
-
-PENDING_BYTES = 1024 * 1024  # a second of the busiest access log
-PIECE_BYTES = 64 * 1024  # of one write
-FLUSH_S = 1.0  # an unread pipe delays the end by no more
-
-Write = Callable[[bytes], bool]
 
 
 class DroppingHandler(logging.Handler):

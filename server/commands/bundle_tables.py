@@ -22,6 +22,8 @@ from engine.errors import BundleError
 from server.commands.tables import table
 
 _ROWS = {PoolingKind.MEAN: "the mean of its rows", PoolingKind.CLS: "its first row", PoolingKind.LAST: "its last row"}
+KV_SLOTS = (256, 1024, 4096, 16_384)  # of a pool of any size
+_BAR_CELLS = 40
 
 
 def encoder_facts(manifest: Manifest, spec: EncoderSpec) -> list[tuple[str, str]]:
@@ -76,10 +78,6 @@ def segment_table(manifest: Manifest) -> Table:
 
 def _file_size(manifest: Manifest, name: str) -> str:
     return decimal(manifest.files[name].bytes) if name in manifest.files else ""
-
-
-KV_SLOTS = (256, 1024, 4096, 16_384)  # of a pool of any size
-_BAR_CELLS = 40
 
 
 def describe(folder: Path, graph: str | None = None) -> RenderableType:

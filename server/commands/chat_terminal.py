@@ -21,6 +21,21 @@ from server.commands.exit_codes import FAILED, refuse
 from server.commands.http_client import AnswerFailed, AnswerRefused, ServerClient
 from server.commands.own_server import ServerFailed, running_server
 
+PROMPT = "> "
+UNPRINTABLE = dict.fromkeys([*range(0x20), *range(0x7F, 0xA0)])
+SHOWN = {code: None for code in UNPRINTABLE if chr(code) not in "\n\t"}
+HELP = """\
+/reset          forget the conversation, keep the settings
+/system TEXT    set the system message and forget the conversation; without TEXT remove it
+/temp NUMBER    temperature, 0 to 2; without NUMBER the server's own
+/topp NUMBER    top-p, 0 to 1; without NUMBER the server's own
+/max NUMBER     most tokens of an answer; without NUMBER the server's own
+/save FILE      write the conversation as JSON
+/help           this list
+/quit           leave, as does Ctrl-D; Ctrl-C stops an answer"""
+TIMEOUT = httpx.Timeout(600.0, connect=10.0)
+START_ONE = "Start a server with 'hexserve serve demo', or chat with a model: 'hexserve run demo'"
+
 
 @dataclass(slots=True)
 class Conversation:
@@ -66,21 +81,6 @@ class Timing:
             parts.insert(0, f"{tokens} tokens in {self.last_s:.2f} s, {tokens / self.last_s:.1f} tokens/s")
             parts.append(f"prompt {self.usage.prompt} ({self.usage.cached} cached)")
         return " | ".join(parts)
-
-
-PROMPT = "> "
-UNPRINTABLE = dict.fromkeys([*range(0x20), *range(0x7F, 0xA0)])
-SHOWN = {code: None for code in UNPRINTABLE if chr(code) not in "\n\t"}
-
-HELP = """\
-/reset          forget the conversation, keep the settings
-/system TEXT    set the system message and forget the conversation; without TEXT remove it
-/temp NUMBER    temperature, 0 to 2; without NUMBER the server's own
-/topp NUMBER    top-p, 0 to 1; without NUMBER the server's own
-/max NUMBER     most tokens of an answer; without NUMBER the server's own
-/save FILE      write the conversation as JSON
-/help           this list
-/quit           leave, as does Ctrl-D; Ctrl-C stops an answer"""
 
 
 class Terminal:
@@ -225,10 +225,6 @@ def _typed_lines() -> Iterator[str]:
         except EOFError:
             print(file=sys.stderr)
             return
-
-
-TIMEOUT = httpx.Timeout(600.0, connect=10.0)
-START_ONE = "Start a server with 'hexserve serve demo', or chat with a model: 'hexserve run demo'"
 
 
 def run_chat(conversation: Conversation, url: str, bundle: str, model: str, api_key: str) -> int:

@@ -19,6 +19,9 @@ from server.signals import ending_in_order
 if TYPE_CHECKING:
     from engine.sources.resolve import NamedSource
 
+QUANT = "cpu: int8, or int4 where memory is short; of a .gguf file keep, of an encoder fp32; NPU: w4, fp16"
+NUMBERS = ("rows", "context", "same_past", "whole_context")
+
 
 def _one_of(choices: tuple[int, ...]) -> Callable[[str], int]:
     known = {str(choice): choice for choice in choices}
@@ -35,12 +38,10 @@ def _option(*names: str, help: str = "", **more: Any) -> Any:
     return typer.Option(*names, help=help, show_default=False, **more)
 
 
-QUANT = "cpu: int8, or int4 where memory is short; of a .gguf file keep, of an encoder fp32; NPU: w4, fp16"
 BLOCK = typer.Option(parser=_one_of(options.BLOCKS), metavar="[32|128]", help="int4: inputs that share a scale")
 EMBEDDING = _option(
     "--embedding", parser=_one_of(options.EMBEDDING_BITS), metavar="[32|16|8|4]", help="bits of the table"
 )
-NUMBERS = ("rows", "context", "same_past", "whole_context")
 
 
 def compile_command(

@@ -15,6 +15,7 @@ from engine.sources.names import MODEL_SUFFIXES, Address, LocalPath, read_name
 from server.middleware.origins import is_loopback
 
 _WITH_PORT = re.compile(r"(?:[\w.-]+|\[[0-9a-fA-F:.]+\]):\d+(?:/|$)")
+KEEP_ALIVE_S = 2.0
 
 
 class Unreachable(Exception):
@@ -132,7 +133,6 @@ def _usage(given: object) -> StreamedUsage | None:
 
 
 Arrivals = AsyncGenerator[tuple[Piece, float], None]
-KEEP_ALIVE_S = 2.0
 
 
 class NothingAnswers(Unreachable):

@@ -23,19 +23,17 @@ from engine.sources.resolve import cache_folder, resolve_bundle
 from server import signals
 from server.settings import SettingsError, load_settings
 
-
-def settings_cache() -> Path:
-    """The cache of HEXSERVE_CACHE_DIR or of the settings file, else the default one. SettingsError, BundleError."""
-    return cache_folder(load_settings({}, os.environ, None).cache_dir)
-
-
 START_S = 900.0  # the embedded model may have to be compiled first, on a slow machine
 POLL_S = 0.1
 DRAIN_S = 5.0
 TAIL_BYTES = 4000
-
 # Its only client is ours and shows no key; the environment wins over a settings file.
 OPEN: Mapping[str, str] = {"HEXSERVE_API_KEYS": "", "HEXSERVE_API_KEY_FILE": ""}
+
+
+def settings_cache() -> Path:
+    """The cache of HEXSERVE_CACHE_DIR or of the settings file, else the default one. SettingsError, BundleError."""
+    return cache_folder(load_settings({}, os.environ, None).cache_dir)
 
 
 class ServerFailed(Exception):

@@ -25,6 +25,17 @@ OWN_FILES = 96  # the worker's pipes, files that are read, connections that are 
 LEAST_CONNECTIONS = 8
 MOST_CONNECTIONS = 960
 MACOS_OPEN_FILES = 10240  # OPEN_MAX: there the hard limit may be "unlimited", which setrlimit refuses
+MALFORMED = WireError(400, "The HTTP request is malformed.")
+TOO_LARGE = WireError(431, "The request line and headers are too large.")
+UNKNOWN_TRANSFER = WireError(501, "The only Transfer-Encoding taken is chunked.")
+TOO_MANY = WireError(503, "The server has too many connections.", "server_error", headers=(("Retry-After", "5"),))
+TOO_SLOW = WireError(408, "The request headers did not arrive in time.")
+CLOSE = (b"connection", b"close")
+AMBIGUOUS = frozenset({b"content-length", b"transfer-encoding"})
+FIRST_PROBE_S, LONGEST_PROBE_S = 0.05, 5.0
+EVENT_STREAM = b"text/event-stream"
+COMMENT = b": \n\n"  # nothing, in an event stream
+REALTIME_PATH = "/v1/realtime"  # the only one that WebSockets are opened on
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,19 +104,6 @@ class DatedState(ServerState):
     @default_headers.setter
     def default_headers(self, headers: list[tuple[bytes, bytes]]) -> None:
         """uvicorn begins with none."""
-
-
-MALFORMED = WireError(400, "The HTTP request is malformed.")
-TOO_LARGE = WireError(431, "The request line and headers are too large.")
-UNKNOWN_TRANSFER = WireError(501, "The only Transfer-Encoding taken is chunked.")
-TOO_MANY = WireError(503, "The server has too many connections.", "server_error", headers=(("Retry-After", "5"),))
-TOO_SLOW = WireError(408, "The request headers did not arrive in time.")
-CLOSE = (b"connection", b"close")
-AMBIGUOUS = frozenset({b"content-length", b"transfer-encoding"})
-FIRST_PROBE_S, LONGEST_PROBE_S = 0.05, 5.0
-EVENT_STREAM = b"text/event-stream"
-COMMENT = b": \n\n"  # nothing, in an event stream
-REALTIME_PATH = "/v1/realtime"  # the only one that WebSockets are opened on
 
 
 class BoundedProtocol(H11Protocol):

@@ -22,6 +22,59 @@ MAX_RETRY_AFTER_S = 60
 Headers = tuple[tuple[str, str], ...]
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]+")
 _INTERNAL = re.compile(r"0x[0-9a-fA-F]{4,}|(?:[A-Za-z]:\\|(?<![\w/])/)[\w.\-]+(?:[\\/][\w.\-]+)+")
+_UNSUPPORTED = "Unsupported value: '{param}' does not support {got}. Supported values are: {expected}."
+# pydantic's error type -> (OpenAI's code, sentence). {param}, {limit}, {got} and {expected} are filled in.
+_SENTENCES: Mapping[str, tuple[str, str]] = {
+    "missing": ("missing_required_parameter", "Missing required parameter: '{param}'."),
+    "union_tag_not_found": ("missing_required_parameter", "Missing required parameter: '{param}'."),
+    "extra_forbidden": ("unknown_parameter", "Unknown parameter: '{param}'."),
+    "none_required": ("unsupported_parameter", "Unsupported parameter: '{param}' is not supported by this server."),
+    "literal_error": ("unsupported_value", _UNSUPPORTED),
+    "union_tag_invalid": ("unsupported_value", _UNSUPPORTED),
+    "too_long": ("array_above_max_length", "Invalid '{param}': too many elements. At most {limit} are allowed."),
+    "too_short": ("array_below_min_length", "Invalid '{param}': too few elements. At least {limit} are needed."),
+    "string_too_long": ("string_above_max_length", "Invalid '{param}': string too long. At most {limit} characters."),
+    "string_too_short": ("string_below_min_length", "Invalid '{param}': string too short. At least {limit} character."),
+    "string_pattern_mismatch": ("invalid_value", "Invalid '{param}': {got} does not match {pattern}."),
+    "finite_number": ("invalid_value", "Invalid '{param}': the number must be finite."),
+    "greater_than_equal": ("{kind}_below_min_value", "Invalid '{param}': {got} is below the minimum of {limit}."),
+    "greater_than": ("{kind}_below_min_value", "Invalid '{param}': {got} must be above {limit}."),
+    "less_than_equal": ("{kind}_above_max_value", "Invalid '{param}': {got} is above the maximum of {limit}."),
+    "less_than": ("{kind}_above_max_value", "Invalid '{param}': {got} must be below {limit}."),
+}
+_TYPE_NAMES: Mapping[str, str] = {
+    "string_type": "a string",
+    "int_type": "an integer",
+    "float_type": "a decimal",
+    "bool_type": "a boolean",
+    "float_parsing": "a decimal",
+    "bool_parsing": "a boolean",
+    "list_type": "an array",
+    "dict_type": "an object",
+    "model_type": "an object",
+    "model_attributes_type": "an object",
+}
+_GIVEN_NAMES: Mapping[type, str] = {
+    bool: "a boolean",
+    str: "a string",
+    int: "an integer",
+    float: "a decimal",
+    list: "an array",
+    dict: "an object",
+}
+_LIMIT_KEYS = ("max_length", "min_length", "ge", "gt", "le", "lt")
+NO_THREADS = "thread_unsupported_request"  # Anthropic's code: their SDKs then send the whole conversation
+MODELS_PATH = "/v1/models"  # asked in two formats: a header tells them apart
+# Anthropic's name of an error by its status.
+_TYPES: Mapping[int, str] = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+    504: "timeout_error",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,47 +147,6 @@ def from_engine(error: HexserveError) -> WireError:
 
 
 INTERNAL = WireError(500, "The server had an error while processing the request.", "server_error")
-_UNSUPPORTED = "Unsupported value: '{param}' does not support {got}. Supported values are: {expected}."
-# pydantic's error type -> (OpenAI's code, sentence). {param}, {limit}, {got} and {expected} are filled in.
-_SENTENCES: Mapping[str, tuple[str, str]] = {
-    "missing": ("missing_required_parameter", "Missing required parameter: '{param}'."),
-    "union_tag_not_found": ("missing_required_parameter", "Missing required parameter: '{param}'."),
-    "extra_forbidden": ("unknown_parameter", "Unknown parameter: '{param}'."),
-    "none_required": ("unsupported_parameter", "Unsupported parameter: '{param}' is not supported by this server."),
-    "literal_error": ("unsupported_value", _UNSUPPORTED),
-    "union_tag_invalid": ("unsupported_value", _UNSUPPORTED),
-    "too_long": ("array_above_max_length", "Invalid '{param}': too many elements. At most {limit} are allowed."),
-    "too_short": ("array_below_min_length", "Invalid '{param}': too few elements. At least {limit} are needed."),
-    "string_too_long": ("string_above_max_length", "Invalid '{param}': string too long. At most {limit} characters."),
-    "string_too_short": ("string_below_min_length", "Invalid '{param}': string too short. At least {limit} character."),
-    "string_pattern_mismatch": ("invalid_value", "Invalid '{param}': {got} does not match {pattern}."),
-    "finite_number": ("invalid_value", "Invalid '{param}': the number must be finite."),
-    "greater_than_equal": ("{kind}_below_min_value", "Invalid '{param}': {got} is below the minimum of {limit}."),
-    "greater_than": ("{kind}_below_min_value", "Invalid '{param}': {got} must be above {limit}."),
-    "less_than_equal": ("{kind}_above_max_value", "Invalid '{param}': {got} is above the maximum of {limit}."),
-    "less_than": ("{kind}_above_max_value", "Invalid '{param}': {got} must be below {limit}."),
-}
-_TYPE_NAMES: Mapping[str, str] = {
-    "string_type": "a string",
-    "int_type": "an integer",
-    "float_type": "a decimal",
-    "bool_type": "a boolean",
-    "float_parsing": "a decimal",
-    "bool_parsing": "a boolean",
-    "list_type": "an array",
-    "dict_type": "an object",
-    "model_type": "an object",
-    "model_attributes_type": "an object",
-}
-_GIVEN_NAMES: Mapping[type, str] = {
-    bool: "a boolean",
-    str: "a string",
-    int: "an integer",
-    float: "a decimal",
-    list: "an array",
-    dict: "an object",
-}
-_LIMIT_KEYS = ("max_length", "min_length", "ge", "gt", "le", "lt")
 
 
 def _as_json(names: str) -> str:
@@ -248,20 +260,6 @@ class OllamaError(Answer):
     """What went wrong, in a sentence; also the last line of a stream that cannot go on."""
 
     error: str
-
-
-NO_THREADS = "thread_unsupported_request"  # Anthropic's code: their SDKs then send the whole conversation
-MODELS_PATH = "/v1/models"  # asked in two formats: a header tells them apart
-# Anthropic's name of an error by its status.
-_TYPES: Mapping[int, str] = {
-    401: "authentication_error",
-    403: "permission_error",
-    404: "not_found_error",
-    413: "request_too_large",
-    429: "rate_limit_error",
-    503: "overloaded_error",
-    504: "timeout_error",
-}
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,6 +37,9 @@ ServiceTier = Literal["auto", "default", "flex", "scale", "priority"]
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh"]
 TemplateOption = Annotated[str, StringConstraints(max_length=64)]
 TemplateOptions = Annotated[dict[TemplateOption, Any], Field(max_length=MAX_TEMPLATE_OPTIONS)]
+TokenIds = Annotated[list[TokenId], Field(min_length=1, fail_fast=True)]
+Text = TypeVar("Text")
+Other = TypeVar("Other")
 
 
 class Body(BaseModel, strict=True, extra="forbid", allow_inf_nan=False):
@@ -71,9 +74,6 @@ def text_or_list(value: object) -> str:
     return "texts" if isinstance(value, list) else "text"
 
 
-TokenIds = Annotated[list[TokenId], Field(min_length=1, fail_fast=True)]
-
-
 def texts_or_ids(value: object) -> str:
     """Tag of a field of texts or of token ids, told from its first element; the rest is checked against that type."""
     if not isinstance(value, list):
@@ -86,7 +86,5 @@ def text_or_object(value: object) -> str:
     return "text" if isinstance(value, str) else "object"
 
 
-Text = TypeVar("Text")
-Other = TypeVar("Other")
 TextOrList = Annotated[Annotated[Text, Tag("text")] | Annotated[Other, Tag("texts")], Discriminator(text_or_list)]
 TextOrObject = Annotated[Annotated[Text, Tag("text")] | Annotated[Other, Tag("object")], Discriminator(text_or_object)]

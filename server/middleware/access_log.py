@@ -20,6 +20,16 @@ from server.middleware.checks import REQUESTS, send_error
 from server.observability.metrics import RequestFacts, watched
 
 ACCESS_LOGGER = "hexserve.access"
+_log = logging.getLogger("hexserve")
+_access = logging.getLogger(ACCESS_LOGGER)
+_REQUEST_ID = re.compile(r"[\w.-]{1,128}", re.ASCII)
+_RETRY = re.compile(r"[0-9]{1,3}", re.ASCII)
+LOGGED_PATH = 200
+METHODS = frozenset({"GET", "HEAD", "POST", "DELETE", "OPTIONS"})
+SWITCHED, REFUSED = 101, 403  # of a WebSocket that is accepted, or closed before; uvicorn sends them
+_STARTS = ("http.response.start", "websocket.http.response.start", "websocket.accept")
+CLIENT_LEFT_STATUS = 499  # nginx's; nobody receives it, but the log shows it
+Answered = Callable[[str, str, int], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,16 +106,6 @@ def _timing_fields(facts: RequestFacts) -> dict[str, Any]:
 
 
 WRITERS: Mapping[str, Callable[[AccessRecord], str]] = {"text": text_line, "json": json_line}
-_log = logging.getLogger("hexserve")
-_access = logging.getLogger(ACCESS_LOGGER)
-_REQUEST_ID = re.compile(r"[\w.-]{1,128}", re.ASCII)
-_RETRY = re.compile(r"[0-9]{1,3}", re.ASCII)
-LOGGED_PATH = 200
-METHODS = frozenset({"GET", "HEAD", "POST", "DELETE", "OPTIONS"})
-SWITCHED, REFUSED = 101, 403  # of a WebSocket that is accepted, or closed before; uvicorn sends them
-_STARTS = ("http.response.start", "websocket.http.response.start", "websocket.accept")
-CLIENT_LEFT_STATUS = 499  # nginx's; nobody receives it, but the log shows it
-Answered = Callable[[str, str, int], None]
 Write = Callable[[AccessRecord], str]
 
 

@@ -18,6 +18,18 @@ MINUTE_S = 60.0
 LONGEST_WAIT_S = 60.0  # client libraries ignore a Retry-After that is much longer
 MAX_REMEMBERED = 10_000
 Headers = tuple[tuple[str, str], ...]
+ADVICE = "save it as UTF-8 without a byte order mark"
+MARKS = (
+    ((codecs.BOM_UTF8,), "it begins with a UTF-8 byte order mark"),
+    ((codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE), "it is UTF-32"),  # begins like UTF-16, so it is asked first
+    ((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE), "it is UTF-16"),
+)
+HASHED = "sha256:"
+KEY_PROTOCOL = "openai-insecure-api-key."  # as OpenAI's SDK names the key in a browser
+MAX_KEYS = 1000  # all of them are compared, for every request
+_NAME = re.compile(r"[A-Za-z0-9_.@-]{1,64}")
+_KEY = re.compile(r"[\x21-\x7e]{1,512}")
+_DIGEST = re.compile(r"[0-9a-fA-F]{64}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,14 +156,6 @@ class Limiter:
             self._idle.popitem(last=False)
 
 
-ADVICE = "save it as UTF-8 without a byte order mark"
-MARKS = (
-    ((codecs.BOM_UTF8,), "it begins with a UTF-8 byte order mark"),
-    ((codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE), "it is UTF-32"),  # begins like UTF-16, so it is asked first
-    ((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE), "it is UTF-16"),
-)
-
-
 class NotUtf8(ValueError):
     """A text file in another encoding; the message says which one it seems to be."""
 
@@ -168,14 +172,6 @@ def read_text_file(path: Path) -> str:
         return content.decode("utf-8")
     except UnicodeDecodeError:
         raise NotUtf8(f"it is not UTF-8; {ADVICE}") from None
-
-
-HASHED = "sha256:"
-KEY_PROTOCOL = "openai-insecure-api-key."  # as OpenAI's SDK names the key in a browser
-MAX_KEYS = 1000  # all of them are compared, for every request
-_NAME = re.compile(r"[A-Za-z0-9_.@-]{1,64}")
-_KEY = re.compile(r"[\x21-\x7e]{1,512}")
-_DIGEST = re.compile(r"[0-9a-fA-F]{64}")
 
 
 class KeyFileError(Exception):

@@ -5,6 +5,12 @@ import re
 from collections.abc import Collection
 
 ANY = "*"
+METHODS = ("GET", "HEAD", "POST", "DELETE")
+EXPOSED = (
+    *("x-request-id", "request-id", "openai-processing-ms", "retry-after", "retry-after-ms"),
+    *(f"x-ratelimit-{part}-{kind}" for part in ("limit", "remaining", "reset") for kind in ("requests", "tokens")),
+)
+_ORIGIN = re.compile(r"https?://[^\s/?#@,*]+|[a-z][a-z0-9+.-]*-extension://[^\s/?#@,*]+|null")
 
 
 def is_loopback(host: str) -> bool:
@@ -38,14 +44,6 @@ def host_is_allowed(header: str | None, allowed: Collection[str], arrived_on_loo
 def same_origin(origin: str, host: str | None) -> bool:
     """Whether a page of this origin comes from the Host that it asks."""
     return host is not None and origin.partition("://")[2].lower() == host.strip().lower()
-
-
-METHODS = ("GET", "HEAD", "POST", "DELETE")
-EXPOSED = (
-    *("x-request-id", "request-id", "openai-processing-ms", "retry-after", "retry-after-ms"),
-    *(f"x-ratelimit-{part}-{kind}" for part in ("limit", "remaining", "reset") for kind in ("requests", "tokens")),
-)
-_ORIGIN = re.compile(r"https?://[^\s/?#@,*]+|[a-z][a-z0-9+.-]*-extension://[^\s/?#@,*]+|null")
 
 
 def is_origin(text: str) -> bool:

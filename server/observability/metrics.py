@@ -13,6 +13,23 @@ from engine.errors import BusyReason
 from engine.request import RequestTimings, SamplingParams
 
 _KEY = "hexserve_facts"  # in the state of an ASGI scope
+LATENCY_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
+TOKEN_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5)
+TOKENS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000, 50000, 100000)
+CHOICES = (1, 2, 5, 10, 20, 50, 100)
+HISTOGRAMS: tuple[tuple[str, str, tuple[float, ...]], ...] = (
+    ("time_to_first_token_seconds", "Time to the first token of a request.", LATENCY_S),
+    ("inter_token_latency_seconds", "Time between two tokens of a request.", TOKEN_S),
+    ("request_time_per_output_token_seconds", "Mean time per token of a request after its first.", TOKEN_S),
+    ("e2e_request_latency_seconds", "Time from submission to the last token.", LATENCY_S),
+    ("request_queue_time_seconds", "Time a request waited before its first row ran.", LATENCY_S),
+    ("request_prefill_time_seconds", "Time from a request's first row to its first token.", LATENCY_S),
+    ("request_decode_time_seconds", "Time from a request's first token to its last.", LATENCY_S),
+    ("request_prompt_tokens", "Prompt tokens of a request.", TOKENS),
+    ("request_generation_tokens", "Tokens a request generated.", TOKENS),
+    ("request_params_n", "n of a request.", CHOICES),
+    ("request_params_max_tokens", "Most tokens a request may generate.", TOKENS),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,25 +88,6 @@ def watched(scope: Any) -> RequestFacts:
     facts = RequestFacts()
     scope.setdefault("state", {})[_KEY] = facts
     return facts
-
-
-LATENCY_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
-TOKEN_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5)
-TOKENS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000, 50000, 100000)
-CHOICES = (1, 2, 5, 10, 20, 50, 100)
-HISTOGRAMS: tuple[tuple[str, str, tuple[float, ...]], ...] = (
-    ("time_to_first_token_seconds", "Time to the first token of a request.", LATENCY_S),
-    ("inter_token_latency_seconds", "Time between two tokens of a request.", TOKEN_S),
-    ("request_time_per_output_token_seconds", "Mean time per token of a request after its first.", TOKEN_S),
-    ("e2e_request_latency_seconds", "Time from submission to the last token.", LATENCY_S),
-    ("request_queue_time_seconds", "Time a request waited before its first row ran.", LATENCY_S),
-    ("request_prefill_time_seconds", "Time from a request's first row to its first token.", LATENCY_S),
-    ("request_decode_time_seconds", "Time from a request's first token to its last.", LATENCY_S),
-    ("request_prompt_tokens", "Prompt tokens of a request.", TOKENS),
-    ("request_generation_tokens", "Tokens a request generated.", TOKENS),
-    ("request_params_n", "n of a request.", CHOICES),
-    ("request_params_max_tokens", "Most tokens a request may generate.", TOKENS),
-)
 
 
 class Metrics:

@@ -27,6 +27,8 @@ TEXT_PATHS = frozenset({"/v1/completions", "/api/generate"})
 MOST_CHOICES = 32  # told one by one: a request may have a hundred thousand
 ASKED = ("max_tokens", "temperature", "top_p", "top_k", "frequency_penalty", "presence_penalty", "seed")
 COUNTED = ("steps", "step_rows", "preemptions", "drafted_tokens", "accepted_tokens")
+PREPARE = "prepare"  # body, chat template, tokenizer, grammar
+END_S = 1.0  # the end of the server waits no longer for a collector
 
 
 def operation(facts: RequestFacts) -> str:
@@ -88,9 +90,6 @@ def phases(timings: RequestTimings) -> tuple[tuple[str, float, Mapping[str, Attr
         ("prefill", timings.prompt_ms, {"hexserve.computed_tokens": timings.computed_tokens}),
         ("decode", timings.generate_ms, {"gen_ai.usage.output_tokens": timings.generated_tokens} | counted),
     )
-
-
-PREPARE = "prepare"  # body, chat template, tokenizer, grammar
 
 
 class TraceLayer:
@@ -155,9 +154,6 @@ class _HeaderGetter(Getter[Headers]):
 
     def keys(self, carrier: Headers) -> list[str]:
         return list(carrier.keys())
-
-
-END_S = 1.0  # the end of the server waits no longer for a collector
 
 
 class Tracing:

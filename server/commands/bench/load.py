@@ -15,6 +15,7 @@ from server.commands.http_client import ServerClient
 
 SETTLE_S = 3.0
 SETTLE_STEP_S = 0.05
+WARM_ASKS = 3
 
 
 class BenchTarget(ServerClient):
@@ -78,9 +79,6 @@ class PrefixRecord:
     server: int
     cold: MeasuredAnswer | None = None
     warm: list[MeasuredAnswer] = field(default_factory=list)
-
-
-WARM_ASKS = 3
 
 
 def turns(clients: Sequence[int], rounds: int, servers: int) -> list[BenchTurn]:

@@ -29,6 +29,8 @@ WORDS = (
     "sea island finds sees carries builds follows remembers asks answers opens closes near under over between "
     "after before with"
 )
+FIGURES = ("useful_rows_per_step", "decode_rows_per_step", "tokens_per_decode", "rows_run_per_step", "outside_graph")
+BUSY = ("vllm:num_requests_running", "vllm:num_requests_waiting")
 
 
 class BadPrompts(Exception):
@@ -259,10 +261,8 @@ class ScrapedCounters:
         }
 
 
-FIGURES = ("useful_rows_per_step", "decode_rows_per_step", "tokens_per_decode", "rows_run_per_step", "outside_graph")
 _HINTS = get_type_hints(ScrapedCounters, include_extras=True)
 SAMPLES: Mapping[str, str] = {field: get_args(hint)[1] for field, hint in _HINTS.items()}
-BUSY = ("vllm:num_requests_running", "vllm:num_requests_waiting")
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,11 @@ from server.commands.own_server import ServerFailed, running_server
 from server.commands.tables import table
 
 EIGHTHS = " ▏▎▍▌▋▊▉"
+BAR_CELLS = 40
+BUSY_GENERATOR = 0.7
+ENGINE = ("steps", "useful\nrows/step", "of them\ndecoding", "tokens\nper decode", "rows run\nper step")
+SHORT_WORDS, LONG_WORDS = 8, 48
+IGNORE_EOS = {"ignore_eos": True}
 
 
 def bar(value: float, highest: float, cells: int, is_plain: bool = False) -> str:
@@ -29,10 +34,6 @@ def bar(value: float, highest: float, cells: int, is_plain: bool = False) -> str
     if is_plain:
         return "#" * (eighths // 8)
     return "█" * (eighths // 8) + EIGHTHS[eighths % 8].strip()
-
-
-BAR_CELLS = 40
-BUSY_GENERATOR = 0.7
 
 
 def print_report(console: Console, targets: Sequence[BenchTarget], book: Book) -> None:
@@ -76,9 +77,6 @@ def _latency_table(found: Sequence[Level], targets: Sequence[BenchTarget]) -> Ta
         for level in found
     ]
     return table((*_places(targets), *titles, "ok/failed\n/429/503"), rows, "Throughput and latency")
-
-
-ENGINE = ("steps", "useful\nrows/step", "of them\ndecoding", "tokens\nper decode", "rows run\nper step")
 
 
 def _engine_table(found: Sequence[Level], targets: Sequence[BenchTarget]) -> Table:
@@ -184,10 +182,6 @@ def _shown(value: float | None, form: str = ".1f") -> str:
 
 def _times(value: float | None) -> str:
     return "-" if value is None else f"{value:.2f}x"
-
-
-SHORT_WORDS, LONG_WORDS = 8, 48
-IGNORE_EOS = {"ignore_eos": True}
 
 
 async def prepare(targets: Sequence[BenchTarget], full_length: bool, vocabulary: int = 0) -> tuple[WordLength, bool]:

@@ -39,6 +39,7 @@ from server.stored_responses.store import DataFolderError, ResponseStore, data_f
 OpenEngine = Callable[[EngineConfig, ClientLimits, str], Engine]  # the last one: the label of its log lines
 _NAMED = re.compile(r"(?![^=]*://)([A-Za-z0-9][A-Za-z0-9._:/-]{0,127})=(.+)", re.ASCII)
 MACHINE_SHARE = 0.75  # of its memory, for all models; the system and everybody else have the rest
+_log = logging.getLogger("hexserve")
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,9 +185,6 @@ def check_names(names: Iterable[tuple[str, str]], settings: Settings) -> None:
             both = f"{taken[name]} and {source}"
             raise BundleError(f"two models are called {name}: {both}; NAME=SOURCE gives another name")
         taken[name] = source
-
-
-_log = logging.getLogger("hexserve")
 
 
 def opened_engine(config: EngineConfig, limits: ClientLimits, label: str) -> Engine:

@@ -15,6 +15,9 @@ from server.commands.serve.command import serve, settings_of
 from server.commands.service import managers
 from server.settings import ENVIRONMENT_PREFIX, Settings
 
+service_app = typer.Typer(help="Have the system start the server: a systemd user unit, on Windows a scheduled task.")
+Name = Annotated[str, typer.Option("--name", help="Name of the service, for more than one on a machine.")]
+
 
 def manager_of(platform: str = sys.platform) -> managers.ScheduledTasks | managers.SystemdUser:
     """The service manager of this system. Raises ServiceError."""
@@ -42,10 +45,6 @@ def foreign_variables(environment: Mapping[str, str] = os.environ) -> str:
     names = ", ".join(sorted(name for name in environment if name.startswith(ENVIRONMENT_PREFIX)))
     where = "docs/how-to/install.md says where to put them"
     return f"not part of the service: {names} of this shell ({where})" if names else ""
-
-
-service_app = typer.Typer(help="Have the system start the server: a systemd user unit, on Windows a scheduled task.")
-Name = Annotated[str, typer.Option("--name", help="Name of the service, for more than one on a machine.")]
 
 
 @service_app.command(

@@ -18,6 +18,25 @@ from server.settings import Settings
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 MARGIN_S = 10.0  # over what the server itself takes to end
+TIMEOUT_S = 120.0  # starting a unit waits for the program to be executed, no longer
+# What works in a user's own manager without a namespace of its own: those would hide the NPU's device nodes and fail in
+# containers. Core dumps would hold prompts. Netlink is how the C library finds addresses.
+HARDENING = """\
+NoNewPrivileges=yes
+LockPersonality=yes
+RestrictRealtime=yes
+RestrictSUIDSGID=yes
+RestrictNamespaces=yes
+RestrictAddressFamilies=AF_UNIX AF_INET AF_INET6 AF_NETLINK
+SystemCallArchitectures=native
+UMask=0077
+LimitCORE=0
+"""
+SYSTEMCTL = ("systemctl", "--user")
+PROPERTIES = ("LoadState", "ActiveState", "SubState", "MainPID", "UnitFileState", "Result")
+SCHTASKS = ("schtasks",)
+LAST_RESULT = 6  # column of `schtasks /Query /V /FO CSV`, whose names and texts are in the user's language
+RUNNING = "267009"  # SCHED_S_TASK_RUNNING
 
 
 class ServiceError(Exception):
@@ -54,9 +73,6 @@ def stop_seconds(settings: Settings) -> float:
     return settings.drain_s + settings.engine.save_s + MARGIN_S
 
 
-TIMEOUT_S = 120.0  # starting a unit waits for the program to be executed, no longer
-
-
 def run_tool(words: Sequence[str]) -> "subprocess.CompletedProcess[str]":
     """Run a tool that is known to be there; output that is no text is replaced."""
     nothing, environment = subprocess.DEVNULL, child_environment()
@@ -76,21 +92,6 @@ def output_of(tool: Sequence[str], *words: str) -> str:
         reason = lines[-1].strip() if lines else f"it ended with status {done.returncode}"
         raise ServiceError(f"{' '.join(tool)} {words[0]} failed: {reason}")
     return done.stdout
-
-
-# What works in a user's own manager without a namespace of its own: those would hide the NPU's device nodes and fail in
-# containers. Core dumps would hold prompts. Netlink is how the C library finds addresses.
-HARDENING = """\
-NoNewPrivileges=yes
-LockPersonality=yes
-RestrictRealtime=yes
-RestrictSUIDSGID=yes
-RestrictNamespaces=yes
-RestrictAddressFamilies=AF_UNIX AF_INET AF_INET6 AF_NETLINK
-SystemCallArchitectures=native
-UMask=0077
-LimitCORE=0
-"""
 
 
 def unit_text(service: ServiceDefinition) -> str:
@@ -143,10 +144,6 @@ def _path(path: str) -> str:
 def _check(text: str) -> None:
     if not text.isprintable():
         raise ServiceError(f"{text!r} cannot stand in a unit file: it has control characters")
-
-
-SYSTEMCTL = ("systemctl", "--user")
-PROPERTIES = ("LoadState", "ActiveState", "SubState", "MainPID", "UnitFileState", "Result")
 
 
 class SystemdUser:
@@ -236,11 +233,6 @@ def quoted(word: str) -> str:
         raise ServiceError(f"{word!r} {text}")
     ending = len(word) - len(word.rstrip("\\"))  # backslashes before a quote count twice
     return f'"{word}{word[len(word) - ending :]}"'
-
-
-SCHTASKS = ("schtasks",)
-LAST_RESULT = 6  # column of `schtasks /Query /V /FO CSV`, whose names and texts are in the user's language
-RUNNING = "267009"  # SCHED_S_TASK_RUNNING
 
 
 class ScheduledTasks:
