@@ -46,8 +46,7 @@ def create_app(
     layers: Sequence[Layer] = (),
 ) -> FastAPI:
     """The app that serves `models` to callers with one of `keys` (all callers if it has none), `layers` around it. The
-    caller starts and closes the models, drains or ends requests through `in_flight`, and settles `stored`; without it
-    no response is stored."""
+    caller starts and closes the models, drains through `in_flight`, settles `stored`; None = nothing is stored."""
     app = FastAPI(
         title="hexserve",
         openapi_url=None,

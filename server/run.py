@@ -1,6 +1,5 @@
 """The life of the server process: bind, load, serve, drain, end. SIGTERM (Ctrl-Break on Windows) and SIGHUP drain: new
-requests hear 503, running ones get `drain_s` seconds. SIGINT (Ctrl-C) ends everything at once. A second signal of any
-kind does not wait for anything."""
+requests hear 503, running ones get `drain_s` seconds. SIGINT (Ctrl-C) ends all at once, as does a second signal."""
 
 import asyncio
 import logging
@@ -135,8 +134,7 @@ def _address(listener: socket.socket) -> str:
 
 
 class DrainingServer(uvicorn.Server):
-    """uvicorn that drains before it stops listening. `config.app` is what it serves, before `serve`: signals are heeded
-    while that is still imported."""
+    """uvicorn that drains before it stops listening. `config.app` is set later: signals are heeded before."""
 
     def __init__(self, in_flight: InFlight, settings: Settings, limits: ConnectionLimits = USUAL_LIMITS) -> None:
         config = uvicorn.Config(

@@ -1,5 +1,4 @@
-"""Chats to prompts: the template renders and images are read in processes of their own, the rest in a thread. Prompts
-of embeddings are base64 of a .npy file."""
+"""Chats to prompts: templates and images in processes of their own, the rest in a thread. Embeddings: .npy, base64."""
 
 import base64
 import binascii
@@ -25,11 +24,8 @@ from engine.vision.pool import ImagePool
 from engine.vision.question import ImageTiles
 
 MOST_HEAD_BYTES = 1024
-READ_HEAD = {
-    (1, 0): npy.read_array_header_1_0,
-    (2, 0): npy.read_array_header_2_0,
-    (3, 0): npy.read_array_header_2_0,  # differs in the names of fields alone, which no such file has
-}
+READ_HEAD = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
+READ_HEAD[3, 0] = npy.read_array_header_2_0  # differs in the names of fields alone, which no such file has
 FLOAT_BYTES = 4
 T = TypeVar("T")
 Chat = Sequence[Mapping[str, Any]]

@@ -39,8 +39,8 @@ MakeSupervisor = Callable[..., Supervisor]
 class DeviceGroup:
     """What a `Supervisor` is to an engine, over several. All methods belong to one event loop. make: a supervisor for
     each device, given `deliver`, `fail`, `on_loss` and `on_handed`. saves_power: the CPU gets nothing while another
-    device serves. is_optional: the first device serves alone where the others cannot, or do not load, or hand over to
-    each other, in `optional_load_s`."""
+    device serves. is_optional: the first device serves alone where the others do not load and hand over in
+    `optional_load_s`."""
 
     def __init__(
         self,
@@ -57,25 +57,18 @@ class DeviceGroup:
         self._deliver, self._fail = deliver, fail
         self._folder = _own_folder()
         self._check = HandOverCheck()
-        self._devices = [
-            GroupDevice(
-                one(
-                    deliver=partial(self._on_event, index),
-                    fail=self._on_failure,
-                    on_loss=partial(self._on_loss, index),
-                    on_handed=self._on_handed,
-                )
-            )
-            for index, one in enumerate(make)
-        ]
+        self.steps = StepFeed(self._tell_watched)
+        self._devices: list[GroupDevice] = []
+        for index, one in enumerate(make):
+            deliver, on_loss = partial(self._on_event, index), partial(self._on_loss, index)
+            supervisor = one(deliver=deliver, fail=self._on_failure, on_loss=on_loss, on_handed=self._on_handed)
+            supervisor.steps = self.steps
+            self._devices.append(GroupDevice(supervisor))
         self._placed = PlacedRequests(self._devices, saves_power)
         self.moves = 0  # streams that went to another device
         self._files = 0
         self._before: dict[str, float] = {}  # counters after the check, which is no client's
         self._token_ms = placement.MOVE_TOKEN_MS  # of a hand-over, as the last ones took
-        self.steps = StepFeed(self._tell_watched)
-        for device in self._devices:
-            device.supervisor.steps = self.steps
 
     # -- as a supervisor --------------------------------------------------------------------------------------------
 
@@ -192,8 +185,7 @@ class DeviceGroup:
         shutil.rmtree(self._folder, ignore_errors=True)
 
     async def check(self, prompt: tuple[int, ...]) -> Ready:
-        """Hand a prompt from each device to the next one, and tell anew what serves. BundleError where the caches of
-        two bundles do not fit."""
+        """Hand a prompt from each device to the next; what serves now. BundleError where caches do not fit."""
         try:
             if len(self._devices) > 1:
                 async with asyncio.timeout(self._optional_load_s if self._is_optional else None):

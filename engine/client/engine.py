@@ -23,7 +23,7 @@ from engine.client.placement import CHECK_TEXT, CHECKED_TOKENS
 from engine.client.pooling import PooledInput
 from engine.client.recovery import check_delivered
 from engine.client.step_feed import StepWatch
-from engine.client.token_stream import KEPT_REQUESTS, StopRules, TokenStream, timings_line
+from engine.client.token_stream import KEPT_REQUESTS, TokenStream, timings_line
 from engine.config import EngineConfig
 from engine.errors import Busy, ContextLengthExceeded, EngineFailure, HexserveError, InvalidRequest
 from engine.grammar.compiler_pool import GrammarCompilerPool, compiler_command
@@ -33,6 +33,7 @@ from engine.logs.handler import server_log
 from engine.request import Delivered, ImagePrompt, PromptEmbeds, Request, RequestTimings, ThinkingBudget, TokenEvent
 from engine.speech.live import AudioPool, Recording
 from engine.text.answer_finding import load_described
+from engine.text.assembler import StopRules
 from engine.text.prompt import PromptMaker
 from engine.text.rendering import TextFacts
 
@@ -71,9 +72,9 @@ class Engine:
         self._info: EngineInfo | None = None
 
     async def start(self) -> None:
-        """Load manifest, tokenizer and template, start the worker, return when it is ready. Raises BundleError when the
-        bundle cannot be served and EngineFailure when the worker does not come up. If it raises or is cancelled nothing
-        is left running."""
+        """Load manifest, tokenizer and template, start the worker, return when it is ready. BundleError when the bundle
+        cannot be served, EngineFailure when the worker does not come up; then, or cancelled, nothing is left
+        running."""
         try:
             self._refuse_if_closing()
             folder = Path(self._config.bundle)

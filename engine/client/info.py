@@ -18,8 +18,7 @@ FREE_SETTINGS = ("bundle", "draft", "log_level", "cost_cache", "lora", "kv_file"
 
 @dataclass(frozen=True, slots=True)
 class EngineInfo:
-    """What is being served. Counts are tokens; `created` is Unix seconds. fingerprint: changes with the version, the
-    bundle and the settings."""
+    """What is being served. Counts are tokens; `created` is Unix seconds."""
 
     name: str
     created: int
@@ -45,16 +44,9 @@ def engine_info(manifest: Manifest, ready: Ready, config: EngineConfig) -> Engin
     settings = {name: value for name, value in asdict(config).items() if name not in FREE_SETTINGS}
     adapters = (ready.adapters,) if ready.adapters else ()
     seen = msgspec.json.encode((msgspec.to_builtins(manifest), settings, *adapters))
-    return EngineInfo(
-        name=manifest.name,
-        created=manifest.created,
-        max_context=ready.max_tokens_per_sequence,
-        vocab=manifest.model.vocab,
-        device=ready.device,
-        fingerprint=f"hexserve-{installed_version('hexserve', 'source')}-{hashlib.sha256(seen).hexdigest()[:8]}",
-        ready=ready,
-        manifest=manifest,
-    )
+    fingerprint = f"hexserve-{installed_version('hexserve', 'source')}-{hashlib.sha256(seen).hexdigest()[:8]}"
+    most, vocab = ready.max_tokens_per_sequence, manifest.model.vocab
+    return EngineInfo(manifest.name, manifest.created, most, vocab, ready.device, fingerprint, ready, manifest)
 
 
 @dataclass(frozen=True, slots=True)

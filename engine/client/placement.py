@@ -94,8 +94,7 @@ class DeviceLoad:
 
 
 def candidates(serving: Sequence[int], names: Sequence[str], saves_power: bool) -> list[int]:
-    """Of the devices that serve those that may get a stream: to save power none but the CPU is left out. names: of all
-    devices, as their workers tell them."""
+    """Those that may get a stream: to save power the CPU is left out. names: of all devices, as their workers say."""
     others = [index for index in serving if names[index] != CPU_DEVICE]
     return others if saves_power and others else list(serving)
 
@@ -260,9 +259,8 @@ class HandOverCheck:
         return event
 
     def _answer(self, request_id: str, is_handed: bool) -> "asyncio.Future[Answer]":
-        key = request_id, is_handed
-        self._awaited[key] = asyncio.get_running_loop().create_future()
-        return self._awaited[key]
+        future = self._awaited[request_id, is_handed] = asyncio.get_running_loop().create_future()
+        return future
 
 
 def top_kl(own: Mapping[int, float], other: Mapping[int, float]) -> float:

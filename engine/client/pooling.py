@@ -61,8 +61,7 @@ class IdsInput:
 class Pair:
     """A query and a document: a chat model says whether they fit, or an encoder reads them as one pair. keep: most
     tokens in all, document_tokens: of the document; None = a longer one is refused. instruction: for a chat model, "" =
-    the model's own. Special tokens written in either stay text: they could end what the judge was asked, or would tell
-    the two apart."""
+    the model's own. Special tokens in either stay text: they could end the question, or tell the two apart."""
 
     query: str
     document: str

@@ -1,7 +1,6 @@
-"""Keeps a worker alive. Owns the worker process and every unfinished request. When the worker dies the next one gets
-all unfinished requests again, with the tokens already delivered; streams go on as if nothing had happened. A worker
-that hangs is killed, which counts as its death. `engine/client/recovery.py` decides which request a death is charged
-to."""
+"""Keeps a worker alive. Owns the worker process and every unfinished request. When it dies the next one gets all
+unfinished requests, with the tokens already delivered; streams go on as if nothing had happened. A worker that hangs is
+killed, which counts as its death. `engine/client/recovery.py` decides which request a death is charged to."""
 
 import asyncio
 import time

@@ -92,8 +92,8 @@ class HelperFrames:
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """What a helper made of its opening. answer: what it answers to each question, in `longest_s` or its end. None when
-    it can answer none: `reply` says why."""
+    """What a helper made of its opening. answer: to each question, in `longest_s` or its end; None: `reply` says
+    why."""
 
     reply: bytes
     longest_s: float = 0.0

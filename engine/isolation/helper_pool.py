@@ -1,7 +1,6 @@
 """A few helper processes for questions that may never be answered: each costs its own asker and no neighbour. A helper
 answers one question at a time, says at once that it has taken it, and ends itself by SIGALRM when the answer takes too
-long (`inside.py`). If it dies otherwise or hangs, that may be no fault of the question: a fresh one is asked once
-more."""
+long. If it dies otherwise or hangs, a fresh one is asked once more: it may be no fault of the question."""
 
 import asyncio
 import contextlib
@@ -48,8 +47,7 @@ class HelperProcess:
         return self._process.returncode is not None
 
     async def give(self, body: bytes) -> None:
-        """Hand over a question; returns when it was taken. IncompleteReadError or OSError when the process ends before.
-        ValueError when it writes no frame."""
+        """Returns when the question was taken. IncompleteReadError, OSError: it ended. ValueError: no frames."""
         assert self._process.stdin is not None
         self._process.stdin.write(framed(body))
         await self._process.stdin.drain()
@@ -88,8 +86,7 @@ Answer = bytes | Failure
 
 @dataclass(frozen=True, slots=True)
 class HelperLimits:
-    """budget_s: longest answer. processes: most helpers at once; all but the first start when they are needed.
-    opening_s: longest answer to the opening."""
+    """budget_s, opening_s: longest answer, and to the opening. processes: most at once, started when needed."""
 
     budget_s: float = 2.0
     processes: int = 4
@@ -98,8 +95,7 @@ class HelperLimits:
 
 class HelperPool:
     """All methods belong to one event loop. `command` starts a helper, which writes one frame when it is up. `opening`
-    is the first question to every helper; `accept` takes what became of it and raises a HexserveError unless the helper
-    can be used."""
+    is the first question to every helper; `accept` takes what became of it, HexserveError if it is no use."""
 
     def __init__(
         self,
@@ -188,8 +184,7 @@ class HelperPool:
                 await helper.answer()
         except (TimeoutError, asyncio.IncompleteReadError, OSError, ValueError):
             await self._end(helper)
-            failure = EngineFailure(f"{self._name} did not start")
-            raise (Busy.shutting_down() if self._is_closed else failure) from None
+            raise (Busy.shutting_down() if self._is_closed else EngineFailure(f"{self._name} did not start")) from None
         except asyncio.CancelledError:
             await asyncio.shield(self._end(helper))
             raise

@@ -204,8 +204,7 @@ def _graph_table(manifest: Manifest) -> Table:
         )
         for spec in manifest.graphs
     ]
-    headings = ("name", "kind", "rows", "context", "layers", "in/out", "graph", "weights")
-    return table(headings, rows, "graphs", words=2)
+    return table(("name", "kind", "rows", "context", "layers", "in/out", "graph", "weights"), rows, "graphs", words=2)
 
 
 def _context_text(spec: GraphSpec) -> str:
@@ -215,8 +214,7 @@ def _context_text(spec: GraphSpec) -> str:
 
 
 def _shape_bars(manifest: Manifest) -> RenderableType:
-    found = {shape_of(spec) for spec in manifest.graphs}
-    shapes = sorted(shape for shape in found if shape is not None)
+    shapes = sorted({shape for spec in manifest.graphs if (shape := shape_of(spec)) is not None})
     if not shapes:
         return Text("shapes: free (any number of rows and KV slots)", style="bold")
     widest = max(shape.context for shape in shapes)

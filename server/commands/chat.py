@@ -39,8 +39,7 @@ def chat(
     is_asked = temperature is not None or top_p is not None
     fields: dict[str, float | int] = {} if known is None or is_asked else dict(known.sampling)
     fields |= {name: value for name, value in given.items() if value is not None}
-    conversation = Conversation(system, fields)
-    raise typer.Exit(run_chat(conversation, url or DEFAULT_URL, source, model, api_key))
+    raise typer.Exit(run_chat(Conversation(system, fields), url or DEFAULT_URL, source, model, api_key))
 
 
 def run_command(

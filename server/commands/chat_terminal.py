@@ -140,7 +140,7 @@ class Terminal:
             async for piece, arrived_at in arrivals:
                 if piece.error:
                     raise AnswerFailed(piece.error, 200)
-                if piece.has_output:
+                if piece.text or piece.reasoning:
                     timing.arrived(arrived_at)
                 timing.usage = piece.usage or timing.usage
                 pieces.append(piece.text)

@@ -51,8 +51,7 @@ def doctor(
         print(line(check), flush=True)
         checks.append(check)
     failed = [check for check in checks if check.status == "fail"]
-    first = f"{len(failed)} of the checks failed, the first: {failed[0].name}" if failed else ""
-    print(first or "Nothing is wrong.")
+    print(f"{len(failed)} of the checks failed, the first: {failed[0].name}" if failed else "Nothing is wrong.")
     if report is not None:
         write_report(report, checks)
     raise typer.Exit(FAILED if failed else 0)

@@ -73,8 +73,7 @@ def run_evaluation(evaluate_models: Callable[[], Evaluation], json_file: Path | 
 def evaluated(
     bundles: Sequence[str], file: Path, against: str, tokens: int, context: int, stride: int, seed: int, served: bool
 ) -> Evaluation:
-    """What the models make of the text, by the command's options. SettingsError, BundleError, CompileError,
-    EngineFailure."""
+    """What the models make of the text. SettingsError, BundleError, CompileError, EngineFailure."""
     text = evaluated_text(file)  # the quickest of all that may be wrong
     cache = settings_cache()
     named = [(bundle, resolve_bundle(bundle, cache)) for bundle in bundles]

@@ -16,9 +16,6 @@ from server.commands.own_server import settings_cache
 from server.commands.tables import wide_console
 from server.settings import SettingsError
 
-FETCHED = "fetched by its name"
-OF_ITS_PAGE = "as the page it comes from says"
-
 
 def tell_all() -> None:
     fetched = _fetched()
@@ -29,7 +26,7 @@ def tell_all() -> None:
         size, abilities = megabytes(entry.bytes), ", ".join(entry.abilities)
         table.add_row(name, entry.title, size, entry.licence, abilities, _size(fetched.on_disk(name)))
     for model in fetched.fetched():
-        table.add_row(model.name, FETCHED, "", "", "", _size(model))
+        table.add_row(model.name, "fetched by its name", "", "", "", _size(model))
     wide_console().print(table)
 
 
@@ -74,7 +71,7 @@ def _facts(name: str, entry: CatalogueEntry | None, found: FetchedModel | None) 
         if entry.sampling:
             facts.append(("sampling", ", ".join(f"{name} {value:g}" for name, value in entry.sampling.items())))
     else:
-        facts.append(("licence", OF_ITS_PAGE))
+        facts.append(("licence", "as the page it comes from says"))
     return [*facts, ("on disk", _size(found)), *([("path", str(found.path))] if found else [])]
 
 

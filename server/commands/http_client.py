@@ -81,10 +81,6 @@ class Piece:
     usage: StreamedUsage | None = None
     error: str = ""
 
-    @property
-    def has_output(self) -> bool:
-        return bool(self.text or self.reasoning)
-
 
 def read_piece(payload: str) -> Piece:
     """One chunk of a chat or text completion. Raises BrokenStream when it is neither a chunk nor an error."""
@@ -102,12 +98,8 @@ def read_piece(payload: str) -> Piece:
     first = cast(dict[str, Any], choices[0]) if choices and isinstance(choices[0], dict) else {}
     delta = first.get("delta")
     source = delta if isinstance(delta, dict) else first
-    return Piece(
-        text=_text(source, "content") or _text(source, "text"),
-        reasoning=_text(source, "reasoning_content"),
-        finish_reason=_text(first, "finish_reason") or None,
-        usage=_usage(chunk.get("usage")),
-    )
+    text, reasoning = _text(source, "content") or _text(source, "text"), _text(source, "reasoning_content")
+    return Piece(text, reasoning, _text(first, "finish_reason") or None, _usage(chunk.get("usage")))
 
 
 def error_message(body: object) -> str:

@@ -170,7 +170,8 @@ class Service:
     ) -> RequestWatch:
         """The request as metrics and logs see it; its prompts are paid for. sampling: None = it generates nothing."""
         tokens = sum(map(len, prompts))
-        watch = self.server.metrics.watch(choices, 0 if sampling is None else sampling.max_tokens, envelope.model)
+        most = 0 if sampling is None else sampling.max_tokens
+        watch = RequestWatch(self.server.metrics, envelope.model, choices, most)
         if self.caller is not None:
             self.caller.spend(tokens)
         if self.caller is not None and sampling is not None:

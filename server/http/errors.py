@@ -264,8 +264,7 @@ class OllamaError(Answer):
 
 @dataclass(frozen=True, slots=True)
 class ErrorFormat:
-    """What errors look like below a path: their pydantic model, and the JSON body of one. busy: the status of a server
-    that is full."""
+    """What errors look like below a path: their model, and the body of one. busy: the status of a full server."""
 
     prefix: str
     model: type[Answer]

@@ -110,8 +110,7 @@ Write = Callable[[AccessRecord], str]
 
 
 class AccessLog:
-    """ASGI layer around the whole app. Neither prompts nor control characters reach the log. write: the line of a
-    request, None to write none."""
+    """ASGI layer around the whole app. Neither prompts nor control characters reach the log. write: None = no lines."""
 
     def __init__(self, app: ASGIApp, answered: Answered, routes: Sequence[Route], write: Write | None) -> None:
         self._app, self._answered, self._routes = app, answered, routes

@@ -87,8 +87,7 @@ class Account:
             return Denial(f"You have {self.inside} requests running and {self._most} are allowed.", 1.0)
         for kind, bucket in self._buckets.items():
             if bucket.level(now) < 1:
-                text = f"Rate limit reached: {int(bucket.capacity)} {kind} per minute."
-                return Denial(text, bucket.wait_s(1, now))
+                return Denial(f"Rate limit reached: {int(bucket.capacity)} {kind} per minute.", bucket.wait_s(1, now))
         return None
 
     def spend(self, kind: str, amount: int, now: float) -> None:

@@ -23,9 +23,8 @@ Pairs = tuple[tuple[str, str], ...]
 
 
 class HeadChecks:
-    """ASGI layer: a head that is too large gets 431, a foreign Host 403. HEAD is asked as GET. binds_loopback: the
-    listener has a loopback address, so the Host is checked. origins: pages of others that may open a WebSocket; of
-    requests starlette's CORS sees to that."""
+    """ASGI layer: a head that is too large gets 431, a foreign Host 403. HEAD is asked as GET. binds_loopback: the Host
+    is checked. origins: may open a WebSocket; of requests starlette's CORS sees to that."""
 
     def __init__(
         self,

@@ -32,9 +32,9 @@ def host_name(header: str) -> str:
 
 
 def host_is_allowed(header: str | None, allowed: Collection[str], arrived_on_loopback: bool) -> bool:
-    """Whether to serve a request with this Host header. allowed: names without ports, or `*`. Empty = only requests
-    that arrived on a loopback listener are checked. A loopback name is always allowed. No Host at all (HTTP/1.0) does
-    not come from a browser."""
+    """Whether to serve a request with this Host. allowed: names without ports, or `*`; empty = only requests on a
+    loopback listener are checked. A loopback name is always allowed. No Host at all (HTTP/1.0) comes from no
+    browser."""
     if header is None or ANY in allowed or not (allowed or arrived_on_loopback):
         return True
     name = host_name(header)

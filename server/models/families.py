@@ -87,7 +87,7 @@ def _counters(model: ServedModel) -> tuple[tuple[str, str, float], ...]:
 
 
 def _gauges(model: ServedModel) -> tuple[tuple[str, str, float], ...]:
-    stats = model.stats
+    stats, unfinished = model.stats, model.engine.unfinished if model.engine is not None else 0
     used = stats.kv_slots_used / stats.kv_slots_total if stats.kv_slots_total else 0.0
     occupancy = stats.rows_used / stats.rows_run if stats.rows_run else 0.0
     return (
@@ -97,7 +97,7 @@ def _gauges(model: ServedModel) -> tuple[tuple[str, str, float], ...]:
         ("hexserve:batch_occupancy", "Useful rows over rows run since the start, 0 to 1.", occupancy),
         ("hexserve:kv_slots_used", "KV slots in use.", stats.kv_slots_used),
         ("hexserve:kv_slots", "KV slots of the pool.", stats.kv_slots_total),
-        ("hexserve:requests_unfinished", "Sequences the server has not finished.", model.unfinished),
+        ("hexserve:requests_unfinished", "Sequences the server has not finished.", unfinished),
     )
 
 

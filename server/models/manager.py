@@ -37,8 +37,7 @@ BUSY_WAIT_S = 5.0  # after which a request that found no memory shall try again
 class ManagerRules:
     """budget: bytes of all loaded models, 0 = no bound. idle_s: seconds until an unused model goes, 0 = never.
     load_wait_s: longest wait of a request for its model. retry_s: pause after a load that failed. yield_s: how long a
-    model waits for memory that is in use until those who have it take no new requests. preloads: the first model is
-    loaded at the start."""
+    model waits for memory until those who use it take no new requests. preloads: load the first one at the start."""
 
     budget: int = 0
     idle_s: float = 0.0
@@ -141,15 +140,12 @@ class ModelManager(Models):
         """Do what brings a model that is wanted nearer to being ready, and wait until something has changed."""
         if model.state is ModelState.READY:
             with model.stepping_back():
-                await self._change()
+                self._changed.clear()
+                await self._changed.wait()
             return
         self._advance(model)
         assert model.task is not None
         await asyncio.wait([model.task])
-
-    async def _change(self) -> None:
-        self._changed.clear()
-        await self._changed.wait()
 
     def _advance(self, model: ServedModel) -> None:
         """See to it that something is done for a model that is wanted and not ready."""
@@ -203,7 +199,8 @@ class ModelManager(Models):
                     if other.name in names:
                         _log.info("unloading %s: %s needs its memory", other.name, model.name)
                         self._begin_unload(other)
-                await self._change()
+                self._changed.clear()
+                await self._changed.wait()
             model.size = needed
         finally:
             model.pending = None

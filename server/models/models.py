@@ -177,10 +177,6 @@ class ServedModel:
     def restarts(self) -> int:
         return self._past_restarts + (0 if self.engine is None else self.engine.restarts)
 
-    @property
-    def unfinished(self) -> int:
-        return 0 if self.engine is None else self.engine.unfinished
-
     def move(self, target: ModelState) -> None:
         self._state = target
 

@@ -114,16 +114,12 @@ class Metrics:
         if reason.is_load:
             self.rejections.labels(reason.value).inc()
 
-    def watch(self, choices: int, max_tokens: int, model: str) -> "RequestWatch":
-        """Start observing one HTTP request whose n is `choices`. model: the name it asked for."""
-        return RequestWatch(self, model, choices, max_tokens)
-
     def text(self) -> bytes:
         return generate_latest(self._registry)
 
 
 class RequestWatch:
-    """Times of one HTTP request, in seconds of a monotonic clock."""
+    """Times of one HTTP request with `choices` as n, in seconds of a monotonic clock. model_name: what it asked for."""
 
     def __init__(self, metrics: Metrics, model_name: str, choices: int, max_tokens: int) -> None:
         self.submitted_at = time.perf_counter()
@@ -163,7 +159,6 @@ class RequestWatch:
             "request_generation_tokens": timings.generated_tokens,
         }
         if timings.generated_tokens > 1:
-            per_token_s = timings.generate_ms / 1000 / (timings.generated_tokens - 1)
-            seen["request_time_per_output_token_seconds"] = per_token_s
+            seen["request_time_per_output_token_seconds"] = timings.generate_ms / 1000 / (timings.generated_tokens - 1)
         for name, value in seen.items():
             self._histograms[name].observe(value)

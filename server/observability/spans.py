@@ -21,21 +21,18 @@ from engine.request import RequestTimings
 from server.observability.metrics import Launched, RequestFacts, facts_of
 
 Attribute = str | int | float | tuple[str, ...]
-PROVIDER = "hexserve"
-CHAT, TEXT_COMPLETION, EMBEDDINGS, RERANK = "chat", "text_completion", "embeddings", "rerank"
 TEXT_PATHS = frozenset({"/v1/completions", "/api/generate"})
 MOST_CHOICES = 32  # told one by one: a request may have a hundred thousand
 ASKED = ("max_tokens", "temperature", "top_p", "top_k", "frequency_penalty", "presence_penalty", "seed")
 COUNTED = ("steps", "step_rows", "preemptions", "drafted_tokens", "accepted_tokens")
-PREPARE = "prepare"  # body, chat template, tokenizer, grammar
 END_S = 1.0  # the end of the server waits no longer for a collector
 
 
 def operation(facts: RequestFacts) -> str:
     """The convention's word for what a generation's route does."""
     if facts.launched is not None and facts.launched.params is None:
-        return RERANK if facts.handler.endswith("/rerank") else EMBEDDINGS
-    return TEXT_COMPLETION if facts.handler in TEXT_PATHS else CHAT
+        return "rerank" if facts.handler.endswith("/rerank") else "embeddings"
+    return "text_completion" if facts.handler in TEXT_PATHS else "chat"
 
 
 def request_attributes(method: str, facts: RequestFacts) -> dict[str, Attribute]:
@@ -50,7 +47,7 @@ def request_attributes(method: str, facts: RequestFacts) -> dict[str, Attribute]
         return found
     found |= {
         "gen_ai.operation.name": operation(facts),
-        "gen_ai.provider.name": PROVIDER,
+        "gen_ai.provider.name": "hexserve",
         "gen_ai.response.id": facts.launched.id,
         "gen_ai.response.model": facts.launched.model,
         "gen_ai.usage.input_tokens": facts.launched.prompt_tokens,
@@ -61,7 +58,10 @@ def request_attributes(method: str, facts: RequestFacts) -> dict[str, Attribute]
         found.setdefault("error.type", "generation")
     if facts.first_token_at is not None:
         found["gen_ai.response.time_to_first_chunk"] = facts.first_token_at - facts.launched.at
-    return found | _asked(facts.launched) | _used(facts.timings)
+    if timings := facts.timings:
+        found["gen_ai.usage.output_tokens"] = sum(each.generated_tokens for each in timings)
+        found["gen_ai.usage.cache_read.input_tokens"] = sum(each.cached_tokens for each in timings)
+    return found | _asked(facts.launched)
 
 
 def _asked(launched: Launched) -> dict[str, Attribute]:
@@ -72,15 +72,6 @@ def _asked(launched: Launched) -> dict[str, Attribute]:
         asked = {f"gen_ai.request.{name}": getattr(launched.params, name) for name in ASKED}
         found |= {name: value for name, value in asked.items() if value is not None}
     return found
-
-
-def _used(timings: tuple[RequestTimings, ...]) -> dict[str, Attribute]:
-    if not timings:
-        return {}
-    return {
-        "gen_ai.usage.output_tokens": sum(each.generated_tokens for each in timings),
-        "gen_ai.usage.cache_read.input_tokens": sum(each.cached_tokens for each in timings),
-    }
 
 
 def phases(timings: RequestTimings) -> tuple[tuple[str, float, Mapping[str, Attribute]], ...]:
@@ -127,8 +118,10 @@ class TraceLayer:
         span.end()
 
     def _phases(self, below: Context, facts: RequestFacts, clock: "_Clock", submitted: int) -> None:
-        """The engine's times begin where the request was given to it."""
-        self._tracer.start_span(PREPARE, below, start_time=clock.nanoseconds(facts.started_at)).end(submitted)
+        """The engine's times begin where the request was given to it. prepare: body, template, tokenizer, grammar."""
+        self._tracer.start_span("prepare", below, start_time=clock.nanoseconds(facts.started_at)).end(
+            submitted
+        )  # body, template, grammar
         for timings in facts.timings[:MOST_CHOICES]:
             at = submitted
             for name, milliseconds, attributes in phases(timings):

@@ -1,5 +1,4 @@
-"""Whether requests are traced, and where their spans go: a setting, else OpenTelemetry's own variables. Nothing of
-OpenTelemetry is imported unless they are."""
+"""Whether requests are traced, and where spans go. Nothing of OpenTelemetry is imported unless they are."""
 
 import logging
 import os

@@ -17,7 +17,7 @@ from engine.request import RequestTimings
 from server.models.families import ModelCollector
 from server.models.loader import BundleLoader
 from server.models.models import Models, ServedModel
-from server.observability.metrics import Metrics
+from server.observability.metrics import Metrics, RequestWatch
 from server.settings import Settings
 from tests.server.scripted_engine import ScriptedEngine
 
@@ -49,7 +49,7 @@ def exported() -> dict[str, tuple[str, str, frozenset[str]]]:
     metrics = Metrics(ModelCollector(Models([coming])))
     metrics.answered("GET", "/metrics", 200)
     metrics.rejected(BusyReason.REQUESTS)
-    watch = metrics.watch(1, 16, "scripted")
+    watch = RequestWatch(metrics, "scripted", 1, 16)
     watch.tokens_arrived(1, watch.tokens_arrived(1, watch.submitted_at))
     watch.finished("stop", RequestTimings(1.0, 2.0, 3.0, 4, 0, 2))
     found: dict[str, tuple[str, str, frozenset[str]]] = {}

@@ -5,6 +5,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Any
 
 import httpx
@@ -244,17 +245,13 @@ def _level(clients: int, server: int, records: Sequence[TurnRecord]) -> Level:
 
 
 def _comparison(clients: int, server: int, pairs: Sequence[tuple[Level, Level]]) -> Comparison:
-    speeds = _known(ratio(own.tokens_per_second, first.tokens_per_second) for own, first in pairs)
-    return Comparison(
-        clients=clients,
-        server=server,
-        tokens_per_second=median(speeds),
-        lowest=min(speeds, default=None),
-        highest=max(speeds, default=None),
-        first_token_p50=median(_known(ratio(own.first_token.p50, first.first_token.p50) for own, first in pairs)),
-        gap_p50=median(_known(ratio(own.gap.p50, first.gap.p50) for own, first in pairs)),
-        gap_p95=median(_known(ratio(own.gap.p95, first.gap.p95) for own, first in pairs)),
-    )
+    def ratios(field: str) -> list[float]:
+        figure = attrgetter(field)
+        return _known(ratio(figure(own), figure(first)) for own, first in pairs)
+
+    speeds = ratios("tokens_per_second")
+    others = (median(ratios(field)) for field in ("first_token.p50", "gap.p50", "gap.p95"))
+    return Comparison(clients, server, median(speeds), min(speeds, default=None), max(speeds, default=None), *others)
 
 
 def _prefix_effect(server: int, records: Sequence[PrefixRecord]) -> PrefixEffect:

@@ -210,7 +210,7 @@ async def ask(client: ServerClient, prompt: BenchPrompt, fields: Mapping[str, An
     send = client.complete(prompt, fields) if isinstance(prompt, tuple) else client.stream(prompt, fields)
     try:
         async for piece, arrived_at in send:
-            if piece.has_output:
+            if piece.text or piece.reasoning:
                 arrivals.append(arrived_at - sent_at)
             usage, error = piece.usage or usage, error or piece.error
             is_finished = is_finished or piece.finish_reason is not None
@@ -219,15 +219,10 @@ async def ask(client: ServerClient, prompt: BenchPrompt, fields: Mapping[str, An
     except AnswerFailed as failure:
         status, error = failure.status, str(failure)
         outcome = REFUSALS.get(status) if isinstance(failure, AnswerRefused) else None
-    return MeasuredAnswer(
-        outcome=outcome or (AnswerOutcome.FAILED if error else AnswerOutcome.OK),
-        seconds=time.perf_counter() - sent_at,
-        first_token_s=arrivals[0] if arrivals else None,
-        gaps_s=tuple(later - earlier for earlier, later in itertools.pairwise(arrivals)),
-        usage=usage,
-        status=status,
-        error=error,
-    )
+    outcome = outcome or (AnswerOutcome.FAILED if error else AnswerOutcome.OK)
+    seconds, first_token_s = time.perf_counter() - sent_at, arrivals[0] if arrivals else None
+    gaps_s = tuple(later - earlier for earlier, later in itertools.pairwise(arrivals))
+    return MeasuredAnswer(outcome, seconds, first_token_s, gaps_s, usage, status, error)
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,8 +62,7 @@ class Prepared:
 
 
 def prepare(settings: Settings, cache: Path, open_engine: OpenEngine, held: ExitStack) -> Prepared:
-    """Find what is to be served, compiling what was named and is no bundle. BundleError. held: keeps the bundles in the
-    cache from being removed until it is closed."""
+    """What is to be served, compiled if need be. BundleError. held: keeps bundles in the cache until it is closed."""
     settings = with_name(settings)
     if settings.more_models or settings.models_dir or settings.idle_unload_s:  # models come and go
         return _several(settings, cache, open_engine, held)

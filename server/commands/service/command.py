@@ -24,12 +24,6 @@ def manager_of(platform: str = sys.platform) -> managers.ScheduledTasks | manage
     return managers.ScheduledTasks() if platform == "win32" else managers.SystemdUser()
 
 
-def definition(name: str, words: tuple[str, ...], settings: Settings) -> managers.ServiceDefinition:
-    """The service that runs `hexserve serve WORDS` from here. Raises ServiceError."""
-    command = tuple(module_command("server", "serve", *words))
-    return managers.ServiceDefinition(managers.check_name(name), command, Path.cwd(), managers.stop_seconds(settings))
-
-
 def served_settings(words: tuple[str, ...]) -> Settings:
     """What the service would serve with; ends the command with the sentence of `hexserve serve` when it would refuse.
     The variables of this shell are not the service's."""
@@ -56,8 +50,10 @@ def install(context: typer.Context, name: Name = "hexserve") -> None:
     """Install and start a service with these options of `hexserve serve`, in place of one of the same name."""
     words = tuple(context.args)
     settings = served_settings(words)
+    command, stop_s = tuple(module_command("server", "serve", *words)), managers.stop_seconds(settings)
     with _refusing():
-        print(*manager_of().install(definition(name, words, settings)), sep="\n")
+        service = managers.ServiceDefinition(managers.check_name(name), command, Path.cwd(), stop_s)
+        print(*manager_of().install(service), sep="\n")
     if note := foreign_variables():
         print(note)
 

@@ -1,5 +1,4 @@
-"""What a service is, and the managers that run it: systemd's user manager, and on Windows scheduled tasks. A scheduled
-task is started when its user logs on."""
+"""Services, and the managers that run them: systemd's user manager, on Windows tasks that start at a log-on."""
 
 import csv
 import getpass
@@ -220,8 +219,7 @@ def task_text(service: ServiceDefinition, user: str, log: str) -> str:
 
 
 def hidden_command(words: Sequence[str], log: str) -> str:
-    """What conhost.exe is given to run the program without a window, its output in a file. cmd /s takes off the
-    outermost quotes and nothing else."""
+    """For conhost.exe: no window, the output in a file. cmd /s takes off the outermost quotes and nothing else."""
     inner = " ".join(map(quoted, words))
     return f'--headless cmd.exe /d /s /c "{inner} > {quoted(log)} 2>&1"'
 

@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from engine.client.token_stream import StopRules, TokenStream
+from engine.client.token_stream import TokenStream
 from engine.errors import EngineFailure
 from engine.request import Delivered, FinishReason, GuessCounts, Request, RequestTimings, SamplingParams, TokenEvent
+from engine.text.assembler import StopRules
 from engine.text.tokenizer import Tokenizer
 from tests.engine.tiny_bundle import write_bundle
 

@@ -76,7 +76,7 @@ def test_chat_and_text_chunks() -> None:
     assert read_piece('{"choices":[{"index":0,"text":"hi","finish_reason":"stop"}]}') == Piece(
         "hi", finish_reason="stop"
     )
-    assert not read_piece('{"choices":[{"index":0,"delta":{"role":"assistant","content":""}}]}').has_output
+    assert read_piece('{"choices":[{"index":0,"delta":{"role":"assistant","content":""}}]}') == Piece()
 
 
 def test_usage() -> None:

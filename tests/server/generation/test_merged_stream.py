@@ -11,6 +11,7 @@ from engine.request import Delta, Request, SamplingParams
 from server.generation.stream import DELTAS_AHEAD, ChoiceDelta, MergedStream
 from server.http.errors import RequestTimeout
 from server.http.in_flight import InFlight
+from server.observability.metrics import RequestWatch
 from tests.server.one_model import metrics_of
 from tests.server.scripted_engine import ScriptedEngine, ScriptedTokenStream, say
 
@@ -20,7 +21,7 @@ def generate(engine: ScriptedEngine, count: int) -> list[ScriptedTokenStream]:
 
 
 def merge(engine: ScriptedEngine, in_flight: InFlight, count: int = 1) -> MergedStream:
-    return MergedStream(generate(engine, count), in_flight, metrics_of(engine).watch(count, 50, "m"))
+    return MergedStream(generate(engine, count), in_flight, RequestWatch(metrics_of(engine), "m", count, 50))
 
 
 async def drained(stream: MergedStream, finishes: int) -> list[ChoiceDelta]:
@@ -84,7 +85,7 @@ async def test_time_that_passed_before_there_was_a_stream_counts(
     call_later = Mock()
     monkeypatch.setattr(asyncio.get_running_loop(), "call_later", call_later)
     engine.hold()
-    watch = metrics_of(engine).watch(1, 50, "m")
+    watch = RequestWatch(metrics_of(engine), "m", 1, 50)
     stream = MergedStream(generate(engine, 1), InFlight(), watch, timeout_s=3.0, waited_s=waited_s)
     delay_s, then, error = call_later.call_args.args
     assert delay_s == left_s
@@ -110,7 +111,7 @@ async def test_a_bug_in_a_generation_is_a_failure(engine: ScriptedEngine, caplog
             yield
 
     request = Request("0", (1,), SamplingParams(5))
-    stream = MergedStream([Broken(engine, request, [])], InFlight(), metrics_of(engine).watch(1, 5, "m"))
+    stream = MergedStream([Broken(engine, request, [])], InFlight(), RequestWatch(metrics_of(engine), "m", 1, 5))
     with pytest.raises(EngineFailure, match="ZeroDivisionError"):
         await stream.deltas()
     assert "secret" in caplog.text

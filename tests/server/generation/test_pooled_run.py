@@ -52,7 +52,7 @@ class Stage:
         return self.opened[-1]
 
     def run(self, count: int, timeout_s: float = 0.0) -> PooledRun:
-        self.watches.append(metrics_of(ScriptedEngine()).watch(1, 0, "m"))
+        self.watches.append(RequestWatch(metrics_of(ScriptedEngine()), "m", 1, 0))
         return PooledRun(self.submit, count, self.slots, self.in_flight, self.watches[-1], timeout_s)
 
     def ends(self) -> Counter[str]:
