@@ -70,8 +70,6 @@ class DeviceGroup:
         self._before: dict[str, float] = {}  # counters after the check, which is no client's
         self._token_ms = placement.MOVE_TOKEN_MS  # of a hand-over, as the last ones took
 
-    # -- as a supervisor --------------------------------------------------------------------------------------------
-
     @property
     def state(self) -> EngineState:
         states = {device.supervisor.state for device in self._devices}

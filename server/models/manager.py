@@ -235,10 +235,8 @@ class ModelManager(Models):
     def _too_late(self, model: ServedModel) -> Busy:
         if model.pending is None:
             return Busy(f"The model '{model.name}' is still loading.", BusyReason.LOADING, BUSY_WAIT_S)
-        message = (
-            f"The model '{model.name}' cannot be loaded now: it takes {_told(model.pending.size, model)} of the "
-            f"{_mib(self.rules.budget)} that models_memory_mb allows, and the loaded models are in use."
-        )
+        of = f"{_told(model.pending.size, model)} of the {_mib(self.rules.budget)} that models_memory_mb allows"
+        message = f"The model '{model.name}' cannot be loaded now: it takes {of}, and the loaded models are in use."
         return Busy(message, BusyReason.MODELS_MEMORY, BUSY_WAIT_S)
 
     @property

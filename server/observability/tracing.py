@@ -14,7 +14,6 @@ from engine.processes import install_command
 if TYPE_CHECKING:
     from server.observability.spans import Tracing
 
-
 Layer = Callable[[ASGIApp], ASGIApp]
 _log = logging.getLogger("hexserve")
 ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")

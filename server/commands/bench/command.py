@@ -8,8 +8,6 @@ import typer
 
 from server.commands.exit_codes import check_folder, refuse, whole_numbers
 
-ROUNDS_SIDE_BY_SIDE = 3
-
 
 def bench(
     targets: Annotated[
@@ -51,7 +49,7 @@ def bench(
     if len(names) > 1 or (names and addresses):
         refuse(f"{names[0]} is no address of a server; to compare models, serve each and name the servers")
     check_folder(json_file)
-    rounds = rounds or (ROUNDS_SIDE_BY_SIDE if len(addresses) > 1 else 1)
+    rounds = rounds or (3 if len(addresses) > 1 else 1)
     load = BenchLoad(levels, requests_per_client, max_tokens, rounds, shared_prefix)
     seed = secrets.randbelow(2**31) if seed is None else seed  # short enough to be typed again
     source = PromptSource(seed, prompt_tokens, texts=texts, vocabulary=token_ids)
