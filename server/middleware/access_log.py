@@ -32,10 +32,10 @@ CLIENT_LEFT_STATUS = 499  # nginx's; nobody receives it, but the log shows it
 Answered = Callable[[str, str, int], None]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class AccessRecord:
-    """A request that has ended. `at`: Unix seconds; `path` is bounded and clean; key, retry and trace_id may be ''.
-    status 0: the client left before an answer began."""
+    """A request, filled until it has ended. `at`: Unix seconds; `path` is bounded and clean; key, retry and trace_id may
+    be ''. status 0: the client left before an answer began."""
 
     at: float
     method: str
@@ -121,81 +121,69 @@ class AccessLog:
             await self._app(scope, receive, send)
             return
         logged = _RequestLog(scope, receive, send)
+        record = logged.record
         try:
             await self._app(scope, logged.receive, logged.send)
         except Exception:  # the server process's one broad handler
-            _log.exception("request %s failed inside the server", logged.request_id)
-            if logged.status:
+            _log.exception("request %s failed inside the server", record.request_id)
+            if record.status:
                 raise  # the answer has begun: only closing the connection tells the client
             await send_error(logged.send, scope, INTERNAL)
         finally:
             self._answered(*logged.label(self._routes))
             if self._write is not None:
-                _access.info("%s", self._write(logged.record()))
+                logged.end()
+                _access.info("%s", self._write(record))
 
 
 class _RequestLog:
     """What is logged of one request. Passes its messages on, and notes status, time and a client that leaves."""
 
     def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        self.status = 0
         self._scope, self._receive, self._send = scope, receive, send
-        self._facts = watched(scope)
-        self._method: str = scope.get("method", "GET")  # a WebSocket begins as one
         self._has_ended = False
-        self._has_left = False
-        headers = Headers(scope=scope)
-        self.request_id = request_id(headers)
-        scope.setdefault("state", {})["request_id"] = self.request_id
-        self._names = ("x-request-id", "request-id") if request_format(scope) is ANTHROPIC_FORMAT else ("x-request-id",)
+        headers, facts = Headers(scope=scope), watched(scope)
+        method, path = scope.get("method", "GET"), bounded(scope["path"], LOGGED_PATH)  # a WebSocket begins as a GET
         retry = headers.get("x-stainless-retry-count", "")
-        self._retry = retry if _RETRY.fullmatch(retry) and retry != "0" else ""
+        retry = retry if _RETRY.fullmatch(retry) and retry != "0" else ""
+        self.record = AccessRecord(0.0, method, path, 0, 0.0, request_id(headers), "", retry, False, "", facts)
+        scope.setdefault("state", {})["request_id"] = self.record.request_id
+        self._names = ("x-request-id", "request-id") if request_format(scope) is ANTHROPIC_FORMAT else ("x-request-id",)
 
     async def receive(self) -> Message:
         message = await self._receive()
         if message["type"] == "http.disconnect" and not self._has_ended:
-            self._has_left = True
+            self.record.has_left = True
         return message
 
     async def send(self, message: Message) -> None:
         kind = message["type"]
         if kind in _STARTS:
-            self.status = message.get("status", SWITCHED)
+            self.record.status = message.get("status", SWITCHED)
             headers = MutableHeaders(scope=message)
             for name in self._names:
-                headers[name] = self.request_id
+                headers[name] = self.record.request_id
             headers["openai-processing-ms"] = str(round(self._milliseconds()))
-        elif kind == "websocket.close" and not self.status:
-            self.status = REFUSED
+        elif kind == "websocket.close" and not self.record.status:
+            self.record.status = REFUSED
         elif kind == "http.response.body" and not message.get("more_body", False):
             self._has_ended = True
         await self._send(message)
 
     def label(self, routes: Sequence[Route]) -> tuple[str, str, int]:
         """Method, path and status. Callers cannot make up new ones: what is not ours is "other"."""
-        method, path = self._method, self._scope["path"]
-        handler = next((route.path for route in routes if route.path_regex.match(path)), "other")
-        self._facts.handler, self._facts.status = handler, self.status or CLIENT_LEFT_STATUS
-        return method if method in METHODS else "other", handler, self._facts.status
+        method, path, facts = self.record.method, self._scope["path"], self.record.facts
+        facts.handler = next((route.path for route in routes if route.path_regex.match(path)), "other")
+        facts.status = self.record.status or CLIENT_LEFT_STATUS
+        return method if method in METHODS else "other", facts.handler, facts.status
 
-    def record(self) -> AccessRecord:
-        state = self._scope.get("state", {})
-        return AccessRecord(
-            at=time.time(),
-            method=self._method,
-            path=bounded(self._scope["path"], LOGGED_PATH),
-            status=self.status,
-            milliseconds=self._milliseconds(),
-            request_id=self.request_id,
-            key=state.get("log_caller", ""),
-            retry=self._retry,
-            has_left=self._has_left,
-            trace_id=state.get("trace_id", ""),
-            facts=self._facts,
-        )
+    def end(self) -> None:
+        state, record = self._scope.get("state", {}), self.record
+        record.at, record.milliseconds = time.time(), self._milliseconds()
+        record.key, record.trace_id = state.get("log_caller", ""), state.get("trace_id", "")
 
     def _milliseconds(self) -> float:
-        return 1000 * (time.perf_counter() - self._facts.started_at)
+        return 1000 * (time.perf_counter() - self.record.facts.started_at)
 
 
 def request_id(headers: Mapping[str, str]) -> str:
