@@ -34,8 +34,8 @@ Answered = Callable[[str, str, int], None]
 
 @dataclass(slots=True)
 class AccessRecord:
-    """A request, filled until it has ended. `at`: Unix seconds; `path` is bounded and clean; key, retry and trace_id may
-    be ''. status 0: the client left before an answer began."""
+    """A request, filled until it has ended. `at`: Unix seconds; `path` is bounded and clean; key, retry and trace_id
+    may be ''. status 0: the client left before an answer began."""
 
     at: float
     method: str
