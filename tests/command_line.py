@@ -17,7 +17,7 @@ def compile_arguments(words: Sequence[str]) -> CompileArguments:
     app = typer.Typer()
     app.command()(command.compile_command)
     with (
-        mock.patch.object(command, "compile_here", return_value=0) as compiler,
+        mock.patch("engine.compile.__main__.run_compiler", return_value=0) as compiler,
         mock.patch("engine.sources.resolve.locate", lambda text, _: Located(Path(text), "")),
     ):
         result = CliRunner().invoke(app, list(words))
