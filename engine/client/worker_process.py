@@ -31,7 +31,7 @@ OnReport = Callable[["WorkerProcess", Report], None]
 
 @dataclass(frozen=True, slots=True)
 class HangBounds:
-    """Seconds after which a worker counts as hung; 0 = never. pass_s: without an answer, or in one step; a step that is
+    """Seconds after which a worker counts as hung; 0 = never. step_s: without an answer, or in one step; a step that is
     expected to be long may take more. load_s: from its start until it is ready."""
 
     step_s: float = 30.0
