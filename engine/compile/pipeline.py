@@ -25,9 +25,8 @@ from engine.compile.plan import (
     whole_part,
 )
 from engine.compile.progress import ProgressSink
+from engine.compile.quantisation.choose import quality
 from engine.compile.quantisation.choose.matrices import codes_told
-from engine.compile.quantisation.choose.quality import resolve_quality
-from engine.compile.quantisation.choose.quality_stages import balance_stage, choose_codes_stage, drop_codes_stage
 from engine.compile.quantisation.methods.method import Activations
 from engine.compile.quantisation.methods.table import method_of, with_kept_floats
 from engine.compile.quantisation.transforms.transformed import family_view
@@ -52,7 +51,7 @@ from engine.models.network import Network
 from engine.models.stored_codes import read_stored_codes
 from engine.sources.publish import staged_folder
 
-WEIGHTS = (balance_stage, choose_codes_stage, compilation.weights_stage, drop_codes_stage)
+WEIGHTS = (quality.balance_stage, quality.choose_codes_stage, compilation.weights_stage, quality.drop_codes_stage)
 FLOAT = (graphs_stage(compilation.pool_graph),)
 INTEGER = (calibration_stage, graphs_stage(integer_graph))
 
@@ -70,8 +69,8 @@ CPU_INTEGER = Pipeline(stages_of(False, INTEGER), NPU, "float32", "uint8")
 NPU_HALF = Pipeline(stages_of(True, FLOAT), NPU, "float16", "float16", HalfWeightFile, graph_folder=SOURCES)
 NPU_INTEGER = Pipeline(stages_of(True, INTEGER), NPU, "float32", "uint8", graph_folder=SOURCES)
 SEGMENTS = (
-    *(text_stage, vision_stage, conv_weights_stage, balance_stage, choose_codes_stage, segment_weights_stage),
-    *(drop_codes_stage, linear_graphs_stage, segment_losses_stage, hash_stage),
+    *(text_stage, vision_stage, conv_weights_stage, quality.balance_stage, quality.choose_codes_stage),
+    *(segment_weights_stage, quality.drop_codes_stage, linear_graphs_stage, segment_losses_stage, hash_stage),
 )
 CPU_SEGMENTS = replace(CPU_FLOAT, stages=SEGMENTS)
 # Whether the target is an NPU, and what flows through the graphs.
@@ -99,7 +98,7 @@ def resolve(
     arguments = resolve_graphs(arguments, network)
     arguments = resolve_task(arguments, source.config, SentenceFiles.read(arguments.source))
     check_task(arguments, source.config, network)
-    arguments = resolve_quality(arguments, source, network, progress)
+    arguments = quality.resolve_quality(arguments, source, network, progress)
     tokens = arguments.parity_tokens or enough_tokens(network.spec.parameters)
     return replace(arguments, parity_tokens=tokens), source, network
 

@@ -65,7 +65,7 @@ def mixed_by_attention(
     gate: Float32 | None = None
     if network.details.has_output_gate:
         both = first.reshape(len(stacked), form.heads, 2, form.head_dim)
-        first, gate = both[:, :, 0].reshape(len(stacked), -1), both[:, :, 1].reshape(len(stacked), -1)
+        first, gate = (both[:, :, side].reshape(len(stacked), -1) for side in (0, 1))
     if (rope := network.spec.rope_of(layer)) is not None and rope.gain:
         first = first * rope.gains(np.arange(len(first)))[:, None]
     query = _turned(reader, first, form, turn, names.q_norm)
@@ -74,15 +74,10 @@ def mixed_by_attention(
         if network.details.has_value_norm:
             value = norm(value, np.ones(form.head_dim, np.float32), network.norm_epsilon)
         kept[layer] = _turned(reader, others[0], form, turn, names.k_norm), value
-    group = form.heads // form.kv_heads
-    sides = kept[network.spec.owner_of(layer)]
-    if reader.has_byte_caches:
-        sides = _in_bytes(sides[0]), _in_bytes(sides[1])
-    key, value = (np.repeat(side, group, axis=0) for side in sides)
+    sides = (_in_bytes(side) if reader.has_byte_caches else side for side in kept[network.spec.owner_of(layer)])
+    key, value = (np.repeat(side, form.heads // form.kv_heads, axis=0) for side in sides)
     mixed = _mixed_heads(reader, query, key, value, visible)
-    if gate is not None:
-        mixed = mixed * sigmoid(gate)
-    return np.asarray(mixed, np.float32)
+    return mixed if gate is None else np.asarray(mixed * sigmoid(gate), np.float32)
 
 
 def _in_bytes(x: Float32) -> Float32:
@@ -103,8 +98,7 @@ def _of_latents(
     low = norm(low, reader.norm_weight(latent.kv_norm), latent.epsilon)
     both = reader.project(low, (latent.kv_up,)).reshape(count, heads, -1).transpose(1, 0, 2)
     queries = query.reshape(count, heads, -1).transpose(1, 0, 2)
-    turned = turn(queries[..., latent.kept :])
-    queries = np.concatenate([queries[..., : latent.kept], turned], axis=-1)
+    queries = np.concatenate([queries[..., : latent.kept], turn(queries[..., latent.kept :])], axis=-1)
     turned = np.broadcast_to(turn(key[None]), (heads, count, latent.turned))
     keys = np.concatenate([both[..., : latent.kept], turned], axis=-1)
     return queries, keys, both[..., latent.kept :]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from io import BufferedReader, TextIOWrapper
 from itertools import islice
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 from engine.bundle.manifest import TextSpec
 from engine.errors import CompileError, InvalidRequest
@@ -38,10 +38,8 @@ def question(asked: str, answered: str) -> CalibrationChat:
 
 
 def rendered(template: str, text: TextSpec, chats: Sequence[CalibrationChat]) -> list[Rendered]:
-    """In order; a conversation that takes the template too long has an error and is the last. BundleError.
-
-    template: its source.
-    """
+    """In order; a conversation that takes the template too long has an error and is the last. BundleError. template:
+    its source."""
     names = {"bos_token": text.bos_token or "", "eos_token": text.eos_token or ""}
     requests = [RenderRequest(chat.messages, chat.tools, names, MOST_CHARS) for chat in chats]
     return asyncio.run(render_all(template, requests)) if requests else []
@@ -49,17 +47,14 @@ def rendered(template: str, text: TextSpec, chats: Sequence[CalibrationChat]) ->
 
 def spoken(folder: Path, text: TextSpec, items: Iterable[str | CalibrationChat]) -> Iterator[str]:
     """Texts as they are, conversations through the template; as plain text where there is none or it refuses one.
-
-    folder: of the template that `text` names. BundleError when it is none.
-    """
+    folder: of the template that `text` names. BundleError when it is none."""
     template = read_template(folder / text.chat_template) if text.chat_template else ""
     for group in grouped(items, TOGETHER):
         chats = [item for item in group if isinstance(item, CalibrationChat)]
         answers = rendered(template, text, chats) if template else []
         if any(answer.error for answer in answers):
             template = ""  # it would refuse the others too, or take its time for each
-        texts = [answer.text for answer in answers] if template else [chat.plain for chat in chats]
-        said = iter(texts)
+        said = iter([answer.text for answer in answers] if template else [chat.plain for chat in chats])
         yield from (item if isinstance(item, str) else next(said) for item in group)
 
 
@@ -96,28 +91,26 @@ def read_line(line: bytes) -> str | CalibrationChat:
     if "text" in value and "messages" in value:
         raise LineRefused("it has both 'text' and 'messages'")
     if "messages" in value:
-        return CalibrationChat(_messages(value["messages"]), _tools(value.get("tools")))
-    if not isinstance(value.get("text"), str):
-        found = f"'text' is {brief(value['text'])}" if "text" in value else f"its fields are {brief(sorted(value))}"
+        listed = value["messages"]
+        if not isinstance(listed, list) or not listed:
+            raise LineRefused(f"'messages' must be a list of at least one message, it is {brief(listed)}")
+        messages = [_message(item, f"messages[{index}]") for index, item in enumerate(listed)]
+        return CalibrationChat(messages, _tools(value.get("tools")))
+    if not isinstance(text := value.get("text"), str):
+        found = f"'text' is {brief(text)}" if "text" in value else f"its fields are {brief(sorted(value))}"
         raise LineRefused(f"it must be {FORMS}; {found}")
-    return cast(str, value["text"])
+    return text
 
 
-def _parsed(line: bytes) -> object:
+def _parsed(line: bytes) -> Any:
     try:
-        return cast(object, json.loads(line.removeprefix(b"\xef\xbb\xbf").decode("utf-8")))
+        return json.loads(line.removeprefix(b"\xef\xbb\xbf").decode("utf-8"))
     except UnicodeDecodeError as error:
         raise LineRefused(f"it is not UTF-8 (byte {error.start} of the line)") from None
     except RecursionError:
         raise LineRefused("it is nested too deeply") from None
     except ValueError as error:
         raise LineRefused(f"it is not JSON: {one_line(error)}") from None
-
-
-def _messages(value: object) -> list[Mapping[str, Any]]:
-    if not isinstance(value, list) or not value:
-        raise LineRefused(f"'messages' must be a list of at least one message, it is {brief(value)}")
-    return [_message(item, f"messages[{index}]") for index, item in enumerate(value)]
 
 
 def _message(item: object, place: str) -> Mapping[str, Any]:
@@ -136,9 +129,7 @@ def _message(item: object, place: str) -> Mapping[str, Any]:
 
 
 def _tools(value: object) -> list[Mapping[str, Any]] | None:
-    if value is None:
-        return None
-    if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
+    if value is not None and not (isinstance(value, list) and all(isinstance(item, dict) for item in value)):
         raise LineRefused(f"'tools' must be a list of objects, it is {brief(value)}")
     return value or None
 
@@ -161,10 +152,8 @@ class CalibrationFile:
 
     @classmethod
     def opened(cls, path: Path, folder: Path, text: TextSpec) -> "CalibrationFile":
-        """A file that can be read, is not too large and says something. CompileError.
-
-        Its suffix tells JSON lines, or else its first line.
-        """
+        """A file that can be read, is not too large and says something. CompileError. Its suffix tells JSON lines, or
+        else its first line."""
         try:
             with open_regular(path) as stream:
                 size = os.fstat(stream.fileno()).st_size
@@ -195,14 +184,14 @@ class CalibrationFile:
         """Plain text in pieces that end with a paragraph, or with a line at least, where one ends."""
         kept = ""
         with TextIOWrapper(stream, encoding="utf-8-sig") as reader:
-            while block := self._block(reader):
+            while block := self._read(reader):
                 kept += block
                 end = next((found + len(mark) for mark in ("\n\n", "\n") if (found := kept.rfind(mark)) > 0), len(kept))
                 yield kept[:end]
                 kept = kept[end:]
         yield kept
 
-    def _block(self, reader: TextIOWrapper) -> str:
+    def _read(self, reader: TextIOWrapper) -> str:
         try:
             return reader.read(PIECE_CHARS)
         except UnicodeDecodeError:
@@ -220,7 +209,12 @@ class CalibrationFile:
                     raise self._refused(number, answer.error)
             said = iter(answers)
             for number, item in group:
-                yield self._unicode(number, item if isinstance(item, str) else next(said).text)
+                text = item if isinstance(item, str) else next(said).text
+                try:
+                    check_unicode(text)
+                except InvalidRequest as error:
+                    raise self._refused(number, str(error)) from None
+                yield text
 
     def _items(self, stream: BufferedReader) -> Iterator[tuple[int, str | CalibrationChat]]:
         """What each line says, with its number; empty lines say nothing."""
@@ -233,13 +227,6 @@ class CalibrationFile:
                 yield number, read_line(line)
             except LineRefused as error:
                 raise self._refused(number, str(error)) from None
-
-    def _unicode(self, number: int, text: str) -> str:
-        try:
-            check_unicode(text)
-        except InvalidRequest as error:
-            raise self._refused(number, str(error)) from None
-        return text
 
     def _refused(self, number: int, reason: str) -> CompileError:
         return CompileError(f"--calibration {self.path}, line {number}: {reason}")

@@ -8,13 +8,12 @@ import ast
 import importlib
 import importlib.util
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import chain, cycle, islice
 from pathlib import Path
 from random import Random
 from textwrap import dedent
-
-from tokenizers import Tokenizer
 
 from engine.bundle.manifest import TextSpec
 from engine.compile.calibration.calibration_file import CalibrationChat, CalibrationFile, question, spoken
@@ -44,11 +43,9 @@ Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 def standard_library() -> Iterator[str | CalibrationChat]:
     """Prose, questions about functions with their docstrings as answers, and code, in turn; a few thousand pieces."""
-    rng = Random(SEED)
-    modules = [*MODULES]
+    rng, modules = Random(SEED), [*MODULES]
     rng.shuffle(modules)
-    sources = [_of_module(name) for name in modules]
-    topics = _topics(rng)
+    sources, topics = [_of_module(name) for name in modules], _topics(rng)
     while sources:
         left = []
         for source in sources:
@@ -85,9 +82,12 @@ def _of_module(name: str) -> Iterator[str | CalibrationChat]:
     """A docstring as an answer and a piece of code, in turn, until one of them runs out. Nothing is imported."""
     source = _source(name)
     definitions = list(_definitions(ast.parse(source).body, name)) if source else []
-    lines = source.splitlines()
-    said = [question(f"What does {place} do in Python?", text) for place, text in map(_said, definitions) if text]
-    code = [text for text in (_code(node, lines) for _, node in definitions) if text]
+    lines, said, code = source.splitlines(), [], []
+    for place, node in definitions:
+        if LEAST_CHARS <= len(text := ast.get_docstring(node) or "") <= MOST_CHARS:
+            said.append(question(f"What does {place} do in Python?", text))
+        if LEAST_CHARS <= len(text := dedent("\n".join(lines[node.lineno - 1 : node.end_lineno])) + "\n") <= MOST_CHARS:
+            code.append(text)
     rng = Random(f"{SEED} {name}")
     rng.shuffle(said)
     rng.shuffle(code)
@@ -114,51 +114,30 @@ def _definitions(body: Sequence[ast.stmt], place: str) -> Iterator[tuple[str, De
                 yield from _definitions(node.body, f"{place}.{node.name}")
 
 
-def _said(definition: tuple[str, Definition]) -> tuple[str, str]:
-    place, node = definition
-    text = ast.get_docstring(node) or ""
-    return place, text if LEAST_CHARS <= len(text) <= MOST_CHARS else ""
-
-
-def _code(node: Definition, lines: Sequence[str]) -> str:
-    text = dedent("\n".join(lines[node.lineno - 1 : node.end_lineno])) + "\n"
-    return text if LEAST_CHARS <= len(text) <= MOST_CHARS else ""
-
-
 def calibration_documents(source: Path, file: Path | None, folder: Path, text: TextSpec) -> Iterable[str]:
-    """Whole documents in the form the model will see them, made as they are read; they may be read again.
-
-    source: the checkpoint. file: of `--calibration`. folder: of the template and tokenizer that `text` names.
-    CompileError when the file cannot be used, now or when its bad line is reached; BundleError for a bad template.
-    """
+    """Whole documents in the form the model will see them, made as they are read; they may be read again. source: the
+    checkpoint. file: of `--calibration`. folder: of the template and tokenizer that `text` names. CompileError when the
+    file cannot be used, now or when its bad line is reached; BundleError for a bad template."""
     if file is not None:
         return CalibrationFile.opened(file, folder, text)
     if is_shipped(source):
-        return _Corpus()
-    return _BuiltIn(folder, text)
+        return _ReadAnew(lambda: shipped_texts(CALIBRATION))  # what the shipped models were trained on
+    # A few samples of many kinds, then as much English and code as is wanted.
+    return _ReadAnew(lambda: spoken(folder, text, chain(samples(), standard_library())))
 
 
-class _Corpus:
-    """What the shipped models were trained on."""
+@dataclass(frozen=True, slots=True)
+class _ReadAnew:
+    read: Callable[[], Iterator[str]]
 
     def __iter__(self) -> Iterator[str]:
-        return shipped_texts(CALIBRATION)
+        return self.read()
 
 
 def samples() -> Iterator[str | CalibrationChat]:
     """What `SAMPLES` holds, questions first."""
     for item in map(json.loads, SAMPLES.read_text("utf-8").splitlines()):
         yield question(*item) if isinstance(item, list) else str(item)
-
-
-class _BuiltIn:
-    """A few samples of many kinds, then as much English and code as is wanted."""
-
-    def __init__(self, folder: Path, text: TextSpec) -> None:
-        self._folder, self._text = folder, text
-
-    def __iter__(self) -> Iterator[str]:
-        return spoken(self._folder, self._text, chain(samples(), standard_library()))
 
 
 def token_sequences(
@@ -171,10 +150,9 @@ def token_sequences(
     count as such. A model's BOS begins every sequence and stands nowhere else. folder: of the tokenizer.
     """
     tokenizer = load_tokenizer(folder)
-    start = _bos(tokenizer, text)
-    found: list[list[int]] = []
-    rests: list[list[int]] = []
-    current = list(start)
+    bos = tokenizer.token_to_id(text.bos_token) if text.add_bos and text.bos_token else None
+    start = [] if bos is None else [bos]
+    found, rests, current, room = list[list[int]](), list[list[int]](), list(start), length - len(start)
     for document in documents:
         ids = [token for token in tokenizer.encode(document, add_special_tokens=False).ids if token < vocab]
         current += ids[len(start) :] if start and ids[:1] == start else ids
@@ -184,19 +162,8 @@ def token_sequences(
         if len(found) == count:
             return found
         if len(rests) < count:
-            rests += _cut_tokens(current[length:], start, length)
+            rest = current[length:]
+            rests += ([*start, *rest[first : first + room]] for first in range(0, len(rest) - room + 1, room))
         current = list(start)
     found += rests[: count - len(found)]
     return found or [list(islice(cycle(current or [0]), length))]
-
-
-def _cut_tokens(tokens: Sequence[int], start: list[int], length: int) -> Iterator[list[int]]:
-    room = length - len(start)
-    for first in range(0, len(tokens) - room + 1, room):
-        yield [*start, *tokens[first : first + room]]
-
-
-def _bos(tokenizer: Tokenizer, text: TextSpec) -> list[int]:
-    """The token a prompt begins with, where the model wants one."""
-    bos = tokenizer.token_to_id(text.bos_token) if text.add_bos and text.bos_token else None
-    return [] if bos is None else [bos]

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.bundle.tensors import MASK, WINDOW_MASK, Encoding, place_of
+from engine.bundle.tensors import MASK, WINDOW_MASK, Encoding, Place, place_of
 from engine.compile.graphs.graph_builder import DEQUANTIZE, WIDE, FloatGraph
 from engine.compile.graphs.lowering import LOCAL_TABLES, PLAIN_TABLES
 
@@ -68,8 +68,7 @@ def error_range(seen: Observed) -> Range:
     lows = np.array([max(-text.low, 0.0) for text in seen.texts])
     high, low = SHARES * highs.max(), SHARES * lows.max()
     clipped = clipping_error(highs, high)[:, None] + clipping_error(lows, low)
-    widths = high[:, None] + low
-    errors = clipped + rounding_error(widths, seen.values)
+    errors = clipped + rounding_error(high[:, None] + low, seen.values)
     first, second = np.unravel_index(int(np.argmin(errors)), errors.shape)
     return Range(-float(low[second]), float(high[first]))
 
@@ -143,25 +142,23 @@ def choose_encodings(
     inputs = dict.fromkeys(ROTARY_INPUTS, rotary_encoding(rotary_factor))
     fixed = {groups.find(key): encoding for graph in graphs for key, encoding in _fixed(graph, inputs)}
     names = {graph.key(name): name for graph in graphs for name in graph.activations()}
-    caches = {groups.find(key): _share(name, kv_dtype) for key, name in names.items() if _is_cache(name)}
+    places = {key: place for key, name in names.items() if (place := _cache(name))}
+    shares = (1.0, VALUE_SHARE if kv_dtype == KV_DTYPE else 1.0)
+    caches = {groups.find(key): shares[place.side] for key, place in places.items()}
     masks = {groups.find(tensor.name) for graph in graphs for tensor in graph.inputs if tensor.name in MASK_INPUTS}
-    unseen = (
-        fixed.keys() | masks | {groups.find(graph.key(total)) for graph in graphs for total, _ in _masked_scores(graph)}
-    )
-    seen = [(groups.find(key), observed[key]) for key in names if groups.find(key) not in unseen]
+    sums = {groups.find(graph.key(total)) for graph in graphs for total, _ in _masked_scores(graph)}
+    unseen = fixed.keys() | masks | sums
+    seen = [(key, observed[key]) for key in names if groups.find(key) not in unseen]
     # What attention gives lies in the range of the values that it mixes, whatever the text showed of it.
-    seen += [
-        (groups.find(graph.key(output)), observed[value]) for graph in graphs for output, value in _mixtures(graph)
-    ]
+    seen += [(graph.key(output), observed[value]) for graph in graphs for output, value in _mixtures(graph)]
     joined: dict[str, Observed] = {}
-    for group, each in seen:
+    for key, each in seen:
+        group = groups.find(key)
         joined[group] = joined[group].joined(each) if group in joined else each
-
-    measured = {
+    chosen = fixed | {
         group: kv_encoding(each.extremes, caches[group], kv_dtype) if group in caches else wide_encoding(choose(each))
         for group, each in joined.items()
     }
-    chosen = fixed | measured
     found = {key: chosen[groups.find(key)] for key in names if groups.find(key) in chosen}
     masked, floor = _masked(graphs, found)
     found |= masked | {key: mask_encoding(floor) for key in names if groups.find(key) in masks}
@@ -169,10 +166,8 @@ def choose_encodings(
 
 
 def _masked(graphs: Iterable[FloatGraph], found: Mapping[str, Encoding]) -> tuple[dict[str, Encoding], float]:
-    """Encodings of masked scores by key, from those of the scores, and how deep a mask is that hides in all layers.
-
-    A mask of -100 would not: scores of Qwen2 span 1,900, and an empty or another sequence's column can have any.
-    """
+    """Encodings of masked scores by key, from those of the scores, and how deep a mask is that hides in all layers. A
+    mask of -100 would not: scores of Qwen2 span 1,900, and an empty or another sequence's column can have any."""
     sums, widest = dict[str, Encoding](), 0.0
     for graph in graphs:
         for total, scores in _masked_scores(graph):
@@ -192,18 +187,15 @@ def _masked_scores(graph: FloatGraph) -> Iterator[tuple[str, str]]:
 
 
 def _no_finer_caches(found: Mapping[str, Encoding], names: Mapping[str, str]) -> Iterator[tuple[str, Encoding]]:
-    """Caches whose step is finer than that of the 16-bit integers which are narrowed to them get that step.
-
-    It loses nothing, and the HTP makes no codes that are further apart than the 16-bit ones they are made of (its
-    emulator).
-    """
-    steps = {name: found[key].scale for key, name in names.items()}
-    least: dict[str, float] = {}
-    for name, step in steps.items():
-        if name.endswith(WIDE):
-            least[name.removesuffix(WIDE).removesuffix("_out")] = step
+    """Caches whose step is finer than that of the 16-bit integers which are narrowed to them get that step. It loses
+    nothing, and the HTP makes no codes that are further apart than the 16-bit ones they are made of (its emulator)."""
+    least = {
+        name.removesuffix(WIDE).removesuffix("_out"): found[key].scale
+        for key, name in names.items()
+        if name.endswith(WIDE)
+    }
     for key, name in names.items():
-        step = least.get(name.removesuffix("_in").removesuffix("_out"), 0.0) if _is_cache(name) else 0.0
+        step = least.get(name.removesuffix("_in").removesuffix("_out"), 0.0) if _cache(name) else 0.0
         if found[key].scale < step:
             yield key, replace(found[key], scale=step)
 
@@ -230,13 +222,11 @@ def tied(graphs: Iterable[FloatGraph]) -> Groups:
 
 
 def _mixtures(graph: FloatGraph) -> Iterator[tuple[str, str]]:
-    """Results of attention and the values they mix.
-
-    A mean of values lies in the values' range. Over how many columns it goes depends on the text and on the variant,
-    so what calibration saw of it says little: one column alone is as large as a value.
-    """
+    """Results of attention and the values they mix. A mean of values lies in the values' range. Over how many columns
+    it goes depends on the text and on the variant, so what calibration saw of it says little: one column alone is as
+    large as a value."""
     for node in graph.model.graph.node:
-        place = place_of(node.input[1], "_in") or place_of(node.input[1], "_out") if len(node.input) > 1 else None
+        place = _cache(node.input[1]) if len(node.input) > 1 else None
         if node.op_type == "MatMul" and place is not None and place.side == 1:
             yield node.output[0], f"past_value_{place.layer}_out"
 
@@ -252,11 +242,6 @@ def kv_encoding(seen: Range, share: float = 1.0, dtype: str = KV_DTYPE) -> Encod
     """Symmetric, of a type of `KV_CODES`. share: of the largest magnitude that is held."""
     zero, largest = KV_CODES[dtype]
     return Encoding(dtype, _single(share * max(-seen.low, seen.high) / largest or 1.0), zero)
-
-
-def _share(cache: str, dtype: str) -> float:
-    place = place_of(cache, "_in") or place_of(cache, "_out")
-    return VALUE_SHARE if dtype == KV_DTYPE and place is not None and place.side else 1.0
 
 
 def _single(scale: float) -> float:
@@ -288,5 +273,5 @@ def _fixed(graph: FloatGraph, inputs: Mapping[str, Encoding]) -> Iterator[tuple[
             yield graph.key(node.output[0]), encoding
 
 
-def _is_cache(name: str) -> bool:
-    return place_of(name, "_in") is not None or place_of(name, "_out") is not None
+def _cache(name: str) -> Place | None:
+    return place_of(name, "_in") or place_of(name, "_out")

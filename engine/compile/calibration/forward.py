@@ -22,16 +22,17 @@ from engine.models.network import Network
 Chosen = tuple[NDArray[np.int64], Float32]  # experts of each token [T, k], and their shares
 
 
-def mixed_by_experts(checkpoint: Checkpoint, network: Network, layer: int, x: Float32, outputs: Float32) -> Float32:
+def mixed_by_experts(reader: LayerReader, x: Float32, outputs: Float32) -> Float32:
     """What the chosen experts make of x [T, hidden], normed. outputs [T, count]: of the router."""
-    details = network.details.experts
+    details = reader.network.details.experts
     assert details is not None
-    tensors = ExpertTensors(checkpoint, network, layer)
-    experts, shares = chosen(outputs, details, _choice_bias(checkpoint, details, layer))
+    tensors = ExpertTensors(reader.checkpoint, reader.network, reader.layer)
+    bias = reader.tensor(details.names.choice_bias).reshape(-1) if details.names.choice_bias else None
+    experts, shares = chosen(outputs, details, bias)
     mixed, scales = np.zeros_like(x), tensors.scales()
     for expert in np.unique(experts).tolist():
         tokens, places = np.nonzero(experts == expert)
-        grown = _one(tensors, network, expert, x[tokens]) * scales[expert]
+        grown = _one(tensors, reader.network, expert, x[tokens]) * scales[expert]
         mixed[tokens] += grown * shares[tokens, places][:, None]
     return mixed
 
@@ -43,8 +44,7 @@ def chosen(outputs: Float32, details: ExpertDetails, bias: Float32 | None) -> Ch
         powers = np.exp(outputs - outputs.max(axis=1, keepdims=True))
         scores = powers / powers.sum(axis=1, keepdims=True)
     else:
-        with np.errstate(over="ignore"):
-            scores = np.float32(1) / (np.float32(1) + np.exp(-outputs))
+        scores = sigmoid(outputs)
     choice = _of_kept_groups(scores if bias is None else scores + bias, routing)
     experts = np.argsort(-choice, axis=1, kind="stable")[:, : details.spec.chosen]
     shares = np.take_along_axis(scores, experts, axis=1)
@@ -63,13 +63,6 @@ def _of_kept_groups(choice: Float32, routing: Routing) -> Float32:
     mask = np.zeros_like(best, np.bool_)
     np.put_along_axis(mask, kept, True, axis=1)
     return np.where(mask[:, :, None], apart, -np.inf).reshape(choice.shape)
-
-
-def _choice_bias(checkpoint: Checkpoint, details: ExpertDetails, layer: int) -> Float32 | None:
-    if not details.names.choice_bias:
-        return None
-    name = details.names.choice_bias.format(layer=layer)
-    return checkpoint.tensor(name, checkpoint.shape(name)).reshape(-1)
 
 
 def _one(tensors: ExpertTensors, network: Network, expert: int, x: Float32) -> Float32:
@@ -119,10 +112,8 @@ def with_path(reader: LayerReader, x: Float32, normed: Float32) -> Float32:
 
 
 def corrected(reader: LayerReader, streams: Float32, x: Float32, of_inputs: Callable[[Float32], Float32]) -> Float32:
-    """Predicted streams and x [T, hidden], which a layer made of the first -> the streams behind the layer.
-
-    of_inputs: what it adds to all but the first, of the first [T, hidden].
-    """
+    """Predicted streams and x [T, hidden], which a layer made of the first -> the streams behind the layer. of_inputs:
+    what it adds to all but the first, of the first [T, hidden]."""
     altup = altup_of(reader)
     shares = reader.project(_shares(reader, x), (altup.correction,)) + np.float32(1)
     behind = streams + shares[:, :, None] * (x - streams[:, 0])[:, None]
@@ -149,6 +140,19 @@ def _as_large(x: Float32, target: Float32) -> Float32:
     return np.asarray(x * np.sqrt(wanted) / np.sqrt(np.maximum(found, np.float32(1e-5))), np.float32)
 
 
+def embedded(checkpoint: Checkpoint, network: Network, texts: Sequence[Sequence[int]]) -> list[Float32]:
+    """The stream before the first layer, of each text [tokens, hidden]."""
+    rows = looked_up(checkpoint, network.details.names.embedding, texts)
+    return [row * np.float32(network.details.multipliers.embedding) for row in rows]
+
+
+def looked_up(checkpoint: Checkpoint, table: str, texts: Sequence[Sequence[int]]) -> list[Float32]:
+    """Rows of a table, of each text [tokens, width]; each is read once."""
+    used = sorted({token for text in texts for token in text})
+    rows = np.concatenate([checkpoint.rows(f"{table}.weight", token, token + 1) for token in used])
+    return [rows[np.searchsorted(used, np.array(text))] for text in texts]
+
+
 _HEAD_ROWS = 16_384
 Mix = Callable[[Float32, Float32], Float32]  # the first product of a layer and what was projected -> mixed rows
 
@@ -156,10 +160,8 @@ Mix = Callable[[Float32, Float32], Float32]  # the first product of a layer and 
 def reference_logits(
     checkpoint: Checkpoint, network: Network, tokens: NDArray[np.int64], visible: NDArray[np.bool_] | None = None
 ) -> Float32:
-    """Logits [T, vocab] of a pass over `tokens` [T] from position 0. Holds one matrix at a time.
-
-    visible: which tokens attention of each token sees [T, T], None = those up to itself.
-    """
+    """Logits [T, vocab] of a pass over `tokens` [T] from position 0. Holds one matrix at a time. visible: which tokens
+    attention of each token sees [T, T], None = those up to itself."""
     return head_logits(checkpoint, network, reference_hidden(checkpoint, network, tokens, visible))
 
 
@@ -180,27 +182,26 @@ def reference_hidden(
     checkpoint: Checkpoint, network: Network, tokens: NDArray[np.int64], visible: NDArray[np.bool_] | None = None
 ) -> Float32:
     """As `reference_logits`, but what the head is given: hidden states [T, hidden] behind the final norm."""
-    names, spec = network.details.names, network.spec
-    embedding = f"{names.embedding}.weight"
-    x = np.concatenate([checkpoint.rows(embedding, int(token), int(token) + 1) for token in tokens])
-    x = x * np.float32(network.details.multipliers.embedding)
-    x = LayerReader(checkpoint, network, 0).normed(x, names.embedding_norm)
+    reader, (x,) = LayerReader(checkpoint, network, 0), embedded(checkpoint, network, [tokens.tolist()])
+    x = reader.normed(x, network.details.names.embedding_norm)
     inputs, kept = layer_inputs(checkpoint, network, tokens, x), Kept()
-    reader = LayerReader(checkpoint, network, 0)
     x = x if network.details.altup is None else spread(reader, x)
-    for layer in range(spec.layers):
+    for layer in range(network.spec.layers):
         reader = LayerReader(checkpoint, network, layer)
-        x = _passed(reader, x, mixing(reader, layer, [len(tokens)], visible, kept), inputs)
+        x = _passed(reader, x, mixing(reader, [len(tokens)], visible, kept), inputs)
     x = x if network.details.altup is None else merged(reader, x)
     return final_normed(checkpoint, network, x)
 
 
 def _passed(reader: LayerReader, x: Float32, mix: Mix, inputs: Float32 | None) -> Float32:
     """The stream, or the streams, behind a layer and what it makes of its own inputs."""
+    scale = reader.network.details.names.layer_scale
     if reader.network.details.altup is None:
-        return _ended(reader, layer_output(reader, reader.layer, x, mix), inputs)
+        x = layer_output(reader, x, mix)
+        x = x if inputs is None else x + _of_inputs(reader, x, inputs)
+        return x * reader.tensor(scale) if scale else x
     streams = predicted(reader, x)
-    first = layer_output(reader, reader.layer, streams[:, 0], mix)
+    first = layer_output(reader, streams[:, 0], mix)
     return corrected(reader, streams, first, lambda x: _of_inputs(reader, x, inputs))
 
 
@@ -212,18 +213,11 @@ def layer_inputs(checkpoint: Checkpoint, network: Network, tokens: NDArray[np.in
         return None
     shape, reader = (len(tokens), network.spec.layers, names.size), LayerReader(checkpoint, network, 0)
     places = [int(token) if token < names.vocab else 0 for token in tokens]
-    of_tokens = np.concatenate([checkpoint.rows(f"{names.table}.weight", place, place + 1) for place in places])
+    (of_tokens,) = looked_up(checkpoint, names.table, [places])
     of_stream = reader.project(x, (names.projection,)) / np.float32(math.sqrt(network.spec.hidden))
     of_stream = reader.normed(of_stream.reshape(shape), names.norm)
     total = of_stream + of_tokens.reshape(shape) * np.float32(math.sqrt(names.size))
     return np.asarray(total * np.float32(math.sqrt(0.5)), np.float32)
-
-
-def _ended(reader: LayerReader, x: Float32, inputs: Float32 | None) -> Float32:
-    """The stream behind a layer with what the layer makes of its own inputs, times its factor."""
-    details = reader.network.details
-    x = x if inputs is None else x + _of_inputs(reader, x, inputs)
-    return x * reader.tensor(details.names.layer_scale) if details.names.layer_scale else x
 
 
 def _of_inputs(reader: LayerReader, x: Float32, inputs: Float32 | None) -> Float32:
@@ -244,9 +238,9 @@ Tap = Callable[[str, Float32], None]  # which matrices read it (one of the names
 QKV, OUTPUT, GATE_UP, DOWN = "qkv", "output", "gate_up", "down"
 
 
-def layer_output(reader: LayerReader, layer: int, x: Float32, mix: Mix, tap: Tap = lambda *_: None) -> Float32:
+def layer_output(reader: LayerReader, x: Float32, mix: Mix, tap: Tap = lambda *_: None) -> Float32:
     """The stream [T, hidden] behind a layer. mix: `mixing` of one text or of several. tap: is shown all inputs."""
-    network, names = reader.network, reader.network.details.names
+    network, names, layer = reader.network, reader.network.details.names, reader.layer
     residual = np.float32(network.details.multipliers.residual)
     normed = reader.normed(x, network.attention_norm(layer))
     tap(QKV, normed)
@@ -257,24 +251,22 @@ def layer_output(reader: LayerReader, layer: int, x: Float32, mix: Mix, tap: Tap
     x = x if network.details.altup is None else with_path(reader, x, normed)
     if not network.has_feed_forward(layer):
         return x
-    grown = _fed_forward(reader, layer, x, tap)
-    return x + reader.normed(grown, names.ffn_post_norm) * residual
+    return x + reader.normed(_fed_forward(reader, x, tap), names.ffn_post_norm) * residual
 
 
-def _fed_forward(reader: LayerReader, layer: int, x: Float32, tap: Tap) -> Float32:
+def _fed_forward(reader: LayerReader, x: Float32, tap: Tap) -> Float32:
     """What a feed-forward makes of the stream [T, hidden], or the chosen experts and what all tokens go through."""
     network, names, experts = reader.network, reader.network.details.names, reader.network.details.experts
     normed = reader.normed(x, names.ffn_norm)
-    if experts is None or layer not in network.expert_layers:
+    if experts is None or reader.layer not in network.expert_layers:
         return _dense(reader, normed, names.gate_up, names.down, tap)
     if (beside := experts.beside) is not None:
         dense = _dense(reader, normed, experts.names.shared_gate_up, experts.names.shared_down, tap)
         weight = reader.tensor(beside.router_scale) / np.float32(math.sqrt(network.spec.hidden))
         routed = reader.project(norm(x, weight, network.norm_epsilon), (experts.names.router,))
-        grown = mixed_by_experts(reader.checkpoint, network, layer, reader.normed(x, beside.norm), routed)
+        grown = mixed_by_experts(reader, reader.normed(x, beside.norm), routed)
         return reader.normed(dense, beside.dense_post_norm) + reader.normed(grown, beside.post_norm)
-    routed = reader.project(normed, (experts.names.router,))
-    grown = mixed_by_experts(reader.checkpoint, network, layer, normed, routed)
+    grown = mixed_by_experts(reader, normed, reader.project(normed, (experts.names.router,)))
     if not experts.names.shared_down:
         return grown
     shared = _dense(reader, normed, experts.names.shared_gate_up, experts.names.shared_down, tap)
@@ -295,54 +287,44 @@ def _dense(reader: LayerReader, normed: Float32, gate_up: tuple[str, ...], down:
 
 
 def mixing(
-    reader: LayerReader,
-    layer: int,
-    lengths: Sequence[int],
-    visible: NDArray[np.bool_] | None = None,
-    kept: Kept | None = None,
+    reader: LayerReader, lengths: Sequence[int], visible: NDArray[np.bool_] | None = None, kept: Kept | None = None
 ) -> Mix:
-    """Attention or recurrence of a layer over texts that lie one behind the other, each by itself.
-
-    visible: as in `reference_logits`, of one text, as is kept: keys and values that later layers read.
-    """
+    """Attention or recurrence of a layer over texts that lie one behind the other, each by itself. visible: as in
+    `reference_logits`, of one text, as is kept: keys and values that later layers read."""
     ends = np.cumsum(lengths)[:-1]
 
     def mix(stacked: Float32, normed: Float32) -> Float32:
         pairs = zip(np.split(stacked, ends), np.split(normed, ends), strict=True)
-        return np.concatenate([mixed_text(reader, layer, *pair, visible, kept) for pair in pairs])
+        return np.concatenate([mixed_text(reader, *pair, visible, kept) for pair in pairs])
 
     return mix
 
 
 def mixed_text(
     reader: LayerReader,
-    layer: int,
     stacked: Float32,
     normed: Float32,
     visible: NDArray[np.bool_] | None = None,
     kept: Kept | None = None,
 ) -> Float32:
     """What the output projections are given of one text that begins at position 0, side by side."""
-    spec = reader.network.spec
-    given: list[Float32] = []
+    spec, layer, given = reader.network.spec, reader.layer, list[Float32]()
     if layer in spec.attention_layers:
         own = stacked[:, : sum(reader.network.qkv_outputs(layer))]
-        given.append(_attended(reader, layer, own, visible, Kept() if kept is None else kept))
+        given.append(_attended(reader, own, visible, Kept() if kept is None else kept))
     if (recurrent := spec.recurrence_of(layer)) is not None:
         given.append(mixed_by_recurrence(reader, stacked[:, -recurrent.inputs :], normed))
     return np.concatenate(given, axis=1)
 
 
-def _attended(
-    reader: LayerReader, layer: int, stacked: Float32, visible: NDArray[np.bool_] | None, kept: Kept
-) -> Float32:
+def _attended(reader: LayerReader, stacked: Float32, visible: NDArray[np.bool_] | None, kept: Kept) -> Float32:
     count, spec = len(stacked), reader.network.spec
-    window = spec.attention_of(layer).window
+    window = spec.attention_of(reader.layer).window
     if reader.network.details.sees_both_ways:
         places = np.arange(count)
         visible = np.abs(places[:, None] - places) <= (window // 2 if window else count)
     else:
         visible = np.tri(count, dtype=np.bool_) if visible is None else visible
         visible = visible & ~np.tri(count, k=-window, dtype=np.bool_) if window else visible
-    turn = rotation_of(spec.rope_of(layer), np.arange(count))
+    turn = rotation_of(spec.rope_of(reader.layer), np.arange(count))
     return mixed_by_attention(reader, stacked, turn, visible, kept)

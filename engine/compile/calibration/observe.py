@@ -7,6 +7,7 @@ embeddings.
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -48,10 +49,8 @@ def observed_graph(graph: FloatGraph) -> WrittenGraph:
             (MOST + key, "ReduceMax", "float32"),
             (COUNT + key, "Size", "int64"),
         ):
-            node = helper.make_node(operator, [name], [output], name=output)
-            if operator != "Size":
-                node.attribute.append(helper.make_attribute("keepdims", 0))
-            model.graph.node.append(node)
+            form: dict[str, Any] = {} if operator == "Size" else {"keepdims": 0}
+            model.graph.node.append(helper.make_node(operator, [name], [output], name=output, **form))
             added.append(TensorSpec(output, dtype, ()))
             model.graph.output.append(value_info(added[-1]))
     return WrittenGraph(model, graph.inputs, (*graph.outputs, *added))
@@ -59,18 +58,17 @@ def observed_graph(graph: FloatGraph) -> WrittenGraph:
 
 def _gather_codes(model: onnx.ModelProto) -> None:
     """Look up a table's codes and dequantise those found, not the whole table for a few rows of it."""
-    tables = {node.output[0]: node for node in model.graph.node if node.op_type == DEQUANTIZE}
-    for node in list(model.graph.node):
+    nodes = model.graph.node
+    tables = {node.output[0]: node for node in nodes if node.op_type == DEQUANTIZE}
+    for node in list(nodes):
         table = tables.get(node.input[0]) if node.op_type == "Gather" else None
         if table is None:
             continue
-        index = list(model.graph.node).index(node)
-        codes = f"{node.output[0]}_codes"
+        index, codes = list(nodes).index(node), f"{node.output[0]}_codes"
         parameters = [codes, *table.input[1:]]
-        model.graph.node.insert(index + 1, helper.make_node(DEQUANTIZE, parameters, list(node.output), name=codes))
-        model.graph.node[index].input[0] = table.input[0]
-        model.graph.node[index].output[0] = codes
-        model.graph.node.remove(table)
+        nodes.insert(index + 1, helper.make_node(DEQUANTIZE, parameters, list(node.output), name=codes))
+        nodes[index].input[0], nodes[index].output[0] = table.input[0], codes
+        nodes.remove(table)
 
 
 def observe(
@@ -81,17 +79,12 @@ def observe(
     passages: Iterable[Passage],
     advance: Callable[[int], None],
 ) -> dict[str, Observed]:
-    """Run passages through observed graphs, part after part; by key. Tokens are told to `advance`.
-
-    Only full steps are run: a row that pads would show values that no real token has.
-    """
-    extremes: dict[str, list[Range]] = {}
-    values: dict[str, int] = {}
+    """Run passages through observed graphs, part after part; by key. Tokens are told to `advance`. Only full steps are
+    run: a row that pads would show values that no real token has."""
+    extremes, values = dict[str, list[Range]](), dict[str, int]()
     parts = [(spec, plain_cpu().open(folder / spec.file)) for spec in graphs]
     for passage in passages:
-        seen: dict[str, Range] = {}
-        values = {}
-        caches = _empty_caches(model, shape)
+        seen, values, caches = dict[str, Range](), {}, _empty_caches(model, shape)
         for start in range(0, len(passage) - shape.rows + 1, shape.rows):
             known = _row_inputs(model, shape, passage[start : start + shape.rows], start) | caches
             for spec, session in parts:
@@ -111,13 +104,9 @@ def observe(
 
 def _empty_caches(model: ModelSpec, shape: StepShape) -> dict[str, Array]:
     """Keys [K, 1, D, P] and values [K, 1, P, D] of every layer, by the names of inputs."""
-    keys, values = (model.kv_heads, 1, model.head_dim, shape.past), (model.kv_heads, 1, shape.past, model.head_dim)
-    sides = {"key": keys, "value": values}
-    return {
-        f"past_{side}_{layer}_in": np.zeros(dims, np.float32)
-        for layer in range(model.layers)
-        for side, dims in sides.items()
-    }
+    sizes = {"key": (model.head_dim, shape.past), "value": (shape.past, model.head_dim)}
+    names = {f"past_{side}_{layer}_in": size for layer in range(model.layers) for side, size in sizes.items()}
+    return {name: np.zeros((model.kv_heads, 1, *size), np.float32) for name, size in names.items()}
 
 
 def _keep(caches: dict[str, Array], known: Mapping[str, Array], start: int) -> None:
@@ -131,8 +120,7 @@ def _keep(caches: dict[str, Array], known: Mapping[str, Array], start: int) -> N
 
 def _row_inputs(model: ModelSpec, shape: StepShape, given: Passage, start: int) -> dict[str, Array]:
     """Ids or rows, masks and rotations of a full step that begins at a position."""
-    rows = start + np.arange(shape.rows)
-    hidden = FLOATS["float32"]
+    rows, hidden = start + np.arange(shape.rows), FLOATS["float32"]
     mask = np.full((1, 1, shape.rows, shape.context), hidden, np.float32)
     mask[..., :start] = 0
     mask[0, 0, :, shape.past :][np.tri(shape.rows, dtype=bool)] = 0

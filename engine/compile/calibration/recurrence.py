@@ -13,10 +13,8 @@ LENGTH_EPSILON = np.float32(1e-6)
 
 
 def mixed_by_recurrence(reader: LayerReader, stacked: Float32, x: Float32) -> Float32:
-    """A recurrent layer from an empty state: what the output projection is given [T, H * V].
-
-    stacked [T, ...]: what the layer's first matrices give. x [T, hidden]: normed, what that was made of.
-    """
+    """A recurrent layer from an empty state: what the output projection is given [T, H * V]. stacked [T, ...]: what the
+    layer's first matrices give. x [T, hidden]: normed, what that was made of."""
     spec = reader.network.spec.recurrent
     assert spec is not None
     match spec.kind:

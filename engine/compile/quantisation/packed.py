@@ -17,12 +17,9 @@ class PackedLinear:
 
 @dataclass(frozen=True, slots=True)
 class PackedTable:
-    """The embedding [vocab, hidden].
-
-    bits 32 and 16: floats; 8: integers with scales [vocab, 1]; 4: two's complement with scales [vocab, blocks]. In
-    blocks and unsigned: a matrix's codes around their middle, those of a tied head in its own bytes.
-    With a zero point: unsigned 16-bit codes with one scale and one zero point, both scalars.
-    """
+    """The embedding [vocab, hidden]. bits 32 and 16: floats; 8: integers with scales [vocab, 1]; 4: two's complement
+    with scales [vocab, blocks]. In blocks and unsigned: a matrix's codes around their middle, those of a tied head in
+    its own bytes. With a zero point: unsigned 16-bit codes with one scale and one zero point, both scalars."""
 
     bits: int
     weight: StoredTensor
@@ -33,12 +30,9 @@ class PackedTable:
 
 @dataclass(frozen=True, slots=True)
 class PackedDelta:
-    """What only a layer whose state has matrices has.
-
-    steps: two numbers for each value head, of beta and of the decay; None = the layer's first matrix gives the latter
-    (Mamba2). rate [heads]: -exp(A_log). dt_bias [heads]. norm: of the outputs of a head [value size], or of all; None =
-    there is none.
-    """
+    """What only a layer whose state has matrices has. steps: two numbers for each value head, of beta and of the decay;
+    None = the layer's first matrix gives the latter (Mamba2). rate [heads]: -exp(A_log). dt_bias [heads]. norm: of the
+    outputs of a head [value size], or of all; None = there is none."""
 
     steps: PackedLinear | None
     rate: StoredTensor

@@ -1,10 +1,12 @@
 """The data file of one part: written once, front to back, hashed on the way; an NPU's in half precision."""
 
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
+from typing import TypeVar
 
 import numpy as np
 import onnx
@@ -32,19 +34,15 @@ class StoredTensor:
 
     def part(self, index: int, count: int) -> "StoredTensor":
         """One of `count` equal parts along the first axis, which divides by it; it lies in the same bytes."""
-        rows, length = self.dims[0] // count, self.length // count
-        name = f"{self.name}_{index + 1}_of_{count}"
-        return StoredTensor(
-            name, self.onnx_type, (rows, *self.dims[1:]), self.file, self.offset + index * length, length
-        )
+        return self.pieces((self.dims[0] // count,) * count)[index]
 
     def pieces(self, lengths: Sequence[int]) -> list["StoredTensor"]:
         """The parts of these lengths along the first axis, which are all of it; they lie in the same bytes."""
-        row, found, first = self.length // self.dims[0], list[StoredTensor](), 0
-        for index, count in enumerate(lengths):
-            name, dims = f"{self.name}_{index + 1}_of_{len(lengths)}", (count, *self.dims[1:])
-            found.append(StoredTensor(name, self.onnx_type, dims, self.file, self.offset + first * row, count * row))
-            first += count
+        row, found, offset = self.length // self.dims[0], list[StoredTensor](), self.offset
+        for index, count in enumerate(lengths, 1):
+            name, dims = f"{self.name}_{index}_of_{len(lengths)}", (count, *self.dims[1:])
+            found.append(StoredTensor(name, self.onnx_type, dims, self.file, offset, count * row))
+            offset += count * row
         return found
 
 
@@ -60,9 +58,7 @@ class WeightFile:
     def __enter__(self) -> "WeightFile":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exit_info: object) -> None:
         self._stream.close()
 
     def add(self, name: str, array: NDArray[np.generic]) -> StoredTensor:
@@ -112,3 +108,21 @@ def _halves(name: str, chunks: Iterable[NDArray[np.generic]]) -> Iterator[NDArra
         if chunk.size and max(float(chunk.max()), -float(chunk.min())) > HALF_LIMIT:
             raise CompileError(f"tensor {name} has values beyond {HALF_LIMIT:.0f}, which half precision cannot hold")
         yield chunk.astype(np.float16)
+
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+THREADS = 2  # beside the one that reads items and writes results
+
+
+def ahead(work: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
+    """What `work` makes of each item, in order; at most `THREADS` + 1 results are waiting. Items are read here. Errors
+    of `work` are raised where its result would come."""
+    with ThreadPoolExecutor(THREADS, thread_name_prefix="ahead") as pool:
+        waiting: deque[Future[Result]] = deque()
+        for item in items:
+            waiting.append(pool.submit(work, item))
+            if len(waiting) > THREADS:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()

@@ -1,9 +1,9 @@
 """The tensors of a checkpoint, some rows of one at a time, as float32: a Hugging Face folder, or a view of another."""
 
 import json
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Protocol, cast
 
@@ -85,7 +85,6 @@ class SafetensorsCheckpoint(Checkpoint):
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._stack = ExitStack()
         self._files: dict[str, Any] = {}
         self._file_of = _tensor_files(folder)
         self._used: set[str] = set()
@@ -94,7 +93,6 @@ class SafetensorsCheckpoint(Checkpoint):
     def __enter__(self) -> "SafetensorsCheckpoint":
         # Importing ml_dtypes teaches numpy the name that safetensors gives to bfloat16.
         assert ml_dtypes.bfloat16 is not None
-        self._stack.callback(self._close)
         try:
             for name in sorted(set(self._file_of.values())) or [SINGLE_FILE]:
                 path = self._folder / name
@@ -102,23 +100,22 @@ class SafetensorsCheckpoint(Checkpoint):
                 self._open(name)
             if not self._file_of:
                 self._file_of = dict.fromkeys(self._files[SINGLE_FILE].keys(), SINGLE_FILE)
-        except OSError as error:
-            self._stack.close()
-            raise CompileError(f"{name} in {self._folder} cannot be opened: {shown(error)}") from error
-        except (SafetensorError, MemoryError) as error:
-            self._stack.close()
-            raise CompileError(f"{name} in {self._folder} cannot be opened: {one_line(error)}") from error
+        except (OSError, SafetensorError, MemoryError) as error:
+            self.__exit__()
+            reason = shown(error) if isinstance(error, OSError) else one_line(error)
+            raise CompileError(f"{name} in {self._folder} cannot be opened: {reason}") from error
         return self
 
     def __exit__(self, *exit_info: object) -> None:
-        self._stack.close()
+        for file in self._files.values():
+            file.__exit__(None, None, None)
+        self._files.clear()
 
     def __contains__(self, name: str) -> bool:
         return name in self._file_of
 
     def total_bytes(self) -> int:
-        dtypes = {name: str(self._slice(name).get_dtype()) for name in self._file_of}
-        return sum(self.stored_bytes(name) for name, dtype in dtypes.items() if dtype in _ITEM_BYTES)
+        return sum(self.stored_bytes(name) for name in self._file_of if self.type_of(name) in _ITEM_BYTES)
 
     def unused(self) -> list[str]:
         return sorted(set(self._file_of) - self._used)
@@ -127,7 +124,7 @@ class SafetensorsCheckpoint(Checkpoint):
         return tuple(self._slice(name).get_shape())
 
     def stored_bytes(self, name: str) -> int:
-        return int(np.prod(self.shape(name), dtype=np.int64)) * _ITEM_BYTES[self._dtype(name)]
+        return math.prod(self.shape(name)) * _ITEM_BYTES[self._dtype(name)]
 
     def tensor(self, name: str, shape: tuple[int, ...]) -> Float32:
         self.require(name, shape)
@@ -151,8 +148,7 @@ class SafetensorsCheckpoint(Checkpoint):
 
     def code_bytes(self, name: str) -> int:
         """Bytes of a tensor of floats or of codes."""
-        size = (_ITEM_BYTES | _CODE_BYTES).get(self.type_of(name), 0)
-        return int(np.prod(self.shape(name), dtype=np.int64)) * size
+        return math.prod(self.shape(name)) * (_ITEM_BYTES | _CODE_BYTES).get(self.type_of(name), 0)
 
     def codes(self, name: str, rows: slice = EVERYTHING, columns: slice = EVERYTHING) -> NDArray[Any]:
         """Some rows, and of a matrix some columns, in the type in which they are stored; it counts as used."""
@@ -169,7 +165,7 @@ class SafetensorsCheckpoint(Checkpoint):
         """Rows of a type that numpy lacks, from the place that the file's head tells (safetensors' format)."""
         shape = self.shape(name)
         start, stop, _ = rows.indices(shape[0] if shape else 1)
-        width = int(np.prod(shape[1:], dtype=np.int64))
+        width = math.prod(shape[1:])
         with open_regular(self._folder / self._file_of[name]) as file:
             head = int.from_bytes(file.read(8), "little")
             begin = json.loads(file.read(head))[name]["data_offsets"][0]
@@ -184,11 +180,6 @@ class SafetensorsCheckpoint(Checkpoint):
         self._files[name] = safe_open(self._folder / name, framework="numpy")
         self._mapped[name] = 0
 
-    def _close(self) -> None:
-        for file in self._files.values():
-            file.__exit__(None, None, None)
-        self._files.clear()
-
     def _taken(self, name: str, values: Float32) -> Float32:
         """The values are a copy, so the file behind them may be let go."""
         self._let_go(name, values.nbytes)
@@ -202,7 +193,7 @@ class SafetensorsCheckpoint(Checkpoint):
             self._open(file)
 
     def _dtype(self, name: str) -> str:
-        dtype = str(self._slice(name).get_dtype())
+        dtype = self.type_of(name)
         if dtype not in _ITEM_BYTES:
             raise CompileError(f"tensor {name} has type {dtype}; supported are {', '.join(_ITEM_BYTES)}")
         return dtype
@@ -304,9 +295,7 @@ class RoundedCheckpoint(CheckpointView):
 
 class RememberedCheckpoint(CheckpointView):
     """As `inner`; runs of rows stay in memory, up to `limit` bytes of them: changed matrices take long to make again.
-
-    Single rows, of an embedding table, do not stay.
-    """
+    Single rows, of an embedding table, do not stay."""
 
     def __init__(self, inner: Checkpoint, limit: int) -> None:
         super().__init__(inner)

@@ -37,8 +37,9 @@ class ExpertTensors:
         """As `gate_up`, as blocks where the file has such; rows stand in the order of inputs of `kept_down`."""
         pieces = self._gate_up(expert, keeps_blocks=True)
         form = self._form_of(self._form.down, expert)
-        places = None if form is None else form.places()
-        return pieces if places is None else tuple(_rows(piece, places) for piece in pieces)
+        if form is None or (places := form.places()) is None:
+            return pieces
+        return tuple(_rows(piece, places) for piece in pieces)
 
     def kept_down(self, expert: int) -> Piece:
         """As `down`, as blocks where the file has such, whose inputs may stand in an order of their own."""
@@ -49,9 +50,8 @@ class ExpertTensors:
         numbers = range(self._details.spec.count)
         stacks = [tuple(self._form.gate_up), (self._form.down,)]
         forms = [[_alone({self._form_of(name, each) for name in names}) for names in stacks] for each in numbers]
-        return [
-            form is not None and form == first for each in forms for form, first in zip(each, forms[0], strict=True)
-        ]
+        pairs = (pair for each in forms for pair in zip(each, forms[0], strict=True))
+        return [form is not None and form == first for form, first in pairs]
 
     def biases(self, expert: int) -> tuple[Float32, Float32, Float32] | None:
         """Of gate, up and down; None where there are none."""
@@ -60,11 +60,11 @@ class ExpertTensors:
         count, both = self._details.spec.count, len(self._form.biases) - 1
         names = [self._name(name, 0) for name in self._form.biases]
         sizes = (*(2 * self._ffn // both for _ in range(both)), self._hidden)
-        found = [self._checkpoint.tensor(name, (count, size))[expert] for name, size in zip(names, sizes, strict=True)]
-        if both == 2:
-            return found[0], found[1], found[2]
-        gate, up = (found[0][part] for part in self._halves())
-        return gate, up, found[1]
+        *found, down = (
+            self._checkpoint.tensor(name, (count, size))[expert] for name, size in zip(names, sizes, strict=True)
+        )
+        gate, up = found if both == 2 else (found[0][part] for part in self._halves())
+        return gate, up, down
 
     def scales(self) -> Float32:
         """[count]: what each expert's output is multiplied with."""
@@ -75,11 +75,8 @@ class ExpertTensors:
 
     def stored_bytes(self) -> int:
         names = (self._name(name, 0) for name in (*self._form.gate_up, self._form.down))
-        return sum(map(self._checkpoint.stored_bytes, names)) // (self._details.spec.count if self._is_stacked else 1)
-
-    @property
-    def _is_stacked(self) -> bool:
-        return self._form.is_stacked
+        share = self._details.spec.count if self._form.is_stacked else 1
+        return sum(map(self._checkpoint.stored_bytes, names)) // share
 
     def _found(self) -> ExpertForm:
         forms = self._details.names.forms
@@ -113,8 +110,8 @@ class ExpertTensors:
     def _matrix(self, name: str, expert: int, shape: tuple[int, int], keeps_blocks: bool) -> Piece:
         full, count = self._name(name, expert), self._details.spec.count
         stored = shape[::-1] if self._form.is_turned else shape
-        self._checkpoint.require(full, (count, *stored) if self._is_stacked else stored)
-        span = (expert, expert + 1) if self._is_stacked else (0, stored[0])
+        self._checkpoint.require(full, (count, *stored) if self._form.is_stacked else stored)
+        span = (expert, expert + 1) if self._form.is_stacked else (0, stored[0])
         is_kept = keeps_blocks and self._form_of(name, expert) is not None
         blocks = self._checkpoint.blocks(full, *span) if is_kept else None
         if blocks is not None:

@@ -77,11 +77,9 @@ class FolderSource:
 
 
 def open_source(path: Path, with_images: bool = True) -> Source:
-    """A folder or a GGUF file. CompileError when its facts cannot be read, or not without another package.
-
-    with_images: what lies beside a GGUF file and reads images belongs to it, and to a folder its encoder of images, of
-    a family that also comes without one.
-    """
+    """A folder or a GGUF file. CompileError when its facts cannot be read, or not without another package. with_images:
+    what lies beside a GGUF file and reads images belongs to it, and to a folder its encoder of images, of a family that
+    also comes without one."""
     if not is_gguf(path) and not is_model_file(path):
         return FolderSource(path, with_images)
     if find_spec("gguf") is None:

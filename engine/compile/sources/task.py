@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
+from typing import Any
 
 from tokenizers import Tokenizer
 
@@ -50,9 +51,8 @@ class SentenceFiles:
         if not folder.is_dir():
             return cls()
         found = _modules(folder)
-        modules = tuple(
-            (kind, read_optional_json(place / "config.json") if place != folder else {}) for kind, place in found
-        )
+        configs = [read_optional_json(place / "config.json") if place != folder else {} for _, place in found]
+        modules = tuple((kind, config) for (kind, _), config in zip(found, configs, strict=True))
         return cls(modules, read_optional_json(folder / PROMPTS), tuple(place for _, place in found))
 
     def config_of(self, kind: str) -> Mapping[str, object] | None:
@@ -71,9 +71,8 @@ def check_task(arguments: CompileArguments, config: Mapping[str, object], networ
     if task is ModelTask.GENERATE:
         return
     if network.details.diffusion is not None:
-        raise UnsupportedModel(
-            f"--task {task}: {network.spec.family} denoises blocks, no row of it has seen a whole text"
-        )
+        reason = f"{network.spec.family} denoises blocks, no row of it has seen a whole text"
+        raise UnsupportedModel(f"--task {task}: {reason}")
     if layout_of(arguments) is Layout.FUSED or arguments.whole_context:
         raise CompileError(f"--task {task} is for --layout segments and pool with caches")
     if config.get("is_causal") is False or config.get("use_bidirectional_attention"):
@@ -86,7 +85,11 @@ def names_in(checkpoint: Checkpoint, network: Network) -> Network:
     names = network.details.names
     if network.may_be_untied and f"{names.head}.weight" in checkpoint:
         network = untied(network)
-    bare = _without_prefix(names)
+
+    def bare_of(value: Any) -> Any:
+        return tuple(map(bare_of, value)) if isinstance(value, tuple) else value.removeprefix("model.")
+
+    bare = WeightNames(**{each.name: bare_of(getattr(names, each.name)) for each in fields(names)})
     if f"{names.embedding}.weight" in checkpoint or f"{bare.embedding}.weight" not in checkpoint:
         return network
     return replace(network, details=replace(network.details, names=bare))
@@ -96,9 +99,8 @@ def pooling_of(tokenizer: Tokenizer, files: SentenceFiles, hidden: int) -> Pooli
     """How a decoder's vectors are made. UnsupportedModel for a way that is not by the last token."""
     for name, _ in files.modules:
         if name not in ("Transformer", "Pooling", "Normalize"):
-            raise UnsupportedModel(
-                f"{MODULES} has a {brief(name)}: a decoder's vectors take Pooling and Normalize only"
-            )
+            rest = "a decoder's vectors take Pooling and Normalize only"
+            raise UnsupportedModel(f"{MODULES} has a {brief(name)}: {rest}")
     pooling = files.config_of("Pooling") or {}
     modes = [key for key, value in pooling.items() if key.startswith("pooling_mode_") and value is True]
     modes = [f"pooling_mode_{mode}" for mode in [pooling.get("pooling_mode")] if mode is not None] or modes
@@ -112,9 +114,8 @@ def pooling_spec(
     tokenizer: Tokenizer, files: SentenceFiles, kind: PoolingKind, outputs: int, usual: Mapping[str, str] | None = None
 ) -> PoolingSpec:
     """Of length 1 unless the files say otherwise. usual: prompts of the family."""
-    own = dict(usual or {})
+    own, (begin, end) = dict(usual or {}), added_ids(tokenizer)
     prompts, default = read_prompts(ConfigFields(files.prompts, PROMPTS))
-    begin, end = added_ids(tokenizer)
     return PoolingSpec(
         kind,
         outputs,
@@ -153,10 +154,9 @@ def judge_of(tokenizer: Tokenizer) -> RerankSpec:
 
 
 def _told(source: Path, config: Mapping[str, object], files: SentenceFiles) -> ModelTask:
-    names = [name for name, _ in files.modules]
-    if "LogitScore" in names:
+    if files.config_of("LogitScore") is not None:
         return ModelTask.RERANK
-    if "Pooling" in names or any(name.endswith(BARE) for name in architectures_of(config)):
+    if files.config_of("Pooling") is not None or any(name.endswith(BARE) for name in architectures_of(config)):
         return ModelTask.EMBED
     template = read_template(source, read_optional_json(source / TOKENIZER_CONFIG)) if source.is_dir() else None
     return ModelTask.RERANK if template is not None and SENTENCE in template else ModelTask.GENERATE
@@ -178,12 +178,3 @@ def _modules(folder: Path) -> list[tuple[str, Path]]:
             raise CompileError(f"{path} must list objects with a type and the name of a folder")
         found.append((kind.rpartition(".")[2], folder / place))
     return found
-
-
-def _without_prefix(names: WeightNames) -> WeightNames:
-    def bare(value: str | tuple[str, ...]) -> str | tuple[str, ...]:
-        if isinstance(value, tuple):
-            return tuple(name.removeprefix("model.") for name in value)
-        return value.removeprefix("model.")
-
-    return WeightNames(**{each.name: bare(getattr(names, each.name)) for each in fields(names)})  # type: ignore[arg-type]

@@ -27,10 +27,8 @@ PROCESSOR_TEMPLATE = "chat_template.json"  # of older folders of models that rea
 
 
 def load_tokenizer(folder: Path) -> Tokenizer:
-    """The tokenizer of a checkpoint or bundle folder; CompileError when it is missing or damaged.
-
-    It neither cuts nor pads, whatever the file says.
-    """
+    """The tokenizer of a checkpoint or bundle folder; CompileError when it is missing or damaged. It neither cuts nor
+    pads, whatever the file says."""
     path = folder / TOKENIZER_FILE
     try:
         content = read_text(path, TOKENIZER_BYTES)
@@ -48,11 +46,9 @@ def load_tokenizer(folder: Path) -> Tokenizer:
 
 
 def write_text_files(source: Path, folder: Path, config: Mapping[str, object], vocab: int) -> TextSpec:
-    """Copy the tokenizer, write the template beside it, and describe both.
-
-    vocab: rows of the embedding; a tokenizer that gives larger ids is refused. Added tokens beyond them, as Gemma 3 has
-    for images that its small models do not read, are left out.
-    """
+    """Copy the tokenizer, write the template beside it, and describe both. vocab: rows of the embedding; a tokenizer
+    that gives larger ids is refused. Added tokens beyond them, as Gemma 3 has for images that its small models do not
+    read, are left out."""
     tokenizer = load_tokenizer(source)
     largest = max(tokenizer.get_vocab(with_added_tokens=False).values(), default=-1)
     if largest >= vocab:
@@ -89,20 +85,13 @@ def _without_added(folder: Path, vocab: int) -> Tokenizer:
 
 
 def describe_text(
-    folder: Path,
-    tokenizer: Tokenizer,
-    settings: Mapping[str, object],
-    template: str | None,
-    declared: Iterable[object],
+    folder: Path, tokenizer: Tokenizer, settings: Mapping[str, object], template: str | None, declared: Iterable[object]
 ) -> TextSpec:
-    """Write the template beside the bundle's tokenizer, and describe both.
-
-    settings: as tokenizer_config.json has them. declared: ids that end an answer, each one or a list.
-    """
+    """Write the template beside the bundle's tokenizer, and describe both. settings: as tokenizer_config.json has them.
+    declared: ids that end an answer, each one or a list."""
     if template is not None:
         (folder / TEMPLATE_FILE).write_text(template, encoding="utf-8", newline="\n")
-    bos = _token_text(settings.get("bos_token"))
-    eos = _token_text(settings.get("eos_token"))
+    bos, eos = _token_text(settings.get("bos_token")), _token_text(settings.get("eos_token"))
     answer = probed_answer(template, bos, eos)
     return TextSpec(
         tokenizer=TOKENIZER_FILE,
@@ -165,18 +154,14 @@ def _stop_ids(
                 found.add(item)
             elif item is not None:
                 raise CompileError(f"eos_token_id must be an integer or a list of them, it is {brief(value)}")
-    for mark in [*marks, eos]:
-        identifier = tokenizer.token_to_id(mark) if mark else None
-        if identifier is not None:
-            found.add(identifier)
-    return tuple(sorted(found))
+    named = (tokenizer.token_to_id(mark) for mark in [*marks, eos] if mark)
+    return tuple(sorted(found.union(identifier for identifier in named if identifier is not None)))
 
 
 def _token_text(value: object) -> str | None:
     """A special token is written as text or as an object with `content`."""
-    if isinstance(value, dict):
-        value = value.get("content")
-    return value if isinstance(value, str) and value else None
+    text = value.get("content") if isinstance(value, dict) else value
+    return text if isinstance(text, str) and text else None
 
 
 def _adds_bos(tokenizer: Tokenizer, settings: Mapping[str, object], bos: str | None) -> bool:

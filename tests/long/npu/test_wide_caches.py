@@ -10,7 +10,7 @@ from engine.compile.arguments import CompileArguments, QualityLevel, Quant, Targ
 from engine.compile.check.parity import bundle_logits, parity_tokens
 from engine.compile.pipeline import compile_bundle
 from engine.compile.progress import SilentProgress
-from engine.compile.quantisation.choose import quality_stages
+from engine.compile.quantisation.choose import quality
 
 pytest.importorskip("onnxruntime_qnn")
 
@@ -22,7 +22,7 @@ from engine.runtime.qnn.trial import check_bundle
 def test_the_emulator_reads_and_writes_them_as_the_cpu_does(
     quant: Quant, tiny_checkpoint: Path, short_text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(quality_stages, "CACHE_SHARE", 0.0)
+    monkeypatch.setattr(quality, "CACHE_SHARE", 0.0)
 
     def compiled(name: str, quality: QualityLevel, target: Target) -> Manifest:
         arguments = CompileArguments(

@@ -17,13 +17,14 @@ import numpy as np
 from engine.compile.calibration.forward import DOWN, GATE_UP, OUTPUT, QKV, layer_output, mixing
 from engine.compile.calibration.layer_reader import LayerReader
 from engine.compile.quantisation.choose.form import CodeForm, compensated_codes
-from engine.compile.quantisation.choose.quality import SCALE_ROWS
+from engine.compile.quantisation.methods.blocks import Float64
 from engine.compile.quantisation.rounding.codes import InputStatistics, damping_of, in_runs, output_errors
 from engine.compile.quantisation.rounding.gptq import Factor, factorised
-from engine.compile.quantisation.transforms.rotation import Edits, Float64, LinearEdit, readers, value_module
+from engine.compile.quantisation.transforms.rotation import Edits, LinearEdit, readers, value_module
 from engine.compile.sources.checkpoint import Checkpoint, Float32
 from engine.models.network import Network
 
+SCALE_ROWS = 256  # of a matrix, that scales are tried on
 ALPHAS = (0.0, 0.125, 0.25, 0.5)
 MOST = 20  # the highest power of two, and the lowest is its reciprocal
 
@@ -32,27 +33,17 @@ class ChannelScales:
     """Finds the scales of a network on the float stream of a few texts; a layer is in memory at a time."""
 
     def __init__(
-        self,
-        checkpoint: Checkpoint,
-        network: Network,
-        form: CodeForm,
-        tokens: int,
-        kept: frozenset[str] = frozenset(),
+        self, checkpoint: Checkpoint, network: Network, form: CodeForm, tokens: int, kept: frozenset[str] = frozenset()
     ) -> None:
         """tokens: that codes will be chosen on. kept: matrices that stay what they are, and so what stands beside."""
-        self._kept = kept
-        self._checkpoint = checkpoint
-        self._network = network
-        self._form = form
-        self._tokens = tokens
+        self._checkpoint, self._network, self._form = checkpoint, network, form
+        self._tokens, self._kept = tokens, kept
         self._norms: dict[str, Float64 | None] = {}
         self._linears: dict[str, LinearEdit] = {}
 
     def edits(self, states: Sequence[Float32], advance: Callable[[int], None]) -> Edits:
         """What the scales do to each tensor. states: embedded texts [tokens, hidden]. advance: is told of each layer.
-
-        The final norm stays: a head that is tied to the embedding could not follow it.
-        """
+        The final norm stays: a head that is tied to the embedding could not follow it."""
         for layer in range(self._network.spec.layers):
             states = self._layer(layer, states)
             advance(1)
@@ -67,18 +58,16 @@ class ChannelScales:
             """Find the scales of the inputs that some matrices read, each kind at the place that divides them."""
             texts = np.split(inputs, ends)
             if kind == QKV and names.attention_norm:
-                weight = self._stacked(reader, network.mixer_names(layer))
-                modules = _at(layer, readers(network, layer))
-                self._behind_norm(names.attention_norm.format(layer=layer), modules, weight, texts)
+                weight = _stacked(reader, network.mixer_names(layer))
+                self._behind_norm(layer, names.attention_norm, readers(network, layer), weight, texts)
             elif kind == OUTPUT and layer in network.spec.attention_layers:
                 self._values(reader, layer, texts)
             elif kind == GATE_UP and names.ffn_norm:
-                weight = self._stacked(reader, names.gate_up)
-                self._behind_norm(names.ffn_norm.format(layer=layer), _at(layer, names.gate_up), weight, texts)
+                self._behind_norm(layer, names.ffn_norm, names.gate_up, _stacked(reader, names.gate_up), texts)
             elif kind == DOWN:
                 self._down(reader, layer, texts)
 
-        found = layer_output(reader, layer, np.concatenate(states), mixing(reader, layer, lengths), scale)
+        found = layer_output(reader, np.concatenate(states), mixing(reader, lengths), scale)
         return np.split(found, ends)
 
     def _down(self, reader: LayerReader, layer: int, inner: Sequence[Float32]) -> None:
@@ -87,29 +76,30 @@ class ChannelScales:
         up_module, down_module = names.gate_up[-1].format(layer=layer), names.down.format(layer=layer)
         if self._is_kept(up_module, down_module):
             return
-        scales = searched_scales(self._stacked(reader, (names.down,)), inner, self._form, self._tokens)
+        scales = searched_scales(_stacked(reader, (names.down,)), inner, self._form, self._tokens)
         up = scales if len(names.gate_up) == 2 else np.concatenate([np.ones(self._network.spec.ffn), scales])
         self._between(up_module, up, down_module, scales)
 
     def _values(self, reader: LayerReader, layer: int, mixed: Sequence[Float32]) -> None:
         """Heads that share values share their scales."""
         spec = self._network.spec
-        module, first = value_module(self._network)
-        output = self._network.details.names.output
-        if self._is_kept(module.format(layer=layer), output.format(layer=layer)):
+        values, first = value_module(self._network)
+        module, output = (name.format(layer=layer) for name in (values, self._network.details.names.output))
+        if self._is_kept(module, output):
             return
         shares = (spec.kv_heads, spec.heads // spec.kv_heads, spec.head_dim)
-        scales = searched_scales(self._stacked(reader, (output,)), mixed, self._form, self._tokens, shares)
+        scales = searched_scales(_stacked(reader, (output,)), mixed, self._form, self._tokens, shares)
         own = scales.reshape(shares)[:, 0].reshape(-1)
-        self._between(
-            module.format(layer=layer), np.concatenate([np.ones(first), own]), output.format(layer=layer), scales
-        )
+        self._between(module, np.concatenate([np.ones(first), own]), output, scales)
 
-    def _behind_norm(self, name: str, modules: Sequence[str], weight: Float32, inputs: Sequence[Float32]) -> None:
+    def _behind_norm(
+        self, layer: int, norm: str, names: Sequence[str], weight: Float32, inputs: Sequence[Float32]
+    ) -> None:
+        modules = [name.format(layer=layer) for name in names]
         if self._is_kept(*modules):
             return
         scales = searched_scales(weight, inputs, self._form, self._tokens)
-        self._norms[name] = 1 / scales
+        self._norms[norm.format(layer=layer)] = 1 / scales
         for module in modules:
             self._linears[module] = replace(self._linears.get(module, LinearEdit()), input_scale=scales)
 
@@ -120,22 +110,17 @@ class ChannelScales:
     def _is_kept(self, *modules: str) -> bool:
         return any(f"{module}.weight" in self._kept for module in modules)
 
-    def _stacked(self, reader: LayerReader, names: Sequence[str]) -> Float32:
-        return np.concatenate([reader.tensor(f"{name}.weight") for name in names])
+
+def _stacked(reader: LayerReader, names: Sequence[str]) -> Float32:
+    return np.concatenate([reader.tensor(f"{name}.weight") for name in names])
 
 
 def searched_scales(
-    weight: Float32,
-    inputs: Sequence[Float32],
-    form: CodeForm,
-    tokens: int,
-    shares: tuple[int, int, int] | None = None,
+    weight: Float32, inputs: Sequence[Float32], form: CodeForm, tokens: int, shares: tuple[int, int, int] | None = None
 ) -> Float64:
-    """[inputs] for a matrix [outputs, inputs] and texts of its inputs [.., inputs]: those of the best alpha.
-
-    tokens: that codes will be chosen on, which decide the damping.
-    shares: (groups, heads of a group, channels), heads of one group get the same scales.
-    """
+    """[inputs] for a matrix [outputs, inputs] and texts of its inputs [.., inputs]: those of the best alpha. tokens:
+    that codes will be chosen on, which decide the damping. shares: (groups, heads of a group, channels), heads of one
+    group get the same scales."""
     statistics = InputStatistics(weight.shape[1])
     for run in in_runs(inputs):
         statistics.add(run)
@@ -183,7 +168,3 @@ def _shared(values: Float64, shares: tuple[int, int, int]) -> Float64:
     """The root mean square over heads that share, at each of them."""
     means = np.sqrt(np.square(values.reshape(shares)).mean(axis=1, keepdims=True))
     return np.ascontiguousarray(np.broadcast_to(means, shares)).reshape(-1)
-
-
-def _at(layer: int, names: Sequence[str]) -> list[str]:
-    return [name.format(layer=layer) for name in names]

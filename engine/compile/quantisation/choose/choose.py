@@ -2,114 +2,73 @@
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.compile.calibration.forward import mixed_text
+from engine.compile.calibration.forward import embedded, mixed_text
 from engine.compile.calibration.layer_reader import LayerReader, gated, norm
-from engine.compile.quantisation.choose.form import (
-    Addition,
-    CodeForm,
-    Linear,
-    OutputError,
-    SharedInputs,
-    Streams,
-    choose_codes,
-)
+from engine.compile.quantisation.choose.form import CodeForm, Linear, OutputError, SharedInputs, Streams, choose_codes
 from engine.compile.quantisation.choose.matrices import HEAD, MatrixGroup, groups_of, head_tensor
-from engine.compile.quantisation.methods.blocks import BlockForm, Blocks, Bytes, pack_nibbles, unpack_nibbles
+from engine.compile.quantisation.methods.blocks import BlockForm, Blocks, pack_nibbles, unpack_nibbles
 from engine.compile.quantisation.rounding.codes import BlockCodes, BlockScales
 from engine.compile.sources.checkpoint import Checkpoint, CheckpointView, Float32
 from engine.models.network import Network
 
-Number = TypeVar("Number", np.uint8, np.float32)
 CODES, SCALES, ZEROS = "codes", "scales", "zeros"
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Layout:
-    stem: str
-    rows: int
-    blocks: int
+    """rows: type and shape of a row of each file."""
+
     block: int
     inputs: int
-    zeros: str  # the type of the zeros, "" = there are none
     bits: int
+    rows: Mapping[str, tuple[np.dtype[Any], tuple[int, ...]]]
 
 
-class CodesFolder(Mapping[str, BlockCodes]):
+class CodesFolder:
     """Codes of matrices by the name of their tensor. A matrix is written in runs of rows, and read so."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._layouts: dict[str, _Layout] = {}
-        self._count = 0
-
-    def __getitem__(self, name: str) -> BlockCodes:
-        return self.read(name, 0, self._layouts[name].rows)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._layouts)
-
-    def __len__(self) -> int:
-        return len(self._layouts)
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._layouts
+        self.layouts: dict[str, _Layout] = {}
 
     def append(self, name: str, codes: BlockCodes) -> None:
         """Write further rows of a tensor. ValueError unless they have the form of those before them."""
-        rows, blocks, block = codes.codes.shape
-        zeros = "" if codes.grid.zeros is None else str(codes.grid.zeros.dtype)
-        layout = _Layout("", 0, blocks, block, codes.inputs, zeros, codes.bits)
-        if name not in self._layouts:
-            self._layouts[name] = layout
-            layout.stem = str(self._count)
-            self._count += 1
-        known = self._layouts[name]
-        if replace(layout, stem=known.stem, rows=known.rows) != known:
+        packed, zeros = codes.codes if codes.bits == 8 else pack_nibbles(codes.codes), codes.grid.zeros
+        files: dict[str, NDArray[Any]] = {CODES: packed, SCALES: codes.grid.scales.astype(np.float32, copy=False)}
+        files |= {} if zeros is None else {ZEROS: zeros}
+        rows = {kind: (values.dtype, values.shape[1:]) for kind, values in files.items()}
+        layout = _Layout(codes.grid.block, codes.inputs, codes.bits, rows)
+        if self.layouts.setdefault(name, layout) != layout:
             raise ValueError(f"rows of {name} have another form than those before them")
-        packed = codes.codes if codes.bits == 8 else pack_nibbles(codes.codes)
-        self._write(known.stem, CODES, packed.tobytes())
-        self._write(known.stem, SCALES, codes.grid.scales.astype(np.float32, copy=False).tobytes())
-        if codes.grid.zeros is not None:
-            self._write(known.stem, ZEROS, codes.grid.zeros.tobytes())
-        known.rows += rows
+        for kind, values in files.items():
+            with self._path(name, kind).open("ab") as stream:
+                stream.write(values.tobytes())
 
     def form(self, name: str) -> BlockForm:
         """Of a tensor's codes; KeyError when it has none here."""
-        layout = self._layouts[name]
-        return BlockForm(layout.bits, layout.block, layout.zeros == "uint8")
+        layout = self.layouts[name]
+        return BlockForm(layout.bits, layout.block, ZEROS in layout.rows and layout.rows[ZEROS][0] == np.uint8)
 
-    def read(self, name: str, start: int, stop: int) -> BlockCodes:
-        """Rows start..stop of a tensor; KeyError when it has no codes here."""
-        layout = self._layouts[name]
-        shape = (stop - start, layout.blocks)
-        codes = self._read(layout.stem, CODES, start, (*shape, layout.block * layout.bits // 8), np.uint8)
-        scales = self._read(layout.stem, SCALES, start, shape, np.float32)
-        grid = BlockScales(scales, self._zeros(layout, start, shape), layout.block)
-        return BlockCodes(codes if layout.bits == 8 else unpack_nibbles(codes), grid, layout.inputs, layout.bits)
+    def read(self, name: str, start: int = 0, stop: int | None = None) -> BlockCodes:
+        """Rows start..stop of a tensor, None = to the last; KeyError when it has no codes here."""
+        layout, found = self.layouts[name], dict[str, NDArray[Any]]()
+        for kind, (dtype, shape) in layout.rows.items():
+            size = math.prod(shape)
+            count, offset = -1 if stop is None else (stop - start) * size, start * size * dtype.itemsize
+            found[kind] = np.fromfile(self._path(name, kind), dtype, count, offset=offset).reshape(-1, *shape)
+        codes = found[CODES] if layout.bits == 8 else unpack_nibbles(found[CODES])
+        return BlockCodes(codes, BlockScales(found[SCALES], found.get(ZEROS), layout.block), layout.inputs, layout.bits)
 
-    def _zeros(self, layout: _Layout, start: int, shape: tuple[int, int]) -> Bytes | Float32 | None:
-        if not layout.zeros:
-            return None
-        if layout.zeros == "float32":
-            return self._read(layout.stem, ZEROS, start, shape, np.float32)
-        return self._read(layout.stem, ZEROS, start, shape, np.uint8)
-
-    def _write(self, stem: str, kind: str, content: bytes) -> None:
-        with (self._folder / f"{stem}.{kind}").open("ab") as stream:
-            stream.write(content)
-
-    def _read(self, stem: str, kind: str, start: int, shape: tuple[int, ...], dtype: type[Number]) -> NDArray[Number]:
-        row_bytes = math.prod(shape[1:]) * np.dtype(dtype).itemsize
-        path = self._folder / f"{stem}.{kind}"
-        return np.fromfile(path, dtype, math.prod(shape), offset=start * row_bytes).reshape(shape)
+    def _path(self, name: str, kind: str) -> Path:
+        return self._folder / f"{list(self.layouts).index(name)}.{kind}"
 
 
 class ChosenCheckpoint(CheckpointView):
@@ -120,13 +79,11 @@ class ChosenCheckpoint(CheckpointView):
         self._codes = codes
 
     def blocks(self, name: str, start: int, stop: int) -> Blocks | None:
-        """Rows start..stop in the chosen codes; of other matrices as they are stored."""
-        if name in self._codes:
-            return self._codes.read(name, start, stop).blocks()
-        return self.inner.blocks(name, start, stop)
+        is_chosen = name in self._codes.layouts
+        return self._codes.read(name, start, stop).blocks() if is_chosen else self.inner.blocks(name, start, stop)
 
     def form(self, name: str) -> BlockForm | None:
-        return self._codes.form(name) if name in self._codes else self.inner.form(name)
+        return self._codes.form(name) if name in self._codes.layouts else self.inner.form(name)
 
 
 HEAD_ROWS = 8192
@@ -142,11 +99,9 @@ class Forms:
 
 
 class Chooser:
-    """Chooses the codes of a network's matrices and writes them to `codes`; a layer is in memory at a time.
-
-    kept: matrices whose floats are those of codes already. wide: those that get 8 bits. errors: of outputs, by the kind
-    of the matrix. advance: is told of every group of matrices.
-    """
+    """Chooses the codes of a network's matrices and writes them to `codes`; a layer is in memory at a time. kept:
+    matrices whose floats are those of codes already. wide: those that get 8 bits. errors: of outputs, by the kind of
+    the matrix. advance: is told of every group of matrices."""
 
     def __init__(
         self,
@@ -159,11 +114,8 @@ class Chooser:
         wide: frozenset[str] = frozenset(),
     ) -> None:
         self._kept = kept if forms.wide else kept | wide
-        self._wide = wide
-        self._checkpoint = checkpoint
-        self._network = network
-        self._forms = forms
-        self._codes = codes
+        self._checkpoint, self._network = checkpoint, network
+        self._forms, self._codes, self._wide = forms, codes, wide
         self._advance = advance
         self.errors: dict[str, OutputError] = defaultdict(OutputError)
 
@@ -186,7 +138,7 @@ class Chooser:
         reader = LayerReader(self._checkpoint, network, layer)
         normed = self._normed(reader, names.attention_norm, streams)
         projected = self._linear(qkv, normed)
-        mixed = projected.then(normed, lambda stacked, x: mixed_text(reader, layer, stacked, x), normed)
+        mixed = projected.then(normed, lambda stacked, x: mixed_text(reader, stacked, x), normed)
         streams = self._added(reader, output, mixed, streams, names.attention_post_norm)
         normed = self._normed(reader, names.ffn_norm, streams)
         inner = self._linear(gate_up, normed).then(normed, lambda x: gated(x, network.details.activation))
@@ -203,7 +155,11 @@ class Chooser:
         if not name:
             return streams
         weight, epsilon = reader.norm_weight(name), self._network.norm_epsilon
-        return streams.map(lambda x: norm(x, weight, epsilon))
+
+        def normed(x: Float32) -> Float32:
+            return norm(x, weight, epsilon)
+
+        return streams.each(normed, normed)
 
     def _linear(self, group: MatrixGroup, inputs: Streams, ahead: Streams | None = None) -> Linear:
         """Choose the codes of a group. ahead: the streams that its outputs are added to."""
@@ -211,25 +167,23 @@ class Chooser:
         coded = {}
         if free.modules:
             chosen = free.weight(self._checkpoint)
-            addition = None if ahead is None else Addition(chosen, ahead)
+            addition = None if ahead is None else (chosen, ahead)
             codes, error = choose_codes(chosen, SharedInputs.measured(inputs, form.block, addition), form)
             coded = free.parts(self._checkpoint, codes)
             self.errors[group.kind] += error
         for name, part in coded.items():
             self._codes.append(name, part)
         self._advance(1)
-        stacked = [self._floats_of(name, coded) for name in group.tensors]
+        read = self._checkpoint
+        stacked = [
+            coded[name].floats() if name in coded else read.tensor(name, read.shape(name)) for name in group.tensors
+        ]
         return Linear(weight, np.concatenate(stacked), group.bias(self._checkpoint))
 
     def _form_of(self, group: MatrixGroup) -> CodeForm:
         """A group gets 8 bits as a whole."""
         wide = self._forms.wide
         return wide if wide is not None and self._wide.issuperset(group.tensors) else self._forms.layers
-
-    def _floats_of(self, name: str, coded: Mapping[str, BlockCodes]) -> Float32:
-        if name in coded:
-            return coded[name].floats()
-        return self._checkpoint.tensor(name, self._checkpoint.shape(name))
 
     def _head(self, states: Streams, form: CodeForm) -> None:
         name, vocab = head_tensor(self._network), self._network.spec.vocab
@@ -240,15 +194,6 @@ class Chooser:
             self._codes.append(name, codes)
             self.errors[HEAD] += error
             self._advance(1)
-
-
-def embedded(checkpoint: Checkpoint, network: Network, texts: Sequence[Sequence[int]]) -> list[Float32]:
-    """The stream before the first layer, of each text [tokens, hidden]."""
-    name = f"{network.details.names.embedding}.weight"
-    used = sorted({token for text in texts for token in text})
-    rows = np.concatenate([checkpoint.rows(name, token, token + 1) for token in used])
-    rows = rows * np.float32(network.details.multipliers.embedding)
-    return [rows[np.searchsorted(used, np.array(text))] for text in texts]
 
 
 def steps_of(network: Network, forms: Forms) -> int:

@@ -12,14 +12,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from engine.compile.arguments import CompileArguments
+from engine.compile.quantisation.methods.blocks import Float32, Float64, Floats
 from engine.compile.quantisation.methods.integer_graphs import int4_columns
 from engine.compile.quantisation.methods.method import Method
+from engine.compile.quantisation.rounding import gptq
 from engine.compile.quantisation.rounding.codes import (
     TINY,
     BlockCodes,
     Coding,
-    Float64,
-    Floats,
     InputStatistics,
     damping_of,
     extreme_scales,
@@ -28,19 +28,7 @@ from engine.compile.quantisation.rounding.codes import (
     rounded,
     rounded_rows,
 )
-from engine.compile.quantisation.rounding.gptq import (
-    ChooseScales,
-    Factor,
-    choosing_multiples,
-    compensated_rows,
-    compensated_searching,
-    factorised,
-    picked_rows,
-    searched_multiples,
-    searching,
-)
 from engine.compile.quantisation.rounding.refinement import Curvature, refined
-from engine.compile.sources.checkpoint import Float32
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,14 +38,10 @@ class Streams:
     chosen: list[Float32]
     floats: list[Float32]
 
-    def map(self, step: Callable[..., Float32], *others: "Streams") -> "Streams":
-        """What a step makes of each text, and of the same text in other streams."""
-        return self.each(step, step, *others)
-
     def each(
         self, of_chosen: Callable[..., Float32], of_floats: Callable[..., Float32], *others: "Streams"
     ) -> "Streams":
-        """The same with a step for each side."""
+        """What a step of each side makes of each text, and of the same text in other streams."""
         chosen = [of_chosen(*texts) for texts in zip(self.chosen, *(other.chosen for other in others), strict=True)]
         floats = [of_floats(*texts) for texts in zip(self.floats, *(other.floats for other in others), strict=True)]
         return Streams(chosen, floats)
@@ -84,50 +68,38 @@ RIDGE = 0.03  # of the mean diagonal of Σ xᵀ x, at least
 SCARCE = 0.7  # the same, times inputs for each token: with few tokens least squares learns their noise
 
 
-@dataclass(frozen=True, slots=True)
-class Addition:
-    """The one matrix [outputs, inputs] that reads the inputs, and the streams that its outputs are added to."""
-
-    weight: Float32
-    streams: Streams
+Addition = tuple[Float32, Streams]  # a matrix [outputs, inputs] alone of its inputs, and what its outputs are added to
 
 
 @dataclass(frozen=True, slots=True)
 class SharedInputs:
-    """hessian: 2 Σ xᵀ x; factor, curvature: of it.
-
-    correction [inputs, inputs]: Σ (y - x)ᵀ x (Σ xᵀ x)⁻¹. change [outputs, inputs]: W' - W of the one matrix whose
-    outputs are added to a stream, in its place.
-    """
+    """hessian: 2 Σ xᵀ x; factor, curvature: of it. solved: correction [inputs, inputs], Σ (y - x)ᵀ x (Σ xᵀ x)⁻¹, or, of
+    the one matrix whose outputs are added to a stream (is_added), in its place W' - W [outputs, inputs]."""
 
     hessian: Float64
-    factor: Factor
+    factor: gptq.Factor
     curvature: Curvature
-    correction: Float32 | None
-    change: Float32 | None
+    solved: Float32
+    is_added: bool
 
     @classmethod
     def measured(cls, inputs: Streams, block: int, addition: Addition | None = None) -> "SharedInputs":
         """CompileError for inputs that are not finite."""
         width = inputs.chosen[0].shape[1]
         statistics = InputStatistics(width)
-        lag = np.zeros((width if addition is None else len(addition.weight), width), np.float32)
+        lag = np.zeros((width if addition is None else len(addition[0]), width), np.float32)
         for x, behind in _behind(inputs, addition):
             statistics.add(x)
             lag += behind.T @ x
         hessian = statistics.hessian
         damping = damping_of(width, statistics.rows)
-        factor = factorised(hessian, block, damping=damping)
+        factor = gptq.factorised(hessian, block, damping=damping)
         solved = _times_inverse(hessian, lag, ridge_of(width, statistics.rows))
-        correction, change = (solved, None) if addition is None else (None, solved)
-        return cls(hessian, factor, Curvature.of(hessian, block, damping), correction, change)
+        return cls(hessian, factor, Curvature.of(hessian, block, damping), solved, addition is not None)
 
     def target(self, weight: Float32) -> Float32:
         """W' of W [outputs, inputs]: of any matrix, or of the one whose outputs are added."""
-        if self.correction is not None:
-            return weight + weight @ self.correction
-        assert self.change is not None
-        return weight + self.change
+        return weight + (self.solved if self.is_added else weight @ self.solved)
 
 
 def ridge_of(inputs: int, tokens: int) -> float:
@@ -141,9 +113,10 @@ def _behind(inputs: Streams, addition: Addition | None) -> Iterator[tuple[Float3
         for x, y in zip(in_runs(inputs.chosen), in_runs(inputs.floats), strict=True):
             yield x, np.subtract(y, x)
         return
-    streams = (inputs.chosen, inputs.floats, addition.streams.chosen, addition.streams.floats)
-    for x, y, chosen, floats in zip(*map(in_runs, streams), strict=True):
-        behind = (y - x) @ addition.weight.T
+    weight, streams = addition
+    texts = (inputs.chosen, inputs.floats, streams.chosen, streams.floats)
+    for x, y, chosen, floats in zip(*map(in_runs, texts), strict=True):
+        behind = (y - x) @ weight.T
         behind += floats
         behind -= chosen
         yield x, behind
@@ -161,10 +134,8 @@ def _times_inverse(hessian: Float64, matrix: Float32, ridge: float) -> Float32:
 
 @dataclass(frozen=True, slots=True)
 class CodeForm:
-    """block: inputs that share a scale. has_multiples: LPBQ. in_half: scales are stored in half precision.
-
-    has_rows: all inputs share one, and codes have 8 bits.
-    """
+    """block: inputs that share a scale. has_multiples: LPBQ. in_half: scales are stored in half precision. has_rows:
+    all inputs share one, and codes have 8 bits."""
 
     block: int
     coding: Coding
@@ -175,15 +146,19 @@ class CodeForm:
     @classmethod
     def of(cls, method: Method, arguments: CompileArguments) -> "CodeForm | None":
         """Of a method of quantisation; None when there is nothing to choose in it."""
-        if method.choice is None:
+        choice, coding = method.choice, Coding.ASYMMETRIC if arguments.asymmetric else Coding.SYMMETRIC
+        if choice is None:
             return None
-        coding = Coding.ASYMMETRIC if arguments.asymmetric else Coding.SYMMETRIC
-        if method.choice.has_multiples:
-            coding = Coding.POSITIVE
-        if method.choice.has_offsets:
-            coding = Coding.OFFSET
-        choice = method.choice
+        coding = Coding.OFFSET if choice.has_offsets else Coding.POSITIVE if choice.has_multiples else coding
         return cls(arguments.block, coding, choice.has_multiples, choice.in_half, choice.has_rows)
+
+    def stored(self, scales: Float32) -> Float32:
+        """Where they are half precision, scales that lose nothing by it, but for those that leave its range."""
+        if not self.in_half:
+            return scales
+        with np.errstate(over="ignore", under="ignore"):
+            halves = scales.astype(np.float16).astype(np.float32)
+        return np.where(np.isfinite(halves) & (np.abs(halves) > TINY), halves, scales)
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,27 +174,32 @@ class OutputError:
 
 
 def choose_codes(weight: Float32, inputs: SharedInputs, form: CodeForm) -> tuple[BlockCodes, OutputError]:
-    """[outputs, inputs]: by GPTQ with searched scales, then refined; rows that lose less by rounding are rounded.
-
-    Of 8 bits nothing is searched or refined: what they lose is the sum of small things that are all alike.
-    """
+    """[outputs, inputs]: by GPTQ with searched scales, then refined; rows that lose less by rounding are rounded. Of 8
+    bits nothing is searched or refined: what they lose is the sum of small things that are all alike."""
     target = inputs.target(weight)
     plain = nearest(weight, form)
     found = compensated_codes(target, inputs.factor, form)
     if not form.has_rows:
-        stored = _halves if form.in_half else _as_they_are
-        found = refined(target, found, inputs.curvature, form.has_multiples, stored)
+        found = refined(target, found, inputs.curvature, form.has_multiples, form.stored)
     before, after = (output_errors(target, codes.floats(), inputs.hessian) for codes in (plain, found))
     size = output_errors(weight, np.zeros_like(weight), inputs.hessian)
     error = OutputError(float(before.sum()), float(np.minimum(before, after).sum()), float(size.sum()))
-    return picked_rows(after < before, found, plain), error
+    return gptq.picked_rows(after < before, found, plain), error
 
 
-def compensated_codes(weight: Float32, factor: Factor, form: CodeForm) -> BlockCodes:
+def compensated_codes(weight: Float32, factor: gptq.Factor, form: CodeForm) -> BlockCodes:
     """[outputs, inputs] by GPTQ with scales searched as blocks are reached, or one for each row."""
     if form.has_rows:
-        return compensated_rows(weight, factor)
-    return compensated_searching(weight, factor, _scales(weight, factor, form), form.coding)
+        return gptq.compensated_rows(weight, factor)
+    if form.has_multiples:
+        grid = gptq.searched_multiples(weight, form.block, factor.of_inputs()[: weight.shape[1]])
+        return gptq.compensated_searching(weight, factor, gptq.choosing_multiples(grid), form.coding)
+
+    def choose(values: Floats, importance: Floats, _: int) -> tuple[Float32, Float32]:
+        scales, zeros = gptq.search_block(values, importance, form.coding)
+        return form.stored(scales), zeros
+
+    return gptq.compensated_searching(weight, factor, choose, form.coding)
 
 
 def nearest(weight: Float32, form: CodeForm) -> BlockCodes:
@@ -229,29 +209,4 @@ def nearest(weight: Float32, form: CodeForm) -> BlockCodes:
     if form.has_multiples:
         return int4_columns(weight, form.block)
     grid = extreme_scales(weight, form.block, form.coding)
-    return rounded(weight, replace(grid, scales=_halves(grid.scales)) if form.in_half else grid)
-
-
-def _scales(target: Float32, factor: Factor, form: CodeForm) -> ChooseScales:
-    if form.has_multiples:
-        return choosing_multiples(searched_multiples(target, form.block, factor.of_inputs()[: target.shape[1]]))
-    choose = searching(form.coding)
-    if not form.in_half:
-        return choose
-
-    def halved(values: Floats, importance: Floats, block: int) -> tuple[Float32, Float32]:
-        scales, zeros = choose(values, importance, block)
-        return _halves(scales), zeros
-
-    return halved
-
-
-def _as_they_are(scales: Float32) -> Float32:
-    return scales
-
-
-def _halves(scales: Float32) -> Float32:
-    """Scales that lose nothing when they are stored in half precision, but for those that leave its range."""
-    with np.errstate(over="ignore", under="ignore"):
-        halves = scales.astype(np.float16).astype(np.float32)
-    return np.where(np.isfinite(halves) & (np.abs(halves) > TINY), halves, scales)
+    return rounded(weight, replace(grid, scales=form.stored(grid.scales)))

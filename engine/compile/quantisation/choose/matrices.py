@@ -7,7 +7,7 @@ import numpy as np
 
 from engine.compile.arguments import CompileArguments
 from engine.compile.calibration.forward import DOWN, GATE_UP, OUTPUT, QKV
-from engine.compile.quantisation.methods.blocks import BlockForm, Blocks
+from engine.compile.quantisation.methods.blocks import BlockForm
 from engine.compile.quantisation.methods.integer_blocks import kept_form
 from engine.compile.quantisation.methods.table import keeps_codes, method_of
 from engine.compile.quantisation.rounding.codes import BlockCodes
@@ -39,21 +39,18 @@ class MatrixGroup:
 
     def bias(self, checkpoint: Checkpoint) -> Float32:
         """[outputs of all], 0 where a module has none."""
-        return np.concatenate([self._bias(checkpoint, module) for module in self.modules])
+        sizes = [(f"{module}.bias", checkpoint.shape(f"{module}.weight")[:1]) for module in self.modules]
+        found = [checkpoint.tensor(*each) if each[0] in checkpoint else np.zeros(each[1], np.float32) for each in sizes]
+        return np.concatenate(found)
 
     def parts(self, checkpoint: Checkpoint, codes: BlockCodes) -> dict[str, BlockCodes]:
         """The codes of each matrix, of those of the stack."""
-        found, start = {}, 0
+        found, start, zeros = {}, 0, codes.grid.zeros
         for name in self.tensors:
-            stop = start + checkpoint.shape(name)[0]
-            found[name] = _rows(codes, start, stop)
-            start = stop
+            part = slice(start, start := start + checkpoint.shape(name)[0])
+            grid = replace(codes.grid, scales=codes.grid.scales[part], zeros=None if zeros is None else zeros[part])
+            found[name] = replace(codes, codes=codes.codes[part], grid=grid)
         return found
-
-    def _bias(self, checkpoint: Checkpoint, module: str) -> Float32:
-        size = checkpoint.shape(f"{module}.weight")[:1]
-        name = f"{module}.bias"
-        return checkpoint.tensor(name, size) if name in checkpoint else np.zeros(size, np.float32)
 
 
 def groups_of(network: Network, layer: int) -> tuple[MatrixGroup, MatrixGroup, MatrixGroup, MatrixGroup]:
@@ -61,12 +58,15 @@ def groups_of(network: Network, layer: int) -> tuple[MatrixGroup, MatrixGroup, M
     gate_up_names, down_name = network.ffn_names(layer)
     ffn = gate_up_names, (down_name,) if down_name else ()
     stacks = (network.mixer_names(layer), network.output_names(layer), *ffn)
-    kinds = (QKV, OUTPUT, GATE_UP, DOWN)
-    qkv, output, gate_up, down = (
-        MatrixGroup(kind, tuple(name.format(layer=layer) for name in stack))
-        for kind, stack in zip(kinds, stacks, strict=True)
-    )
-    return qkv, output, gate_up, down
+    qkv, output, gate_up, down = (tuple(name.format(layer=layer) for name in stack) for stack in stacks)
+    attention = MatrixGroup(QKV, qkv), MatrixGroup(OUTPUT, output)
+    return *attention, MatrixGroup(GATE_UP, gate_up), MatrixGroup(DOWN, down)
+
+
+def all_tensors(network: Network) -> list[str]:
+    """Of all groups of all layers."""
+    groups = (group for layer in range(network.spec.layers) for group in groups_of(network, layer))
+    return [name for group in groups for name in group.tensors]
 
 
 def kept_matrices(arguments: CompileArguments, checkpoint: Checkpoint, network: Network) -> frozenset[str]:
@@ -75,19 +75,13 @@ def kept_matrices(arguments: CompileArguments, checkpoint: Checkpoint, network: 
     if choice is None or choice.has_multiples or choice.has_rows:
         return frozenset()
     form = BlockForm(4, arguments.block, arguments.asymmetric)
-    groups = (group for layer in range(network.spec.layers) for group in groups_of(network, layer))
     found = set()
-    for name in (name for group in groups for name in group.tensors):
-        row = _row(checkpoint, name)
+    for name in all_tensors(network):
+        stored = checkpoint.form(name)
+        row = None if stored is None or stored.order else checkpoint.blocks(name, 0, 1)
         if row is not None and kept_form(row, checkpoint.shape(name)[1], form, choice.has_offsets) is not None:
             found.add(name)
     return frozenset(found)
-
-
-def _row(checkpoint: Checkpoint, name: str) -> Blocks | None:
-    """The first row, if it is stored as blocks whose inputs stand in their own order."""
-    form = checkpoint.form(name)
-    return None if form is None or form.order else checkpoint.blocks(name, 0, 1)
 
 
 def codes_told(name: str, checkpoint: Checkpoint, network: Network, arguments: CompileArguments) -> str:
@@ -107,11 +101,3 @@ def head_tensor(network: Network) -> str:
     """The matrix of the LM head."""
     names = network.details.names
     return f"{names.embedding if network.spec.tied_head else names.head}.weight"
-
-
-def _rows(codes: BlockCodes, start: int, stop: int) -> BlockCodes:
-    grid = codes.grid
-    zeros = None if grid.zeros is None else grid.zeros[start:stop]
-    return replace(
-        codes, codes=codes.codes[start:stop], grid=replace(grid, scales=grid.scales[start:stop], zeros=zeros)
-    )

@@ -14,25 +14,24 @@ import numpy as np
 from gguf.constants import GGMLQuantizationType
 from gguf.quants import dequantize, quantize
 
-from engine.compile.calibration.forward import final_normed, head_logits, layer_output, mixing
+from engine.compile.calibration.forward import embedded, final_normed, head_logits, layer_output, mixing
 from engine.compile.calibration.layer_reader import LayerReader
 from engine.compile.check.parity import mean_divergence
-from engine.compile.quantisation.choose.choose import Forms, embedded
+from engine.compile.quantisation.choose.choose import Forms
 from engine.compile.quantisation.choose.form import CodeForm, nearest
-from engine.compile.quantisation.choose.matrices import groups_of
-from engine.compile.quantisation.choose.quality import REMEMBERED
+from engine.compile.quantisation.choose.matrices import all_tensors, groups_of
 from engine.compile.quantisation.rounding.codes import Coding, extreme_scales, rounded
 from engine.compile.sources.checkpoint import Checkpoint, Float32, RememberedCheckpoint, RoundedCheckpoint
 from engine.models.network import Network
 
 Rounding = Callable[[Float32], Float32]
 BLOCK, SUPER_BLOCK = 32, 256
+REMEMBERED = 2_000_000_000  # bytes of floats, and as many of what codes stand for, that are not made again
 
 
 def q4_0_of(network: Network) -> dict[str, Rounding]:
     """Every matrix of the layers as Q4_0; head and embedding have more bits there, and are left as they are."""
-    groups = (group for layer in range(network.spec.layers) for group in groups_of(network, layer))
-    return {name: q4_0 for group in groups for name in group.tensors}
+    return dict.fromkeys(all_tensors(network), q4_0)
 
 
 def q4_k_m_of(network: Network) -> dict[str, Rounding]:
@@ -47,25 +46,17 @@ def q4_k_m_of(network: Network) -> dict[str, Rounding]:
     return found
 
 
-def q4_0(weight: Float32) -> Float32:
+def q4_0(weight: Float32, kind: GGMLQuantizationType = GGMLQuantizationType.Q4_0) -> Float32:
     """As it is where blocks of 32 inputs do not come out even."""
-    return _as(weight, GGMLQuantizationType.Q4_0)
+    return weight if weight.shape[1] % BLOCK else np.asarray(dequantize(quantize(weight, kind), kind), np.float32)
 
 
 def q4_k(weight: Float32) -> Float32:
-    """Q5_0 where blocks of 256 inputs do not come out even.
-
-    The scales of blocks are left as they are, and not searched: both lose about as much.
-    """
+    """Q5_0 where blocks of 256 inputs do not come out even. The scales of blocks are left as they are, and not
+    searched: both lose about as much."""
     if weight.shape[1] % SUPER_BLOCK:
-        return _as(weight, GGMLQuantizationType.Q5_0)
+        return q4_0(weight, GGMLQuantizationType.Q5_0)
     return rounded(weight, extreme_scales(weight, BLOCK, Coding.OFFSET)).floats()
-
-
-def _as(weight: Float32, kind: GGMLQuantizationType) -> Float32:
-    if weight.shape[1] % BLOCK:
-        return weight
-    return np.asarray(dequantize(quantize(weight, kind), kind), np.float32)
 
 
 # Of what rounding to nearest loses, what is left where codes are chosen, and of a target, what is aimed at.
@@ -129,9 +120,7 @@ class Losses:
 
     def kl(self, roundings: Roundings, first: int = 0, has_byte_caches: bool = False) -> float:
         """What is lost with these matrices rounded, of which none is in a layer before `first`: there all is float.
-
-        has_byte_caches: keys and values are rounded to 8 bits too.
-        """
+        has_byte_caches: keys and values are rounded to 8 bits too."""
         rounded = RoundedCheckpoint(self.checkpoint, roundings)
         states = self._states[first]
         for layer in range(first, self.network.spec.layers):
@@ -139,7 +128,7 @@ class Losses:
         return mean_divergence(self._expected, self._logits(rounded, states))
 
     def _behind(self, reader: LayerReader, states: Float32) -> Float32:
-        return layer_output(reader, reader.layer, states, mixing(reader, reader.layer, self._lengths))
+        return layer_output(reader, states, mixing(reader, self._lengths))
 
     def _logits(self, checkpoint: Checkpoint, states: Float32) -> Float32:
         return head_logits(checkpoint, self.network, final_normed(checkpoint, self.network, states))
@@ -147,9 +136,7 @@ class Losses:
 
 def widened(losses: Losses, forms: Forms, kept: frozenset[str], target: float, of_caches: float = 0.0) -> Mixture:
     """The fewest matrices that reach the target. kept: those whose codes a file has, and which stay what they are.
-
-    of_caches: what 8-bit caches lose, 0.0 where there are none.
-    """
+    of_caches: what 8-bit caches lose, 0.0 where there are none."""
     found = _units(losses.network, kept)
     narrow, wide_rows = (_roundings(losses.checkpoint, found, form) for form in (forms.layers, forms.wide))
 
@@ -181,11 +168,11 @@ def _roundings(checkpoint: Checkpoint, units: Sequence[_Unit], form: CodeForm | 
     names = [name for unit in units for name in unit.tensors]
     rounded = RoundedCheckpoint(checkpoint, dict.fromkeys(names, lambda weight: nearest(weight, form).floats()))
     known = RememberedCheckpoint(rounded, REMEMBERED)
-    return {name: partial(_read, known, name) for name in names}
 
+    def read(name: str, weight: Float32) -> Float32:
+        return known.tensor(name, weight.shape)
 
-def _read(checkpoint: Checkpoint, name: str, weight: Float32) -> Float32:
-    return checkpoint.tensor(name, weight.shape)
+    return {name: partial(read, name) for name in names}
 
 
 def _units(network: Network, kept: frozenset[str]) -> list[_Unit]:

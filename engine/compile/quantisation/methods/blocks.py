@@ -8,6 +8,8 @@ from numpy.typing import NDArray
 
 Bytes = NDArray[np.uint8]
 Float32 = NDArray[np.float32]
+Float64 = NDArray[np.float64]
+Floats = NDArray[np.floating[Any]]
 Places = slice | NDArray[np.int64]
 INT4_MIDDLE, INT8_MIDDLE = 8, 128
 KEPT_BLOCK = 32  # weights of a block in GGUF files
@@ -15,10 +17,8 @@ KEPT_BLOCK = 32  # weights of a block in GGUF files
 
 @dataclass(frozen=True, slots=True)
 class BlockForm:
-    """What all blocks of a matrix have in common. block: inputs that share a scale.
-
-    order: int64 as bytes: which input each place of a row belongs to, b"" = inputs stand in their own order.
-    """
+    """What all blocks of a matrix have in common. block: inputs that share a scale. order: int64 as bytes: which input
+    each place of a row belongs to, b"" = inputs stand in their own order."""
 
     bits: int
     block: int = KEPT_BLOCK
@@ -31,11 +31,9 @@ class BlockForm:
 
 @dataclass(frozen=True, slots=True)
 class Blocks:
-    """(code - zero point) * scale + offset, rows of a matrix in blocks that share these.
-
-    codes [outputs, blocks, block], a code in each byte; scales, zero_points, offsets [outputs, blocks]. zero_points:
-    None = the middle of the codes. offsets: None = nothing is added.
-    """
+    """(code - zero point) * scale + offset, rows of a matrix in blocks that share these. codes [outputs, blocks,
+    block], a code in each byte; scales, zero_points, offsets [outputs, blocks]. zero_points: None = the middle of the
+    codes. offsets: None = nothing is added."""
 
     bits: int
     codes: Bytes

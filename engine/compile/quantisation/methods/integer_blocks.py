@@ -1,5 +1,9 @@
-"""int4, perhaps with zero points, and int8: blocks of inputs share a scale; products round activations to 8 bits."""
+"""Blocks of inputs that share a scale: products round activations to 8 bits. int4, perhaps with zero points, and int8.
 
+keep and w4: blocks that a file has stay what they are. Others become blocks of 8 bits, or of 4 for an NPU.
+"""
+
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
@@ -8,44 +12,30 @@ import onnx
 
 from engine.compile.arguments import CompileArguments, Quant
 from engine.compile.graphs.graph_builder import CONTRIB, GraphBuilder
-from engine.compile.quantisation.methods.blocks import (
-    INT8_MIDDLE,
-    KEPT_BLOCK,
-    BlockForm,
-    Blocks,
-    Bytes,
-)
-from engine.compile.quantisation.methods.method import (
-    Activations,
-    CodeChoice,
-    Float32,
-    FloatMatrix,
-    Method,
-    Pieces,
-    StackForm,
-    StoredMatrix,
-    ahead,
-)
-from engine.compile.quantisation.rounding.codes import Coding, extreme_scales, rounded, usable
-from engine.compile.quantisation.weight_file import WeightFile
+from engine.compile.quantisation.methods.blocks import INT8_MIDDLE, KEPT_BLOCK, BlockForm, Blocks, Bytes, Float32
+from engine.compile.quantisation.methods.method import Activations, CodeChoice, FloatMatrix, Method, StoredMatrix
+from engine.compile.quantisation.rounding.codes import Coding, extreme_scales, in_blocks, rounded, usable
+from engine.compile.quantisation.weight_file import WeightFile, ahead
+
+INT8_LIMIT = 127
+W4_FORM = BlockForm(4)
+ZEROS, ONES = 0x88, 0x99  # two codes of 4 bits around 8
+SUMMED_TOGETHER = 8  # blocks in a product of few rows; with all of a row most of the work is zeros
 
 
 def int4_blocks(weight: Float32, block: int, asymmetric: bool) -> Blocks:
     """Quantise [outputs, inputs]: `block` inputs share a scale; a last block that is not full is padded with zeros."""
-    return rounded(
-        weight, extreme_scales(weight, block, Coding.ASYMMETRIC if asymmetric else Coding.SYMMETRIC)
-    ).blocks()
+    coding = Coding.ASYMMETRIC if asymmetric else Coding.SYMMETRIC
+    return rounded(weight, extreme_scales(weight, block, coding)).blocks()
 
 
 def store_blocks(
     file: WeightFile, matrix: FloatMatrix, form: BlockForm, as_blocks: Callable[[Float32 | Blocks], Blocks]
 ) -> StoredMatrix:
-    """Slice by slice as `Blocks.stored` has them, with zero points or offsets if there are any.
-
-    The slices are those in the form's order of inputs.
-    """
+    """Slice by slice as `Blocks.stored` has them, with zero points or offsets if there are any. The slices are those in
+    the form's order of inputs."""
     found: list[tuple[Float32, Bytes | None, Float32 | None]] = []
-    slices = matrix.in_order if form.order == b"" or matrix.kept is None else matrix.kept
+    slices = matrix.kept if form.order and matrix.kept else matrix.in_order
 
     def stored(piece: Float32 | Blocks) -> tuple[Bytes, Float32, Bytes | None, Float32 | None]:
         blocks = as_blocks(piece)
@@ -70,9 +60,7 @@ def store_blocks(
 
 
 def _store_int4(file: WeightFile, matrix: FloatMatrix, arguments: CompileArguments) -> StoredMatrix:
-    """Blocks that fit this very form are kept; others are rounded again."""
-    block, asymmetric = arguments.block, arguments.asymmetric
-    form = BlockForm(4, block, asymmetric)
+    form = BlockForm(4, arguments.block, arguments.asymmetric)
     return store_blocks(file, matrix, form, lambda piece: as_int4_blocks(piece, matrix.inputs, form))
 
 
@@ -116,10 +104,6 @@ def multiply_blocks(graph: GraphBuilder, x: str, matrix: StoredMatrix) -> str:
     )
 
 
-def _int4_stack(pieces: Pieces, arguments: CompileArguments) -> StackForm:
-    return StackForm(4, arguments.block, arguments.asymmetric)
-
-
 # Four bits a weight and a float32 scale for each block of 32.
 INT4 = Method(
     Quant.INT4,
@@ -131,26 +115,20 @@ INT4 = Method(
     wider=Quant.INT8,
     has_rows=True,
     takes_block=True,
-    stack=_int4_stack,
+    stack=lambda _, arguments: BlockForm(4, arguments.block, arguments.asymmetric),
 )
-INT8_LIMIT = 127
 
 
 def int8_blocks(piece: Float32 | Blocks, inputs: int, block: int = KEPT_BLOCK, has_points: bool = False) -> Blocks:
-    """Runs of rows [outputs, inputs]: floats are rounded and padded to whole blocks, codes of a file only moved.
-
-    Codes that can only be told with an offset, with smaller blocks, or with a zero point of 8 bits where there are none
-    (has_points) count as floats.
-    """
-    if isinstance(piece, Blocks) and not _is_held(piece, block, has_points):
-        piece = floats_of(piece, inputs)
-    if isinstance(piece, Blocks):
+    """Runs of rows [outputs, inputs]: floats are rounded and padded to whole blocks, codes of a file only moved. Codes
+    that can only be told with an offset, with smaller blocks, or with a zero point of 8 bits where there are none
+    (has_points) count as floats."""
+    if isinstance(piece, Blocks) and _is_held(piece, block, has_points):
         if piece.bits == 4:
             piece = Blocks(8, piece.codes + np.uint8(INT8_MIDDLE) - piece.points()[:, :, None], piece.scales)
         blocks = piece if piece.block == block else piece.spread(block, inputs)
     else:
-        padded = np.pad(piece, ((0, 0), (0, -piece.shape[1] % block)))
-        values = padded.reshape(len(piece), -1, block)
+        values = in_blocks(floats_of(piece, inputs), block)
         scales = usable(np.abs(values).max(axis=2) / np.float32(INT8_LIMIT))
         codes = np.rint(values / scales[:, :, None]) + np.float32(INT8_MIDDLE)
         blocks = Blocks(8, codes.astype(np.uint8), scales)
@@ -162,22 +140,113 @@ def _is_held(piece: Blocks, block: int, has_points: bool) -> bool:
     return piece.offsets is None and (has_points or not has_own) and piece.block % block == 0
 
 
-def store_int8(file: WeightFile, matrix: FloatMatrix, arguments: CompileArguments) -> StoredMatrix:
-    """Slice by slice, in blocks of 32."""
+def _store_int8(file: WeightFile, matrix: FloatMatrix, arguments: CompileArguments) -> StoredMatrix:
     return store_blocks(file, matrix, BlockForm(8), lambda piece: int8_blocks(piece, matrix.inputs))
-
-
-def int8_stack(pieces: Pieces, arguments: CompileArguments) -> StackForm:
-    return StackForm(8, KEPT_BLOCK)
 
 
 # Eight bits a weight and a float32 scale for each block of 32.
 INT8 = Method(
     Quant.INT8,
     Activations.FLOAT32,
-    store_int8,
+    _store_int8,
     multiply_blocks,
     bytes_per_weight=1 + 4 / KEPT_BLOCK,
     has_rows=True,
-    stack=int8_stack,
+    stack=lambda *_: BlockForm(8),
+)
+
+
+def _store_keep(file: WeightFile, matrix: FloatMatrix, arguments: CompileArguments) -> StoredMatrix:
+    """In the form in which all of the matrix comes, else in 8 bits."""
+
+    def kept(piece: Float32 | Blocks) -> Blocks:
+        assert isinstance(piece, Blocks)
+        return piece
+
+    return store_blocks(file, matrix, matrix.form, kept) if matrix.form else _store_int8(file, matrix, arguments)
+
+
+def multiply_kept(graph: GraphBuilder, x: str, matrix: StoredMatrix) -> str:
+    """The operator adds nothing to weights, so a block's offset is multiplied with the sum of its inputs. Of its inputs
+    as the operator has rounded them: what rounding loses is then a matter of whole weights, which are smaller than what
+    they are without the offset."""
+    if matrix.order is not None:
+        x = graph.op("Gather", [x, graph.stored(matrix.order)], axis=2)
+    product = multiply_blocks(graph, x, matrix)
+    if matrix.offsets is None:
+        return product
+    sums = graph.once(f"{x}_block_sums", lambda: _block_sums(graph, x, matrix.inputs))  # [1, rows, blocks]
+    offsets = graph.parameter(matrix.offsets)  # [outputs, blocks]
+    if graph.dtype == np.float16:
+        added = graph.op("MatMul", [sums, graph.op("Transpose", [offsets], perm=[1, 0])])
+    else:
+        added = graph.op("FusedMatMul", [sums, offsets], domain=CONTRIB, transB=1)
+    return graph.op("Add", [product, added])
+
+
+def _block_sums(graph: GraphBuilder, x: str, inputs: int) -> str:
+    """x [1, rows, inputs] -> [1, rows, inputs / 32], by the same operator: weights are 1 in one block, else 0. On an
+    NPU, where activations are half precision and the operator rounds nothing, as a plain sum."""
+    count = inputs // KEPT_BLOCK
+    if graph.dtype == np.float16:
+        blocks = graph.reshape(x, 1, "rows", count, KEPT_BLOCK)
+        return graph.op("ReduceSum", [blocks, graph.integers(-1)], keepdims=0)
+    together = math.gcd(count, SUMMED_TOGETHER)
+    codes = np.full((together, together, KEPT_BLOCK // 2), ZEROS, np.uint8)
+    codes[np.arange(together), np.arange(together)] = ONES
+    pieces = graph.reshape(x, 1, f"rows*{count // together}", together * KEPT_BLOCK)
+    sums = graph.op(
+        "MatMulNBits",
+        [pieces, graph.constant(codes), graph.constant(np.ones((together, together), np.float32))],
+        domain=CONTRIB,
+        K=together * KEPT_BLOCK,
+        N=together,
+        bits=4,
+        block_size=KEPT_BLOCK,
+        accuracy_level=4,
+    )
+    return graph.reshape(sums, 1, "rows", count)
+
+
+def _kept_stack(pieces: tuple[Float32 | Blocks, ...], arguments: CompileArguments) -> BlockForm:
+    """As the file has them; the operator for experts has no room for offsets: those get 8 bits in blocks of 32."""
+    held = [piece for piece in pieces if isinstance(piece, Blocks) and piece.offsets is None]
+    forms = {(piece.bits, piece.block, piece.zero_points is not None) for piece in held}
+    return BlockForm(*forms.pop()) if len(held) == len(pieces) and len(forms) == 1 else BlockForm(8)
+
+
+# At most eight bits a weight and a float32 scale for each block of 32.
+KEEP = Method(
+    Quant.KEEP,
+    Activations.FLOAT32,
+    _store_keep,
+    multiply_kept,
+    bytes_per_weight=1 + 4 / KEPT_BLOCK,
+    has_rows=True,
+    stack=_kept_stack,
+)
+
+
+def _store_w4(file: WeightFile, matrix: FloatMatrix, arguments: CompileArguments) -> StoredMatrix:
+    return store_blocks(file, matrix, W4_FORM, lambda piece: as_blocks(piece, matrix.inputs))
+
+
+def as_blocks(piece: Float32 | Blocks, inputs: int) -> Blocks:
+    """Rows [some, inputs]: codes of 4 bits as they are, others rounded to nearest."""
+    if (kept := kept_form(piece, inputs, W4_FORM, has_offsets=True)) is not None:
+        return kept
+    weight = floats_of(piece, inputs)
+    return rounded(weight, extreme_scales(weight, KEPT_BLOCK, Coding.OFFSET)).blocks()
+
+
+# Four bits a weight, a half-precision scale and an offset for each block of 32.
+W4 = Method(
+    Quant.W4,
+    Activations.FLOAT16,
+    _store_w4,
+    multiply_kept,
+    bytes_per_weight=0.5 + 4 / KEPT_BLOCK,
+    head=Quant.KEEP,  # four bits of a head lose as much as those of half the layers
+    choice=CodeChoice(in_half=True, has_offsets=True),
+    wider=Quant.KEEP,
 )

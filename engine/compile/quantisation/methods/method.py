@@ -1,21 +1,13 @@
-"""What a method of quantisation is: facts, how a matrix is written (rows ahead on threads), how a graph multiplies."""
+"""What a method of quantisation is: facts, how a matrix is written, how a graph multiplies."""
 
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from enum import Enum
-from typing import TypeVar
-
-import numpy as np
-from numpy.typing import NDArray
 
 from engine.compile.arguments import CompileArguments, Quant
 from engine.compile.graphs.graph_builder import GraphBuilder
-from engine.compile.quantisation.methods.blocks import BlockForm, Blocks
+from engine.compile.quantisation.methods.blocks import BlockForm, Blocks, Float32
 from engine.compile.quantisation.weight_file import StoredTensor, WeightFile
-
-Float32 = NDArray[np.float32]
 
 
 class Activations(Enum):
@@ -28,11 +20,9 @@ class Activations(Enum):
 
 @dataclass(frozen=True, slots=True)
 class FloatMatrix:
-    """A matrix [outputs, inputs] as the checkpoint has it. slices: runs of its rows, in order, to be read once.
-
-    kept: the same runs, to be read instead, where those that are stored as blocks come as such. form: of all of them,
-    None = they differ, or some are floats.
-    """
+    """A matrix [outputs, inputs] as the checkpoint has it. slices: runs of its rows, in order, to be read once. kept:
+    the same runs, to be read instead, where those that are stored as blocks come as such. form: of all of them, None =
+    they differ, or some are floats."""
 
     name: str
     outputs: int
@@ -50,10 +40,8 @@ class FloatMatrix:
 @dataclass(frozen=True, slots=True)
 class StoredMatrix:
     """A matrix as it lies in the weight file; the layout is its method's. block: inputs that share a scale, 0 = all.
-
     bits: of a code in blocks. offsets: [outputs, blocks], what is added to every weight of a block. order: [inputs],
-    which input each column belongs to, None = the one of its number.
-    """
+    which input each column belongs to, None = the one of its number."""
 
     inputs: int
     outputs: int
@@ -67,23 +55,18 @@ class StoredMatrix:
 
     def halves(self) -> "tuple[StoredMatrix, StoredMatrix]":
         """The first and the last half of the outputs, of a matrix whose tensors have outputs as first axis."""
-        return self._half(0), self._half(1)
-
-    def _half(self, index: int) -> "StoredMatrix":
-        parts = (self.weight, self.scales, self.zero_points, self.offsets)
-        weight, scales, zero_points, offsets = (part and part.part(index, 2) for part in parts)
-        assert weight is not None
-        sizes = self.inputs, self.outputs // 2
-        return StoredMatrix(*sizes, weight, scales, zero_points, self.block, self.bits, offsets, self.order)
+        names = ("weight", "scales", "zero_points", "offsets")
+        parts = {name: part for name in names if (part := getattr(self, name)) is not None}
+        halves = [{name: part.part(index, 2) for name, part in parts.items()} for index in (0, 1)]
+        first, last = (replace(self, outputs=self.outputs // 2, **half) for half in halves)
+        return first, last
 
 
 @dataclass(frozen=True, slots=True)
 class CodeChoice:
     """What may be chosen of the blocks that a method stores: codes, scales, and zero points if it has such.
-
-    has_multiples: scales are 1 to 16 units of their output. in_half: they are stored in half precision. has_offsets:
-    a number is added to all weights of a block. has_rows: instead of blocks of 4 bits there are rows of 8.
-    """
+    has_multiples: scales are 1 to 16 units of their output. in_half: they are stored in half precision. has_offsets: a
+    number is added to all weights of a block. has_rows: instead of blocks of 4 bits there are rows of 8."""
 
     has_multiples: bool = False
     in_half: bool = False
@@ -92,15 +75,6 @@ class CodeChoice:
 
 
 Pieces = tuple[Float32 | Blocks, ...]  # of an expert: gate and up, or down; blocks of 32 where the file has such
-
-
-@dataclass(frozen=True, slots=True)
-class StackForm:
-    """How the matrices of experts are stored. bits: of a number. block: inputs that share a scale, 0 = floats."""
-
-    bits: int
-    block: int
-    asymmetric: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,9 +89,8 @@ class Method:
     4-bit blocks as integers; without that it goes through half precision.
     choice: what --quality has to choose, None = nothing. wider: the method with 8 bits for matrices that 4 do not
     suffice, None = there are none. has_rows: `StoredMatrix.halves` can be multiplied with. takes_block: --block and
-    --asymmetric are for it. stack(pieces, arguments): the form of experts, one of which has these pieces; None = there
-    is none.
-    """
+    --asymmetric are for it. stack(pieces, arguments): the form of experts, one of which has these pieces (block 0:
+    floats); None = there is none."""
 
     quant: Quant
     activations: Activations
@@ -132,24 +105,4 @@ class Method:
     wider: Quant | None = None
     has_rows: bool = False
     takes_block: bool = False
-    stack: Callable[[Pieces, CompileArguments], StackForm] | None = None
-
-
-Item = TypeVar("Item")
-Result = TypeVar("Result")
-THREADS = 2  # beside the one that reads items and writes results
-
-
-def ahead(work: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
-    """What `work` makes of each item, in order; at most `THREADS` + 1 results are waiting. Items are read here.
-
-    Errors of `work` are raised where its result would come.
-    """
-    with ThreadPoolExecutor(THREADS, thread_name_prefix="ahead") as pool:
-        waiting: deque[Future[Result]] = deque()
-        for item in items:
-            waiting.append(pool.submit(work, item))
-            if len(waiting) > THREADS:
-                yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
+    stack: Callable[[Pieces, CompileArguments], BlockForm] | None = None

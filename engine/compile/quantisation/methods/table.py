@@ -4,10 +4,8 @@ from dataclasses import replace
 
 from engine.compile.arguments import CompileArguments, QualityLevel, Quant
 from engine.compile.quantisation.methods.floats import FP16, FP32
-from engine.compile.quantisation.methods.integer_blocks import INT4, INT8
-from engine.compile.quantisation.methods.integer_graphs import W4A16, W8A16
-from engine.compile.quantisation.methods.integer_rows import INT8_ROWS
-from engine.compile.quantisation.methods.kept_blocks import KEEP, W4
+from engine.compile.quantisation.methods.integer_blocks import INT4, INT8, KEEP, W4
+from engine.compile.quantisation.methods.integer_graphs import INT8_ROWS, W4A16, W8A16
 from engine.compile.quantisation.methods.method import Activations, Method
 from engine.models.config_fields import keeps_floats
 
@@ -39,10 +37,8 @@ def keeps_codes(arguments: CompileArguments) -> bool:
 
 
 def with_kept_floats(arguments: CompileArguments, float_bytes: int, machine: int) -> CompileArguments:
-    """What keeps blocks keeps a file of nothing but floats in float32, where memory is plenty.
-
-    float_bytes: of the weights as float32, 0 for other files. machine: its memory in bytes, 0 = not known.
-    """
+    """What keeps blocks keeps a file of nothing but floats in float32, where memory is plenty. float_bytes: of the
+    weights as float32, 0 for other files. machine: its memory in bytes, 0 = not known."""
     if keeps_codes(arguments) and keeps_floats(float_bytes, machine):
         return replace(arguments, quant=FP32.quant)
     return arguments
@@ -54,10 +50,8 @@ def wide_method(arguments: CompileArguments) -> Method:
 
 
 def hearing_method(arguments: CompileArguments) -> Method:
-    """How matrices are stored that an encoder of sound multiplies all its positions with.
-
-    Rows of 8 bits take half the time of blocks, and cost a Whisper little; a language model loses ten times as much.
-    """
+    """How matrices are stored that an encoder of sound multiplies all its positions with. Rows of 8 bits take half the
+    time of blocks, and cost a Whisper little; a language model loses ten times as much."""
     method = method_of(arguments)
     return INT8_ROWS if method in (INT8, INT4) else method
 

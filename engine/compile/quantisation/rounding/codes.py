@@ -6,15 +6,12 @@ Codes have 4 bits, 0..15, but for those that stand for a whole row with one scal
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.compile.quantisation.methods.blocks import INT4_MIDDLE, INT8_MIDDLE, Blocks, Bytes, Float32
+from engine.compile.quantisation.methods.blocks import INT4_MIDDLE, INT8_MIDDLE, Blocks, Bytes, Float32, Float64, Floats
 from engine.errors import CompileError
-
-Floats = NDArray[np.floating[Any]]
 
 HIGHEST = 15
 LEAST_BYTE, MOST_BYTE = 1, 255  # so that the least and the most of 8 bits are as large
@@ -33,11 +30,8 @@ class Coding(Enum):
 
 @dataclass(frozen=True, slots=True)
 class BlockScales:
-    """scales [outputs, blocks], never 0. block: inputs of each.
-
-    zeros [outputs, blocks]: the code, 0..15, that stands for 0, None = 8 everywhere; float32 where a block has an
-    offset, and then any number.
-    """
+    """scales [outputs, blocks], never 0. block: inputs of each. zeros [outputs, blocks]: the code, 0..15, that stands
+    for 0, None = 8 everywhere; float32 where a block has an offset, and then any number."""
 
     scales: Float32
     zeros: Bytes | Float32 | None
@@ -53,15 +47,10 @@ class BlockCodes:
     inputs: int
     bits: int = 4
 
-    @property
-    def _middle(self) -> int:
-        """The code that stands for 0 without a zero point."""
-        return 1 << (self.bits - 1)
-
     def floats(self) -> Float32:
         """The weights [outputs, inputs] that the codes stand for."""
         values = self.codes.astype(np.float32)
-        values -= self._middle if self.grid.zeros is None else self.grid.zeros[:, :, None]
+        values -= 1 << (self.bits - 1) if self.grid.zeros is None else self.grid.zeros[:, :, None]
         values *= self.grid.scales[:, :, None]
         return values.reshape(len(values), -1)[:, : self.inputs]
 
@@ -75,14 +64,13 @@ class BlockCodes:
         """[outputs, inputs] around 0, as integer graphs store them; ValueError when there are zero points."""
         if self.grid.zeros is not None:
             raise ValueError("codes with zero points are no signed integers")
-        signed = (self.codes.astype(np.int16) - self._middle).astype(np.int8)
+        signed = (self.codes.astype(np.int16) - (1 << (self.bits - 1))).astype(np.int8)
         return signed.reshape(len(signed), -1)[:, : self.inputs]
 
 
 def in_blocks(weight: Floats, block: int) -> Floats:
     """[outputs, inputs] as [outputs, blocks, block]; a last block that is not full is padded with zeros."""
-    missing = -weight.shape[1] % block
-    if missing:
+    if missing := -weight.shape[1] % block:
         weight = np.pad(weight, ((0, 0), (0, missing)))
     return weight.reshape(len(weight), -1, block)
 
@@ -159,8 +147,6 @@ def rounded_rows(weight: Floats) -> BlockCodes:
     return BlockCodes(codes.astype(np.uint8)[:, None], grid, weight.shape[1], bits=8)
 
 
-Float64 = NDArray[np.float64]
-
 DAMPING = 0.01  # of the mean diagonal, at least: as GPTQ's
 SCARCE = 0.5  # the same, times inputs for each token: what few tokens say of inputs together is noise
 RUN = 2048  # rows of inputs multiplied at once: adding a product to others costs as much as hundreds of rows
@@ -211,24 +197,23 @@ def damping_of(inputs: int, tokens: int) -> float:
     return max(DAMPING, SCARCE * inputs / tokens)
 
 
-def damped(hessian: Float64, damping: float) -> Float64:
+def damped(hessian: Float64, damping: float, block: int = 1) -> Float64:
     """H + damping * mean(diag H) I, of which every minor is positive; the identity when all inputs were 0.
 
     An input that was always 0 keeps only the damping: nothing compensates for it or is compensated by it, and its
-    weights, which other inputs may need, are rounded to nearest instead of being lost. ValueError unless damping > 0.
+    weights, which other inputs may need, are rounded to nearest instead of being lost. Columns that pad the inputs to
+    whole blocks are coupled to nothing. ValueError unless damping > 0.
     """
     if damping <= 0:
         raise ValueError("without damping the Hessian of fewer samples than inputs has no inverse")
-    mean = float(np.trace(hessian)) / len(hessian)
-    if mean == 0:
-        return np.eye(len(hessian))
-    result = hessian.copy()
-    result[np.diag_indices_from(result)] += damping * mean
+    inputs, mean = len(hessian), float(np.trace(hessian)) / len(hessian)
+    result = np.pad(hessian, (0, -inputs % block))
+    result[np.diag_indices(inputs)] += damping * mean or 1.0
+    result[range(inputs, len(result)), range(inputs, len(result))] = 1
     return result
 
 
 def output_errors(weight: Floats, quantised: Floats, hessian: Floats) -> Float64:
     """[outputs]: e H eᵀ of each output's error e, the squared output error summed over the samples (twice, as H)."""
     error = weight - quantised
-    products = error @ hessian.astype(error.dtype, copy=False)
-    return np.asarray(np.einsum("oi,oi->o", products, error, dtype=np.float64))
+    return np.asarray(np.einsum("oi,oi->o", error @ hessian.astype(error.dtype, copy=False), error, dtype=np.float64))

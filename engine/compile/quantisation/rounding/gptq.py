@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.compile.quantisation.methods.blocks import INT4_MIDDLE, INT8_MIDDLE, Bytes, Float32
+from engine.compile.quantisation.methods.blocks import INT4_MIDDLE, INT8_MIDDLE, Bytes, Float32, Float64, Floats
 from engine.compile.quantisation.rounding.codes import (
     DAMPING,
     HIGHEST,
@@ -20,8 +20,6 @@ from engine.compile.quantisation.rounding.codes import (
     BlockCodes,
     BlockScales,
     Coding,
-    Float64,
-    Floats,
     block_scales,
     damped,
     from_extremes,
@@ -42,36 +40,29 @@ _OUTPUTS = 256  # searched at once: what all candidates make of a block's values
 def search_block(values: Floats, importance: Floats, coding: Coding) -> tuple[Float32, Float32]:
     """Scales [outputs] and zero points [outputs] of one block, values [block, outputs]; importance [block]."""
     outputs = values.shape[1]
-    runs = [slice(start, start + _OUTPUTS) for start in range(0, outputs, _OUTPUTS)]
-    found = [_search(np.ascontiguousarray(values[:, run]), importance, coding) for run in runs]
-    return np.concatenate([scales for scales, _ in found]), np.concatenate([zeros for _, zeros in found])
+    runs = (np.ascontiguousarray(values[:, start : start + _OUTPUTS]) for start in range(0, outputs, _OUTPUTS))
+    scales, zeros = zip(*(_search(run, importance, coding) for run in runs), strict=True)
+    return np.concatenate(scales), np.concatenate(zeros)
 
 
 def _search(values: Floats, importance: Floats, coding: Coding) -> tuple[Float32, Float32]:
     widest, middle = from_extremes(values.max(axis=0), values.min(axis=0), coding)
     shifts = ZERO_SHIFTS.get(coding, (0.0,))
     shares = np.repeat(np.array(SHARES, np.float32), len(shifts))[:, None]
-    scales = shares * widest
-    zeros = _zeros(middle, shares, coding) + np.tile(np.array(shifts, np.float32), len(SHARES))[:, None]
+    scales, zeros = shares * widest, np.repeat(middle[None], len(shares), axis=0)
+    if coding is Coding.OFFSET:  # a range with an offset is cut evenly
+        half = np.float32(HIGHEST / 2)
+        zeros = half + (middle - half) / shares
+    zeros = zeros + np.tile(np.array(shifts, np.float32), len(SHARES))[:, None]
     if coding is Coding.ASYMMETRIC:
         zeros = np.clip(zeros, 0, HIGHEST)
     best = weighted_error(values, importance, scales[:, None], zeros[:, None]).argmin(axis=0)[None]
     return np.take_along_axis(scales, best, 0)[0], np.take_along_axis(zeros, best, 0)[0]
 
 
-def _zeros(zeros: Float32, shares: Float32, coding: Coding) -> Float32:
-    """[shares, outputs]: where the zero is for each share of the widest scale; a range with an offset is cut evenly."""
-    if coding is Coding.OFFSET:
-        half = np.float32(HIGHEST / 2)
-        return half + (zeros - half) / shares
-    return np.repeat(zeros[None], len(shares), axis=0)
-
-
 def weighted_error(values: Floats, importance: Floats, scales: Floats, zeros: Floats | np.float32) -> Floats:
     """[..., outputs]: squared errors of values [block, outputs] rounded to nearest, summed by importance [block].
-
-    scales, zeros: [outputs], or [..., 1, outputs] to try more at once.
-    """
+    scales, zeros: [outputs], or [..., 1, outputs] to try more at once."""
     error = levels(values, scales, zeros)
     error -= zeros
     error *= scales
@@ -113,22 +104,16 @@ class Factor:
 
 
 def factorised(
-    hessian: Float64,
-    block: int,
-    *,
-    damping: float = DAMPING,
-    dtype: type[np.floating[Any]] = np.float32,
+    hessian: Float64, block: int, *, damping: float = DAMPING, dtype: type[np.floating[Any]] = np.float32
 ) -> Factor:
     """Of H [inputs, inputs]; damping as a share of its mean diagonal. dtype: of the factor, once computed in float64.
-
     CompileError when H has no Cholesky factor."""
     inputs = len(hessian)
-    matrix = damped(hessian, damping)
-    if inputs % block:  # Columns of padding hold zeros and are coupled to nothing.
-        matrix = np.pad(matrix, (0, -inputs % block))
-        matrix[range(inputs, len(matrix)), range(inputs, len(matrix))] = 1
+    matrix = damped(hessian, damping, block)
     diagonal = np.diagonal(matrix).copy()
-    columns = _ordered(np.where(np.arange(len(matrix)) < inputs, diagonal, 0), block)
+    blocks = np.where(np.arange(len(matrix)) < inputs, diagonal, 0).reshape(-1, block)
+    first, inside = (np.argsort(-sizes, axis=-1, kind="stable") for sizes in (blocks.sum(axis=1), blocks))
+    columns = (inside + np.arange(len(blocks))[:, None] * block)[first].reshape(-1)
     backwards = columns[::-1]
     # The lower factor of the reversed matrix, reversed, is the upper one of the matrix.
     try:
@@ -138,24 +123,10 @@ def factorised(
     return Factor(lower[::-1, ::-1].astype(dtype, order="C"), columns, diagonal[columns], block)
 
 
-def _ordered(diagonal: Float64, block: int) -> NDArray[np.intp]:
-    blocks = diagonal.reshape(-1, block)
-    first = np.argsort(-blocks.sum(axis=1), kind="stable")
-    inside = np.argsort(-blocks, axis=1, kind="stable")
-    return (inside + np.arange(len(blocks))[:, None] * block)[first].reshape(-1)
-
-
-def searching(coding: Coding) -> ChooseScales:
-    """Scales searched by output error."""
-    return lambda values, importance, _: search_block(values, importance, coding)
-
-
 def compensated_searching(weight: Floats, factor: Factor, choose: ChooseScales, coding: Coding) -> BlockCodes:
     """[outputs, inputs]; the scales of a block are chosen when it is reached, on its weights as compensated by then.
-
     Rows do not know each other: a tall matrix may come in slices. Computed in the type of `weight`. coding: with zero
-    points or without.
-    """
+    points or without."""
     block = factor.block
     scales = np.empty((len(factor.order) // block, len(weight)), np.float32)
     zeros = np.empty_like(scales)
@@ -186,12 +157,9 @@ ScalesOf = Callable[[Floats, slice], tuple[Float32, Float32]]
 
 def _codes(weight: Floats, factor: Factor, scales_of: ScalesOf, limits: tuple[int, int] = (0, HIGHEST)) -> Bytes:
     """[outputs, blocks, block]. scales_of(values [block, outputs], columns): a scale and zero point for each value.
-
-    limits: the least and the most of a code.
-    """
-    block = factor.block
-    shape = in_blocks(weight, block).shape
-    values = in_blocks(weight, block).reshape(len(weight), -1).T[factor.order]
+    limits: the least and the most of a code."""
+    block, blocks = factor.block, in_blocks(weight, factor.block)
+    values = blocks.reshape(len(weight), -1).T[factor.order]
     upper = factor.upper.astype(weight.dtype, copy=False)
     errors = np.empty_like(values)  # weight - rounded, of the columns done
     codes = np.empty(values.shape, np.uint8)
@@ -205,7 +173,7 @@ def _codes(weight: Floats, factor: Factor, scales_of: ScalesOf, limits: tuple[in
         block_codes = _block_codes(target, inverse, scales, zeros, limits)
         codes[factor.order[part]] = block_codes
         errors[part] = values[part] - (block_codes - zeros) * scales
-    return np.ascontiguousarray(codes.T).reshape(shape)
+    return np.ascontiguousarray(codes.T).reshape(blocks.shape)
 
 
 def _block_codes(target: Floats, inverse: Floats, scales: Float32, zeros: Float32, limits: tuple[int, int]) -> Floats:
@@ -222,10 +190,8 @@ def _block_codes(target: Floats, inverse: Floats, scales: Float32, zeros: Float3
 
 
 def picked_rows(is_one: NDArray[np.bool_], one: BlockCodes, other: BlockCodes) -> BlockCodes:
-    """Rows of `one` where `is_one` [outputs] says so, else of `other`.
-
-    ValueError when only one of them has zero points, or their blocks differ.
-    """
+    """Rows of `one` where `is_one` [outputs] says so, else of `other`. ValueError when only one of them has zero
+    points, or their blocks differ."""
     if one.grid.block != other.grid.block or (one.grid.zeros is None) != (other.grid.zeros is None):
         raise ValueError("rows of one matrix have one layout")
     zeros = None
@@ -259,10 +225,8 @@ def searched_multiples(
     weight: Floats, block: int, importance: Floats, shares: Sequence[float] = UNIT_SHARES
 ) -> BlockScales:
     """Of [outputs, inputs]: for each output the unit, and for each block the multiple, with the least weighted error.
-
     importance [inputs]: the Hessian's diagonal. shares: of the unit that reaches the largest weight, whose block gets
-    16. Every multiple is tried for every unit: exact on this grid.
-    """
+    16. Every multiple is tried for every unit: exact on this grid."""
     columns = np.ascontiguousarray(in_blocks(weight, block).transpose(1, 2, 0))
     weights = in_blocks(importance[None].astype(weight.dtype), block)[0]
     wanted = reaching_scales(weight, block)

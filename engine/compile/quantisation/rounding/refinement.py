@@ -7,23 +7,13 @@ the solution of a small linear system.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.compile.quantisation.methods.blocks import INT4_MIDDLE, Float32
-from engine.compile.quantisation.rounding.codes import (
-    DAMPING,
-    HIGHEST,
-    TINY,
-    BlockCodes,
-    BlockScales,
-    Float64,
-    Floats,
-    damped,
-    in_blocks,
-)
+from engine.compile.quantisation.methods.blocks import INT4_MIDDLE, Float32, Float64, Floats
+from engine.compile.quantisation.rounding.codes import DAMPING, HIGHEST, TINY, BlockCodes, damped, in_blocks
 
 PULL = np.float32(1e-3)  # towards the scale that was: decides for blocks that text says nothing of
 SOLVED = 128  # outputs whose scales are solved at once: their products stay in a processor's cache
@@ -39,24 +29,18 @@ class Curvature:
 
     @classmethod
     def of(cls, hessian: Float64, block: int, damping: float = DAMPING) -> "Curvature":
-        """Of H [inputs, inputs]; columns of padding are coupled to nothing."""
-        inputs = len(hessian)
-        matrix = np.pad(damped(hessian, damping), (0, -inputs % block))
-        matrix[range(inputs, len(matrix)), range(inputs, len(matrix))] = 1
-        return cls(matrix.astype(np.float32), block)
+        """Of H [inputs, inputs]."""
+        return cls(damped(hessian, damping, block).astype(np.float32), block)
 
 
 class CodeState:
-    """One matrix, its columns [columns, outputs] first; what changes it makes no row worse.
-
-    steps: code - zero [columns, outputs]. scales [blocks, outputs].
-    gradients: H e, half the error's gradient with its sign turned.
-    """
+    """One matrix, its columns [columns, outputs] first; what changes it makes no row worse. steps: code - zero
+    [columns, outputs]. scales [blocks, outputs]. gradients: H e, half the error's gradient with its sign turned."""
 
     def __init__(self, weight: Float32, codes: BlockCodes, curvature: Curvature) -> None:
         self.curvature = curvature
         self._given = codes
-        self._zeros = _zeros(codes.grid)
+        self._zeros = _zeros(codes)
         self.steps = _columns(codes.codes) - self._zeros
         self.scales = np.ascontiguousarray(codes.grid.scales.T)
         self._target = _columns(in_blocks(weight, codes.grid.block))
@@ -65,16 +49,14 @@ class CodeState:
 
     @property
     def codes(self) -> BlockCodes:
-        given = self._given
-        found = np.ascontiguousarray(np.rint(self.steps + self._zeros).T).astype(np.uint8).reshape(given.codes.shape)
-        scales = np.ascontiguousarray(self.scales.T)
-        return BlockCodes(found, BlockScales(scales, given.grid.zeros, given.grid.block), given.inputs)
+        found = np.ascontiguousarray(np.rint(self.steps + self._zeros).T).astype(np.uint8)
+        grid = replace(self._given.grid, scales=np.ascontiguousarray(self.scales.T))
+        return replace(self._given, codes=found.reshape(self._given.codes.shape), grid=grid)
 
     def best_scales(self) -> Float32:
         """[outputs, blocks]: of the least error for the codes as they are."""
         found = np.concatenate([self._solved(slice(at, at + SOLVED)) for at in range(0, self.scales.shape[1], SOLVED)])
-        given = self.scales.T
-        return np.where(np.isfinite(found) & (np.abs(found) > TINY), found, given)
+        return np.where(np.isfinite(found) & (np.abs(found) > TINY), found, self.scales.T)
 
     def common_factor(self) -> Float32:
         """[outputs, blocks]: the scales as they are, times the best factor of each output."""
@@ -154,11 +136,12 @@ def _columns(blocks: Floats | NDArray[np.uint8]) -> Float32:
     return np.ascontiguousarray(blocks.reshape(len(blocks), -1).T, np.float32)
 
 
-def _zeros(grid: BlockScales) -> Float32:
+def _zeros(codes: BlockCodes) -> Float32:
     """[columns, outputs], or [columns, 1] where all are the middle."""
-    if grid.zeros is None:
-        return np.full((grid.scales.shape[1] * grid.block, 1), INT4_MIDDLE, np.float32)
-    return np.repeat(np.ascontiguousarray(grid.zeros.T, np.float32), grid.block, axis=0)
+    zeros, block = codes.grid.zeros, codes.grid.block
+    if zeros is None:
+        return np.full((codes.grid.scales.shape[1] * block, 1), INT4_MIDDLE, np.float32)
+    return np.repeat(np.ascontiguousarray(zeros.T, np.float32), block, axis=0)
 
 
 def _dots(left: Float32, right: Float32) -> Float64:
@@ -171,10 +154,8 @@ StoreScales = Callable[[Float32], Float32]  # scales [outputs, blocks] as they w
 
 def refined(weight: Float32, codes: BlockCodes, curvature: Curvature, one_unit: bool, store: StoreScales) -> BlockCodes:
     """[outputs, inputs]: new scales, then each code by itself. Once: a second time learns the noise of scarce text.
-
     one_unit: all scales of an output keep their ratios (LPBQ). A row whose error is not less with new scales, as they
-    are stored, keeps the ones it has.
-    """
+    are stored, keeps the ones it has."""
     state = CodeState(weight, codes, curvature)
     state.rescale(store(state.common_factor() if one_unit else state.best_scales()))
     state.descend()

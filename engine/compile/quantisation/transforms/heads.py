@@ -16,37 +16,42 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from engine.compile.calibration.forward import DOWN, Mix, layer_output, mixing
+from engine.compile.calibration.forward import DOWN, Mix, embedded, layer_output, mixing
 from engine.compile.calibration.layer_reader import LayerReader, norm
-from engine.compile.quantisation.transforms.rotation import Edits, Float64, LinearEdit
+from engine.compile.quantisation.methods.blocks import Float64
+from engine.compile.quantisation.transforms.rotation import Edits, LinearEdit
 from engine.compile.sources.checkpoint import Checkpoint, Float32
 from engine.models.network import Network, QkNorm
 
 
 @dataclass(frozen=True, slots=True)
 class HeadStatistics:
-    """Of one layer, all [K, D]. keys: the largest magnitude of a channel, of one that turns that of its pair.
-
-    values: the root of a channel's mean square. reads: the norm of the output projection's columns that read it.
-    """
+    """Of one layer, all [K, D]. keys: the largest magnitude of a channel, of one that turns that of its pair. values:
+    the root of a channel's mean square. reads: the norm of the output projection's columns that read it."""
 
     keys: Float32
     values: Float32
     reads: Float32
 
 
+OUTLIER, QUIET = 6.0, 64.0  # times as large as its own token, and as the middle one
+
+
 @dataclass(slots=True)
 class StreamStatistics:
-    """Of the residual stream, whichever layer it is behind.
-
-    largest: magnitude of any number. beside: root mean square of the token that has it. quiet: of the middle token.
-    inner: by layer, the largest magnitude of each channel that the last matrix of the feed-forward reads.
-    """
+    """Of the residual stream, whichever layer it is behind. largest: magnitude of any number. beside: root mean square
+    of the token that has it. quiet: of the middle token. inner: by layer, the largest magnitude of each channel that
+    the last matrix of the feed-forward reads."""
 
     largest: float = 0.0
     beside: float = 0.0
     quiet: float = 0.0
     inner: dict[int, Float32] = field(default_factory=dict)
+
+    @property
+    def has_outliers(self) -> bool:
+        """16 bits that reach the largest number leave the middle token less than ten."""
+        return self.largest > OUTLIER * self.beside and self.largest > QUIET * self.quiet
 
     def add(self, x: Float32) -> None:
         """x [T, hidden]."""
@@ -59,39 +64,33 @@ class StreamStatistics:
 def head_statistics(
     checkpoint: Checkpoint, network: Network, texts: Sequence[Sequence[int]], advance: Callable[[int], None]
 ) -> tuple[dict[int, HeadStatistics], StreamStatistics]:
-    """By layer, of those with keys and values; and of the stream behind all layers.
-
-    Hidden states of all texts are in memory; `advance` is told of layers.
-    """
+    """By layer, of those with keys and values; and of the stream behind all layers. Hidden states of all texts are in
+    memory; `advance` is told of layers."""
     found: dict[int, HeadStatistics] = {}
-    stream, table = StreamStatistics(), f"{network.details.names.embedding}.weight"
-    x = np.concatenate([checkpoint.rows(table, token, token + 1) for text in texts for token in text])
-    x = x * np.float32(network.details.multipliers.embedding)
-    lengths = [len(text) for text in texts]
+    stream, lengths = StreamStatistics(), [len(text) for text in texts]
+    x = np.concatenate(embedded(checkpoint, network, texts))
     for layer in range(network.spec.layers):
         reader = LayerReader(checkpoint, network, layer)
-        mix = mixing(reader, layer, lengths)
+        mix = mixing(reader, lengths)
 
-        def measuring(stacked: Float32, normed: Float32, layer: int = layer, mix: Mix = mix) -> Float32:
-            if layer in network.spec.attention_layers:
-                found[layer] = _measured(LayerReader(checkpoint, network, layer), layer, stacked)
+        def measuring(stacked: Float32, normed: Float32, reader: LayerReader = reader, mix: Mix = mix) -> Float32:
+            if reader.layer in network.spec.attention_layers:
+                found[reader.layer] = _measured(reader, stacked)
             return mix(stacked, normed)
 
         def tap(kind: str, inputs: Float32, layer: int = layer) -> None:
             if kind == DOWN:
                 stream.inner[layer] = np.abs(inputs).max(axis=0)
 
-        x = layer_output(reader, layer, x, measuring, tap)
+        x = layer_output(reader, x, measuring, tap)
         stream.add(x)
         advance(1)
     return found, stream
 
 
-def _measured(reader: LayerReader, layer: int, stacked: Float32) -> HeadStatistics:
-    """Queries, keys and values side by side [T, ...] -> figures. A rotation leaves the radius of a pair as it is.
-
-    Keys that are normed all together or behind their rotation, or of which neighbours turn, stay as they are.
-    """
+def _measured(reader: LayerReader, stacked: Float32) -> HeadStatistics:
+    """Queries, keys and values side by side [T, ...] -> figures. A rotation leaves the radius of a pair as it is. Keys
+    that are normed all together or behind their rotation, or of which neighbours turn, stay as they are."""
     network, spec, names = reader.network, reader.network.spec, reader.network.details.names
     width, shape = network.key_width, (len(stacked), spec.kv_heads, spec.head_dim)
     keys, values = stacked[:, -2 * width : -width].reshape(shape), stacked[:, -width:].reshape(shape)
@@ -100,7 +99,7 @@ def _measured(reader: LayerReader, layer: int, stacked: Float32) -> HeadStatisti
     elif network.details.has_qk_norm:
         keys = norm(keys, reader.norm_weight(names.k_norm), network.norm_epsilon)
     sizes = np.abs(keys)
-    if (rope := spec.rope_of(layer)) is not None:
+    if (rope := spec.rope_of(reader.layer)) is not None:
         half = rope.rotary_dim // 2
         radius = np.hypot(keys[..., :half], keys[..., half : 2 * half]) * np.float32(rope.factor)
         sizes = np.concatenate([radius, radius, sizes[..., 2 * half :]], axis=-1)
@@ -117,20 +116,21 @@ def balancing_edits(network: Network, statistics: Mapping[int, HeadStatistics]) 
     norms: dict[str, Float64 | None] = {}
     linears: dict[str, LinearEdit] = {}
     names, details = network.details.names, network.details
+    group = network.spec.heads // network.spec.kv_heads  # query heads, which have the factors of the key head they read
     for layer, seen in statistics.items():
         keys, values = key_factors(seen, details.has_qk_norm), value_factors(seen)
-        queries = np.ones_like(keys)
         if details.qk_norm is QkNorm.HEADS:
             norms[names.q_norm.format(layer=layer)] = keys[0]
             norms[names.k_norm.format(layer=layer)] = 1 / keys[0]
             keys = np.ones_like(keys)
-        else:
-            queries = keys
-        outputs = (_of_queries(network, queries), 1 / keys.ravel(), 1 / values.ravel())
+        queries = np.repeat(keys, group, axis=0)
+        if details.has_output_gate:  # a gate behind each query stays as it is
+            queries = np.stack([queries, np.ones_like(queries)], axis=1)
+        outputs = (queries.ravel(), 1 / keys.ravel(), 1 / values.ravel())
         modules = [name.format(layer=layer) for name in names.qkv]
         stacked = outputs if len(modules) == len(outputs) else (np.concatenate(outputs),)
         linears |= {name: LinearEdit(output_scale=scale) for name, scale in zip(modules, stacked, strict=True)}
-        linears[names.output.format(layer=layer)] = LinearEdit(input_scale=_grouped(network, values).ravel())
+        linears[names.output.format(layer=layer)] = LinearEdit(input_scale=np.repeat(values, group, axis=0).ravel())
     return Edits(norms, linears)
 
 
@@ -153,24 +153,9 @@ def value_factors(seen: HeadStatistics) -> Float64:
 
 def _limited(factors: Float64) -> Float64:
     """Over the middle one, which becomes 1, and not too far from it; 1 for what was always 0."""
-    living = factors[factors > 0]
-    if not living.size:
-        return np.ones_like(factors)
-    shares = np.where(factors > 0, factors / np.median(living), 1.0)
-    return np.clip(shares, 1 / LARGEST, LARGEST)
-
-
-def _grouped(network: Network, factors: Float64) -> Float64:
-    """[K, D] -> [heads, D]: every query head has the factors of the key head that it reads."""
-    return np.repeat(factors, network.spec.heads // network.spec.kv_heads, axis=0)
-
-
-def _of_queries(network: Network, factors: Float64) -> Float64:
-    """Of the rows of the query projection; a gate behind each query stays as it is."""
-    queries = _grouped(network, factors)
-    if not network.details.has_output_gate:
-        return queries.ravel()
-    return np.stack([queries, np.ones_like(queries)], axis=1).ravel()
+    living = factors > 0
+    middle = np.median(factors[living]) if living.any() else 1.0
+    return np.clip(np.where(living, factors / middle, 1.0), 1 / LARGEST, LARGEST)
 
 
 # A channel that reaches so many times as far as nearly all of its layer decides alone how coarse 16 bits are for them
@@ -179,10 +164,8 @@ STANDS_OUT, SMOOTHED = 16.0, 4.0
 
 
 def smoothing_edits(network: Network, inner: Mapping[int, Float32]) -> dict[str, LinearEdit]:
-    """What becomes of the matrices around channels that stand out: rows of one are divided, columns multiplied.
-
-    inner: as `StreamStatistics` has it. The function stays as it is (SmoothQuant, Xiao et al. 2023).
-    """
+    """What becomes of the matrices around channels that stand out: rows of one are divided, columns multiplied. inner:
+    as `StreamStatistics` has it. The function stays as it is (SmoothQuant, Xiao et al. 2023)."""
     names, found = network.details.names, dict[str, LinearEdit]()
     for layer, reach in inner.items():
         if reach.max() <= STANDS_OUT * np.quantile(reach, 0.99):

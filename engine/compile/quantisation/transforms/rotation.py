@@ -6,15 +6,14 @@ into the matrices that read behind it, for a norm without scale commutes with R1
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from engine.bundle.specs import RecurrentKind
+from engine.compile.quantisation.methods.blocks import Float64
 from engine.models.network import Network
 
-Float64 = NDArray[np.float64]
 LARGEST = 1024  # of the matrices that are built for an odd factor
 
 
@@ -51,10 +50,8 @@ def flattest(size: int) -> Float64:
 
 @dataclass(frozen=True, slots=True)
 class Rotation:
-    """R = diag(signs) (S x F), [size, size]. signs: [size]. flat: F, of the odd factor.
-
-    S is Sylvester's Hadamard matrix of a power of two. It is not built: the product with it is a fast transform.
-    """
+    """R = diag(signs) (S x F), [size, size]. signs: [size]. flat: F, of the odd factor. S is Sylvester's Hadamard
+    matrix of a power of two. It is not built: the product with it is a fast transform."""
 
     signs: Float64
     flat: Float64
@@ -98,10 +95,6 @@ class LinearEdit:
     output_rotation: Rotation | None = None
     first_output: int = 0
 
-    @property
-    def changes_outputs(self) -> bool:
-        return self.output_scale is not None or self.output_rotation is not None
-
     def inputs(self, rows: Float64, norm_scale: Float64 | None) -> Float64:
         """What becomes of rows [some outputs, inputs] of W along their inputs."""
         for scale in (norm_scale, self.input_scale):
@@ -129,10 +122,8 @@ class LinearEdit:
 
 @dataclass(frozen=True, slots=True)
 class Edits:
-    """Of a whole network: norms and linear layers (the embedding table is one, [vocab, hidden]) by module.
-
-    norms: what their scales are multiplied with [size], None = they become 1, folded into the matrices that read.
-    """
+    """Of a whole network: norms and linear layers (the embedding table is one, [vocab, hidden]) by module. norms: what
+    their scales are multiplied with [size], None = they become 1, folded into the matrices that read."""
 
     norms: Mapping[str, Float64 | None] = field(default_factory=dict)
     linears: Mapping[str, LinearEdit] = field(default_factory=dict)
@@ -141,9 +132,10 @@ class Edits:
 def rotation_edits(network: Network, seed: int) -> Edits:
     """What both rotations do to each tensor."""
     turn = Rotation.seeded(network.spec.hidden, (seed, 0))
-    values = dict(_values(network, seed))
-    linears = dict(_stream(network, turn, values))
-    return Edits(dict.fromkeys(_norms(network)), linears)
+    names, layers = network.details.names, range(network.spec.layers)
+    norms = [name.format(layer=layer) for layer in layers for name in (names.attention_norm, names.ffn_norm)]
+    linears = dict(_stream(network, turn, dict(_values(network, seed))))
+    return Edits(dict.fromkeys([*norms, names.final_norm]), linears)
 
 
 def readers(network: Network, layer: int) -> tuple[str, ...]:
@@ -160,14 +152,6 @@ def value_module(network: Network) -> tuple[str, int]:
     """The module that gives the values, and its first output that is one."""
     qkv = network.details.names.qkv
     return qkv[-1], 0 if len(qkv) == 3 else network.query_width + network.key_width
-
-
-def _norms(network: Network) -> Iterator[str]:
-    names = network.details.names
-    for layer in range(network.spec.layers):
-        yield names.attention_norm.format(layer=layer)
-        yield names.ffn_norm.format(layer=layer)
-    yield names.final_norm
 
 
 def _values(network: Network, seed: int) -> Iterator[tuple[str, LinearEdit]]:
@@ -189,19 +173,10 @@ def _stream(network: Network, turn: Rotation, values: dict[str, LinearEdit]) -> 
         behind = [(readers(network, layer), names.attention_norm), (names.gate_up, names.ffn_norm)]
         for modules, norm in behind:
             for module in (name.format(layer=layer) for name in modules):
-                value = values.get(module, LinearEdit())
-                yield (
-                    module,
-                    LinearEdit(
-                        norm=norm.format(layer=layer),
-                        input_rotation=turn,
-                        output_rotation=value.output_rotation,
-                        first_output=value.first_output,
-                    ),
-                )
+                own = values.get(module, LinearEdit())
+                yield module, replace(own, norm=norm.format(layer=layer), input_rotation=turn)
         mixed = names.output if layer in spec.attention_layers else recurrent.output
         for module in (name.format(layer=layer) for name in (mixed, names.down)):
-            heads = values.get(module, LinearEdit())
-            yield module, LinearEdit(input_rotation=heads.input_rotation, output_rotation=turn)
+            yield module, replace(values.get(module, LinearEdit()), output_rotation=turn)
     head = LinearEdit(source=names.embedding if spec.tied_head else "", norm=names.final_norm, input_rotation=turn)
     yield names.head, head

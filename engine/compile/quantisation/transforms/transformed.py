@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from engine.compile.quantisation.methods.blocks import BlockForm, Blocks
-from engine.compile.quantisation.transforms.rotation import Edits, Float64, LinearEdit
+from engine.compile.quantisation.methods.blocks import BlockForm, Blocks, Float64
+from engine.compile.quantisation.transforms.rotation import Edits, LinearEdit
 from engine.compile.sources.checkpoint import Checkpoint, CheckpointView, Float32
 from engine.errors import CompileError
 from engine.models.network import FOLLOWING, FamilyDetails, Network
@@ -23,12 +23,11 @@ class TransformedCheckpoint(CheckpointView):
 
     def total_bytes(self) -> int:
         """Bytes of all float tensors as stored; a tensor that two are made of counts twice."""
-        return self.inner.total_bytes() + sum(self.stored_bytes(f"{name}{WEIGHT}") for name in self._made())
+        return self.inner.total_bytes() + sum(map(self.stored_bytes, self._made()))
 
     def unused(self) -> list[str]:
         """Names of the tensors that nothing has asked for yet. One in whose place another is read counts as used."""
-        replaced = {f"{name}{WEIGHT}" for name in self._made()}
-        return [name for name in self.inner.unused() if name not in replaced]
+        return [name for name in self.inner.unused() if name not in self._made()]
 
     def tensor(self, name: str, shape: tuple[int, ...]) -> Float32:
         self.require(name, shape)
@@ -58,11 +57,9 @@ class TransformedCheckpoint(CheckpointView):
         return self._turned[1][start:stop]
 
     def blocks(self, name: str, start: int, stop: int) -> Blocks | None:
-        """The same rows as stored blocks; None where they are changed."""
         return self.inner.blocks(name, start, stop) if self._linear(name, WEIGHT) is None else None
 
     def form(self, name: str) -> BlockForm | None:
-        """What `blocks` of a matrix have in common; None where it is changed."""
         return self.inner.form(name) if self._linear(name, WEIGHT) is None else None
 
     def _linear(self, name: str, suffix: str) -> LinearEdit | None:
@@ -74,26 +71,23 @@ class TransformedCheckpoint(CheckpointView):
         return f"{edit.source}{WEIGHT}" if edit is not None and edit.source else name
 
     def _made(self) -> list[str]:
-        """Modules made of a matrix that stands under another name."""
-        return [name for name, edit in self.edits.linears.items() if edit.source]
+        """Tensors made of a matrix that stands under another name."""
+        return [f"{name}{WEIGHT}" for name, edit in self.edits.linears.items() if edit.source]
 
     def _changed(self, name: str, edit: LinearEdit, low: int, high: int) -> Float32:
         """Outputs low..high, along their inputs a run of rows at a time, then along their outputs one of columns."""
-        stored = self.stored(name)
+        stored, scale = self.stored(name), None
         columns = self.inner.shape(stored)[1]
-        scale = self._norm_scale(edit.norm, columns)
+        if edit.norm:
+            scale = self.inner.tensor(f"{edit.norm}{WEIGHT}", (columns,)).astype(np.float64) + self._offset
         result = np.empty((high - low, columns), np.float32)
         for start, stop in _runs(low, high, columns):
             rows = self.inner.rows(stored, start, stop).astype(np.float64)
             result[start - low : stop - low] = _single(edit.inputs(rows, scale))
-        for start, stop in _runs(0, columns, high - low) if edit.changes_outputs else ():
+        changes_outputs = edit.output_scale is not None or edit.output_rotation is not None
+        for start, stop in _runs(0, columns, high - low) if changes_outputs else ():
             result[:, start:stop] = _single(edit.outputs(result[:, start:stop].astype(np.float64), low))
         return result
-
-    def _norm_scale(self, norm: str, size: int) -> Float64 | None:
-        if not norm:
-            return None
-        return self.inner.tensor(f"{norm}{WEIGHT}", (size,)).astype(np.float64) + self._offset
 
 
 def _runs(low: int, high: int, width: int) -> list[tuple[int, int]]:
@@ -108,14 +102,15 @@ def _single(values: Float64) -> Float32:
 
 
 def head_basis(checkpoint: Checkpoint, network: Network) -> Float64 | None:
-    """[L, K, 1 + D, D]: of each head the factors of its keys, and the matrix that its values are multiplied with.
-
-    None where nothing of either is changed. Factors of keys commute with their rotation by position.
-    """
-    changes = _edits(checkpoint)
-    if not changes or len(network.spec.cache_groups) != 1:
+    """[L, K, 1 + D, D]: of each head the factors of its keys, and the matrix that its values are multiplied with. None
+    where nothing of either is changed. Factors of keys commute with their rotation by position."""
+    spec, changes = network.spec, list[Edits]()  # the first one first
+    while isinstance(checkpoint, CheckpointView):
+        if isinstance(checkpoint, TransformedCheckpoint):
+            changes.insert(0, checkpoint.edits)
+        checkpoint = checkpoint.inner
+    if not changes or len(spec.cache_groups) != 1:
         return None
-    spec = network.spec
     shape = (len(spec.attention_layers), spec.kv_heads, 1 + spec.head_dim, spec.head_dim)
     found = np.zeros(shape)
     for index, layer in enumerate(spec.attention_layers):
@@ -127,27 +122,17 @@ def head_basis(checkpoint: Checkpoint, network: Network) -> Float64 | None:
     return None if np.array_equal(found, np.broadcast_to(same, shape)) else found
 
 
-def _edits(checkpoint: Checkpoint) -> list[Edits]:
-    """All changes of the checkpoint, the first one first."""
-    found: list[Edits] = []
-    while isinstance(checkpoint, CheckpointView):
-        if isinstance(checkpoint, TransformedCheckpoint):
-            found.insert(0, checkpoint.edits)
-        checkpoint = checkpoint.inner
-    return found
-
-
 def _of_layer(changes: list[Edits], network: Network, layer: int) -> tuple[Float64, Float64]:
     """Factors of keys [K * D], and what values are multiplied with [K * D, K * D]."""
     names, width = network.details.names, network.key_width
-    modules = [name.format(layer=layer) for name in names.qkv]
-    is_stacked = len(modules) == 1
+    key_module, value_module = (2 * [name.format(layer=layer) for name in names.qkv])[-2:]  # one module may be both
+    is_stacked = len(names.qkv) == 1
     first_key, first_value = (network.query_width, network.query_width + width) if is_stacked else (0, 0)
     keys, values = np.eye(width), np.eye(width)
     for change in changes:
-        if (edit := change.linears.get(modules[0 if is_stacked else 1])) is not None and edit.output_scale is not None:
+        if (edit := change.linears.get(key_module)) is not None and edit.output_scale is not None:
             keys = edit.output_scale[first_key : first_key + width, None] * keys
-        if (edit := change.linears.get(modules[0 if is_stacked else 2])) is not None:
+        if (edit := change.linears.get(value_module)) is not None:
             values = edit.outputs(values, first_value)
         norm = change.norms.get(names.k_norm.format(layer=layer))
         if norm is not None:

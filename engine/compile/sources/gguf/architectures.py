@@ -1,7 +1,7 @@
 """The table of GGUF architectures, their metadata with every value checked, and the sizes that tensors follow from.
 
-Names are those of checkpoints, which the rest of the compiler speaks; `{layer}` is the layer's index. Where files have
-their tensors the `gguf` package's table says.
+Names are those of checkpoints, which the rest of the compiler speaks. Where files have their tensors the `gguf`
+package's table says.
 """
 
 from collections.abc import Mapping
@@ -17,41 +17,6 @@ ARCHITECTURE = "general.architecture"
 # Facts of the network that are stored as tensors.
 ROPE_FACTORS = "rope_freqs.weight"
 LONG_FACTORS = {"long_factor": "rope_factors_long.weight", "short_factor": "rope_factors_short.weight"}
-DRAFTING = "mtp."  # how checkpoints begin the names of what drafts tokens
-
-LAYER = "model.layers.{layer}"
-QUERY, KEY = (f"{LAYER}.self_attn.{name}_proj" for name in ("q", "k"))
-KV_UP, KEY_UP, VALUE_UP = (f"{LAYER}.self_attn.{name}_proj" for name in ("kv_b", "k_b", "v_b"))
-SHORT_CONVOLUTION = f"{LAYER}.conv.conv"
-MAMBA2 = f"{LAYER}.mamba", "backbone.layers.{layer}.mixer"  # the second of Nemotron-H
-TOKEN_TYPES = "embeddings.token_type_embeddings"
-DELTA = f"{LAYER}.linear_attn"
-A_LOG, DT_BIAS = "A_log", "dt_bias"
-MIXED, OUTPUT_GATE, CONVOLUTION = f"{DELTA}.in_proj_qkv", f"{DELTA}.in_proj_z", f"{DELTA}.conv1d"
-STEPS = f"{DELTA}.in_proj_b", f"{DELTA}.in_proj_a"
-RECURRENT_OUTPUT = f"{DELTA}.out_proj"
-FFN_NORM = f"{LAYER}.post_attention_layernorm"
-# How the converter spells parts of names before it looks them up in the package's table.
-SPELLINGS = {
-    "block_sparse_moe.experts.": "mlp.experts.",
-    "shared_mlp.": "mlp.shared_expert.",
-    "e_score_correction_bias": "e_score_correction.bias",
-    "expert_bias": "expert_bias.bias",
-    "dt_bias": "dt_proj.bias",
-}
-# Scales of Gemma 4's experts, which that table lacks: endings of names.
-ROUTER_SCALES = {"router.scale": "ffn_gate_inp.scale", "router.per_expert_scale": "ffn_down_exps.scale"}
-# Tensors of files that hold several matrices of checkpoints, and the names of these.
-STACKS = {
-    "altup_proj.weight": "model.altup_projections.{index}.weight",
-    "altup_unembd_proj.weight": "model.altup_unembed_projections.{index}.weight",
-}
-# Those that multiply with 1 + w; the norm of recurrent outputs multiplies with w itself.
-NORMS = (
-    *("model.norm", f"{LAYER}.input_layernorm", FFN_NORM),
-    *(f"{LAYER}.self_attn.q_norm", f"{LAYER}.self_attn.k_norm"),
-    *(f"{LAYER}.pre_feedforward_layernorm", f"{LAYER}.post_feedforward_layernorm"),
-)
 
 
 class Gating(IntEnum):
@@ -95,29 +60,23 @@ MULTIPLIERS = {
     "logits_scaling": "logit_scale",
 }
 EXPERT_COUNT = "expert_count"
-COUNTS = {"num_experts": EXPERT_COUNT, "num_experts_per_tok": "expert_used_count"}
-SIZES = COUNTS | {"moe_intermediate_size": "expert_feed_forward_length"}
-GEMMA4_SIZES = {
-    "num_experts": EXPERT_COUNT,
-    "top_k_experts": "expert_used_count",
-    "moe_intermediate_size": "expert_feed_forward_length",
-}
-LOCAL_COUNTS = {"num_local_experts": EXPERT_COUNT, "num_experts_per_tok": "expert_used_count"}
+EXPERT_KEYS = (EXPERT_COUNT, "expert_used_count", "expert_feed_forward_length")
+STATE_KEYS = ("ssm.time_step_rank", "ssm.group_count", "ssm.state_size", "ssm.conv_kernel", "ssm.inner_size")
+
+
+def _named(keys: tuple[str, ...], *names: str) -> dict[str, str]:
+    """The first of these keys, by the names that a config has for them."""
+    return dict(zip(names, keys, strict=False))
+
+
+COUNTS = _named(EXPERT_KEYS, "num_experts", "num_experts_per_tok")
+SIZES = _named(EXPERT_KEYS, *COUNTS, "moe_intermediate_size")
+GEMMA4_SIZES = _named(EXPERT_KEYS, "num_experts", "top_k_experts", "moe_intermediate_size")
+LOCAL_SIZES = _named(EXPERT_KEYS, "num_local_experts", "num_experts_per_tok", "intermediate_size")
+LOCAL_COUNTS = _named(EXPERT_KEYS, "num_local_experts", "num_experts_per_tok")
 GRANITE_SIZES = LOCAL_COUNTS | {"shared_intermediate_size": "expert_shared_feed_forward_length"}
-MAMBA2_SIZES = {
-    "mamba_n_heads": "ssm.time_step_rank",
-    "mamba_n_groups": "ssm.group_count",
-    "mamba_d_state": "ssm.state_size",
-    "mamba_d_ssm": "ssm.inner_size",
-    "mamba_d_conv": "ssm.conv_kernel",
-}
-NEMOTRON_SIZES = {
-    "mamba_num_heads": "ssm.time_step_rank",
-    "n_groups": "ssm.group_count",
-    "ssm_state_size": "ssm.state_size",
-    "conv_kernel": "ssm.conv_kernel",
-}
-LOCAL_SIZES = LOCAL_COUNTS | {"intermediate_size": "expert_feed_forward_length"}
+MAMBA2_SIZES = _named(STATE_KEYS, "mamba_n_heads", "mamba_n_groups", "mamba_d_state", "mamba_d_conv", "mamba_d_ssm")
+NEMOTRON_SIZES = _named(STATE_KEYS, "mamba_num_heads", "n_groups", "ssm_state_size", "conv_kernel")
 LATENT_SIZES = SIZES | {
     "n_routed_experts": EXPERT_COUNT,
     "n_shared_experts": "expert_shared_count",
@@ -133,10 +92,7 @@ NEMOTRON_MOE_SIZES = SIZES | {
     "n_group": "expert_group_count",
     "moe_latent_size": "moe_latent_size",
 }
-ERNIE_SIZES = {
-    "moe_num_experts": EXPERT_COUNT,
-    "moe_k": "expert_used_count",
-    "moe_intermediate_size": "expert_feed_forward_length",
+ERNIE_SIZES = _named(EXPERT_KEYS, "moe_num_experts", "moe_k", "moe_intermediate_size") | {
     "moe_num_shared_experts": "expert_shared_count",
     "moe_layer_start_index": "leading_dense_block_count",
     "moe_layer_interval": "interleave_moe_layer_step",
@@ -161,13 +117,7 @@ ARCHITECTURES = {
         GgufArchitecture("ernie4_5-moe", "Ernie4_5_MoeForCausalLM", keys=ERNIE_SIZES),
         GgufArchitecture("qwen35", "Qwen3_5ForCausalLM", is_hybrid=True, has_more_norms=True),
         GgufArchitecture("gpt-oss", "GptOssForCausalLM", keys=LOCAL_SIZES),
-        GgufArchitecture(
-            "qwen35moe",
-            "Qwen3_5MoeForCausalLM",
-            is_hybrid=True,
-            has_more_norms=True,
-            keys=SHARED_SIZES,
-        ),
+        GgufArchitecture("qwen35moe", "Qwen3_5MoeForCausalLM", is_hybrid=True, has_more_norms=True, keys=SHARED_SIZES),
         GgufArchitecture(
             "mistral3",
             "Ministral3ForCausalLM",

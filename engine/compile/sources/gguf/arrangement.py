@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 import numpy as np
 from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
@@ -12,33 +11,22 @@ from numpy.typing import NDArray
 from engine.bundle.specs import RecurrentSpec
 from engine.compile.quantisation.methods.blocks import INT4_MIDDLE, INT8_MIDDLE, Blocks
 from engine.compile.sources.checkpoint import Float32
-from engine.compile.sources.gguf.architectures import (
-    A_LOG,
-    CONVOLUTION,
-    DELTA,
-    DT_BIAS,
-    KEY,
-    MAMBA2,
-    MIXED,
-    NORMS,
-    OUTPUT_GATE,
-    QUERY,
-    RECURRENT_OUTPUT,
-    SHORT_CONVOLUTION,
-    STEPS,
-    GgufArchitecture,
-)
+from engine.compile.sources.gguf.architectures import GgufArchitecture
 from engine.compile.sources.gguf.geometry import GgufGeometry
 from engine.errors import CompileError
 
 Places = NDArray[np.int64]
-
-
-class Order(Protocol):
-    """An order of rows or columns."""
-
-    def places(self, wanted: Places) -> Places:
-        """Where the file has what a checkpoint has at `wanted`."""
+# Names of checkpoints; `{layer}` is the layer's index.
+LAYER = "model.layers.{layer}"
+DELTA = f"{LAYER}.linear_attn"
+MAMBA2 = f"{LAYER}.mamba", "backbone.layers.{layer}.mixer"  # the second of Nemotron-H
+TURNED = tuple(f"{LAYER}.self_attn.{name}_proj.{part}" for name in ("q", "k") for part in ("weight", "bias"))
+# Those that multiply with 1 + w; the norm of recurrent outputs multiplies with w itself.
+NORMS = (
+    *("model.norm", f"{LAYER}.input_layernorm", f"{LAYER}.post_attention_layernorm"),
+    *(f"{LAYER}.self_attn.q_norm", f"{LAYER}.self_attn.k_norm"),
+    *(f"{LAYER}.pre_feedforward_layernorm", f"{LAYER}.post_feedforward_layernorm"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +36,7 @@ class Halves:
     size: int
 
     def places(self, wanted: Places) -> Places:
+        """Where the file has what a checkpoint has at `wanted`."""
         inside = wanted % self.size
         return wanted - inside + 2 * (inside % (self.size // 2)) + inside // (self.size // 2)
 
@@ -55,9 +44,7 @@ class Halves:
 @dataclass(frozen=True, slots=True)
 class Tiles:
     """Value heads: checkpoints have those of one key head side by side, files the first one of every key head first.
-
-    key_heads, repeats: value heads of each. size: rows of a value head. start: where the first value head is.
-    """
+    key_heads, repeats: value heads of each. size: rows of a value head. start: where the first value head is."""
 
     key_heads: int
     repeats: int
@@ -65,7 +52,7 @@ class Tiles:
     start: int = 0
 
     def places(self, wanted: Places) -> Places:
-        """What lies before the value heads stays where it is."""
+        """As of `Halves`. What lies before the value heads stays where it is."""
         head, inside = np.divmod(wanted - self.start, self.size)
         group, nth = np.divmod(head, self.repeats)
         moved = self.start + (nth * self.key_heads + group) * self.size + inside
@@ -79,11 +66,9 @@ class Tiles:
 @dataclass(frozen=True, slots=True)
 class Arrangement:
     """What to undo. is_flat: the file lacks the middle axis of length 1. is_vector: it has a second axis.
+    restore(tensor, values): values of the checkpoint, for vectors; CompileError begins with `tensor`."""
 
-    restore(tensor, values): values of the checkpoint, for vectors; CompileError begins with `tensor`.
-    """
-
-    rows: Order | None = None
+    rows: Halves | Tiles | None = None
     columns: Tiles | None = None
     is_flat: bool = False
     is_vector: bool = False
@@ -97,11 +82,10 @@ def arrangements(architecture: GgufArchitecture, geometry: GgufGeometry) -> Mapp
     """By the names of tensors in checkpoints; those that are not listed are stored as they are."""
     found: dict[str, Arrangement] = {}
     if architecture.is_interleaved:
-        turned = Arrangement(rows=Halves(geometry.head_dim))
-        found = {f"{module}{suffix}": turned for module in (QUERY, KEY) for suffix in (".weight", ".bias")}
+        found = dict.fromkeys(TURNED, Arrangement(rows=Halves(geometry.head_dim)))
     if geometry.recurrent is not None:
         found = _recurrent(geometry.recurrent)
-    found[f"{SHORT_CONVOLUTION}.weight"] = Arrangement(is_flat=True)
+    found[f"{LAYER}.conv.conv.weight"] = Arrangement(is_flat=True)
     for mixer in MAMBA2:
         found[f"{mixer}.conv1d.weight"] = Arrangement(is_flat=True)
         found |= dict.fromkeys((f"{mixer}.D", f"{mixer}.norm.weight"), Arrangement(is_vector=True))
@@ -118,13 +102,13 @@ def _recurrent(spec: RecurrentSpec) -> dict[str, Arrangement]:
     single = replace(heads, size=1) if heads else None
     mixed = replace(heads, start=before) if heads else None
     return {
-        f"{MIXED}.weight": Arrangement(rows=mixed),
-        f"{OUTPUT_GATE}.weight": Arrangement(rows=heads),
-        **{f"{step}.weight": Arrangement(rows=single) for step in STEPS},
-        f"{CONVOLUTION}.weight": Arrangement(rows=mixed, is_flat=True),
-        f"{RECURRENT_OUTPUT}.weight": Arrangement(columns=heads),
-        f"{DELTA}.{A_LOG}": Arrangement(rows=single, restore=_logarithm),
-        f"{DELTA}.{DT_BIAS}": Arrangement(rows=single),
+        f"{DELTA}.in_proj_qkv.weight": Arrangement(rows=mixed),
+        f"{DELTA}.in_proj_z.weight": Arrangement(rows=heads),
+        **{f"{DELTA}.in_proj_{step}.weight": Arrangement(rows=single) for step in ("b", "a")},
+        f"{DELTA}.conv1d.weight": Arrangement(rows=mixed, is_flat=True),
+        f"{DELTA}.out_proj.weight": Arrangement(columns=heads),
+        f"{DELTA}.A_log": Arrangement(rows=single, restore=_logarithm),
+        f"{DELTA}.dt_bias": Arrangement(rows=single),
     }
 
 
@@ -151,19 +135,12 @@ FOUR_BIT = (GGMLQuantizationType.Q4_0, GGMLQuantizationType.Q4_1, GGMLQuantizati
 def kept_blocks(kind: GGMLQuantizationType, content: Bytes) -> Blocks | None:
     """Rows [rows, row bytes] as blocks of 32, None for a type that has none or has them otherwise."""
     read = _READERS.get(kind)
-    if read is None:
-        return None
-    return read(content.reshape(len(content), -1, GGML_QUANT_SIZES[kind][1]))
+    return read(content.reshape(len(content), -1, GGML_QUANT_SIZES[kind][1])) if read else None
 
 
 def block_bits(kind: GGMLQuantizationType) -> int:
     """Bits of a code in `kept_blocks` of this type, 0 when it has none."""
     return 0 if kind not in _READERS else 4 if kind in FOUR_BIT else 8
-
-
-def reordered(blocks: Blocks, places: NDArray[np.int64]) -> Blocks:
-    """Blocks of each row in another order."""
-    return blocks.picked((slice(None), places))
 
 
 def _q8_0(parts: Bytes) -> Blocks:

@@ -18,7 +18,6 @@ from engine.compile.sources.gguf.architectures import (
     LONG_FACTORS,
     MULTIPLIERS,
     ROPE_FACTORS,
-    TOKEN_TYPES,
     Gating,
     GgufArchitecture,
     architecture_of,
@@ -26,6 +25,7 @@ from engine.compile.sources.gguf.architectures import (
 from engine.compile.sources.gguf.arrangement import FLOAT_TYPES
 from engine.compile.sources.gguf.geometry import (
     KEY_LENGTH_OF_WINDOWS,
+    PATTERN,
     STREAMS,
     ArchitectureFields,
     GgufGeometry,
@@ -38,7 +38,7 @@ from engine.compile.sources.gguf.projector import CLIP
 from engine.compile.sources.gguf.tensors import gguf_tensors, latent_facts
 from engine.compile.sources.gguf.tokenizers import end_ids, write_gguf_text
 from engine.compile.sources.gguf.vocabulary import TokenizerFields
-from engine.compile.sources.gguf.with_images import Beside, projector_beside, tensors_with_images
+from engine.compile.sources.gguf.with_images import projector_beside, tensors_with_images
 from engine.compile.sources.task import BARE
 from engine.errors import CompileError, UnsupportedModel
 from engine.models.mamba2 import EXPERTS as EXPERT_LAYER
@@ -48,12 +48,7 @@ from engine.models.recurrent_families import ATTENTION_LAYER, CONVOLUTION, RECUR
 from engine.models.rotary import DEFAULT_THETA, FULL, MAX_POSITIONS, SLIDING
 
 # What changes the network's arithmetic, and is refused unless the table names it for an architecture; 0 is absent.
-FOREIGN = (
-    EXPERT_COUNT,
-    *(*MULTIPLIERS.values(), *CAPS.values()),
-    "attention.temperature_scale",
-    "attention.clamp_kqv",
-)
+FOREIGN = (EXPERT_COUNT, *(*MULTIPLIERS.values(), *CAPS.values()), "attention.temperature_scale", "attention.clamp_kqv")
 WITH_EXPERTS = {"llama": "MixtralForCausalLM"}
 WITH_WINDOW = {"llama": "MistralForCausalLM", "olmo2": "Olmo3ForCausalLM"}
 GEMMA_LARGEST = {"gemma2": 46, "gemma3": 62, "gemma-embedding": 0}  # layers of the 27B models
@@ -89,6 +84,8 @@ def network_config(
     family = others.get(architecture.name, architecture.family)
     is_bare = not architecture.is_encoder and _is_embedder(fields)
     epsilon = DEVIATION_EPSILON if fields.has(DEVIATION_EPSILON) else ROOT_EPSILON
+    turns = architecture.is_encoder or fields.flag("rope.scaling.finetuned", True)
+    has_bias = f"model.layers.{geometry.layers - 1}.self_attn.q_proj.bias" in tensors
     return {
         "architectures": [f"{family.removesuffix('ForCausalLM')}{BARE}" if is_bare else family],
         "hidden_size": fields.integer("embedding_length", 1, 1 << 16),
@@ -101,16 +98,16 @@ def network_config(
         "max_position_embeddings": fields.integer("context_length", 1, MAX_POSITIONS),
         "rms_norm_eps": fields.number(epsilon, 1e-14, 1.0),
         "tie_word_embeddings": "lm_head.weight" not in tensors,
-        "attention_bias": f"model.layers.{geometry.layers - 1}.self_attn.q_proj.bias" in tensors
-        or f"{STACKED_ATTENTION}.bias" in tensors,
+        "attention_bias": has_bias or f"{STACKED_ATTENTION}.bias" in tensors,
         IS_STACKED: f"{STACKED_ATTENTION}.weight" in tensors,
-        "use_bias": f"model.layers.{geometry.layers - 1}.self_attn.q_proj.bias" in tensors,
+        "use_bias": has_bias,
         "mlp_bias": "model.layers.0.mlp.gate_proj.bias" in tensors,
         **_windows(fields, geometry, window),
         **{name: fields.number(key, 0.0, 1e6, None) for name, key in architecture.keys.items() if fields.has(key)},
         **architecture.facts,
         **({"norm_topk_prob": fields.flag(NORMALISED, False)} if fields.has(NORMALISED) else {}),
-        **({} if architecture.is_encoder else _positions(fields)),
+        # Whether anything turns in Granite 4-H.
+        **({} if architecture.is_encoder else {"position_embedding_type": "rope" if turns else None}),
         "use_qk_norm": "model.layers.0.self_attn.q_norm.weight" in tensors,
         "mamba_rms_norm": "model.layers.0.mamba.norm.weight" in tensors,
         **_gemma_scale(architecture, geometry, fields),
@@ -122,11 +119,6 @@ def network_config(
         **(several_streams(fields, geometry, tensors) if fields.has(STREAMS) else {}),
         **(_encoder(fields, tensors, window, epsilon) if architecture.is_encoder else {}),
     }
-
-
-def _positions(fields: ArchitectureFields) -> dict[str, object]:
-    """Whether anything turns in Granite 4-H."""
-    return {"position_embedding_type": "rope" if fields.flag("rope.scaling.finetuned", True) else None}
 
 
 def _key_heads(fields: ArchitectureFields, geometry: GgufGeometry, has_blocks: bool) -> dict[str, object]:
@@ -150,10 +142,8 @@ def _blocks(fields: ArchitectureFields, counts: tuple[int, ...], told: int) -> d
     those that draft."""
     widths = fields.each(FFN, told, 0, 1 << 20)[: len(counts)]
     forward = EXPERT_LAYER if fields.has(EXPERT_COUNT) else FEED_FORWARD
-    kinds = [
-        forward if width else ATTENTION_LAYER if count else RECURRENT_LAYER
-        for count, width in zip(counts, widths, strict=True)
-    ]
+    mixers = [ATTENTION_LAYER if count else RECURRENT_LAYER for count in counts]
+    kinds = [forward if width else mixer for mixer, width in zip(mixers, widths, strict=True)]
     inner, heads = fields.integer("ssm.inner_size", 1, 1 << 20), fields.integer("ssm.time_step_rank", 1, 1024)
     return {"layers_block_type": kinds, "mamba_head_dim": inner // heads}
 
@@ -163,8 +153,8 @@ def _encoder(fields: ArchitectureFields, tensors: Checkpoint, window: int, epsil
     pooling = fields.integer("pooling_type", NO_POOLING, 1 << 31, NO_POOLING)
     if pooling not in POOLINGS:
         raise UnsupportedModel(f"{fields.title}: {fields.key('pooling_type')} {pooling} is not supported (0 to 3 are)")
-    types, key = f"{TOKEN_TYPES}.weight", "attention.sliding_window_pattern"
-    every = fields.integer(key, 1, 1024) if fields.has(key) and not fields.is_array(key) else None
+    types = "embeddings.token_type_embeddings.weight"
+    every = fields.integer(PATTERN, 1, 1024) if fields.has(PATTERN) and not fields.is_array(PATTERN) else None
     return {
         "pooling_mode": POOLINGS[pooling],
         "layer_norm_eps": fields.number(epsilon, 1e-14, 1.0),
@@ -185,18 +175,14 @@ def _ffn(fields: ArchitectureFields, geometry: GgufGeometry, has_blocks: bool) -
 
 def _windows(fields: ArchitectureFields, geometry: GgufGeometry, window: int) -> dict[str, object]:
     """The pattern is a flag for each layer, or the distance of layers without the window."""
-    found: dict[str, object] = {
-        "use_sliding_window": bool(window),
-        "max_window_layers": 0,
-        "sliding_window": window or None,
-    }
-    key = "attention.sliding_window_pattern"
-    if not window or not fields.has(key):
-        return found
-    if fields.is_array(key):
-        flags = fields.flags(key, geometry.layers) or ()
-        return found | {"layer_types": [SLIDING if flag else FULL for flag in flags]}
-    return found | {"sliding_window_pattern": fields.integer(key, 1, 1024)}
+    found: dict[str, object] = {"use_sliding_window": bool(window), "max_window_layers": 0}
+    found["sliding_window"] = window or None
+    if window and fields.is_array(PATTERN):
+        flags = fields.flags(PATTERN, geometry.layers) or ()
+        found["layer_types"] = [SLIDING if flag else FULL for flag in flags]
+    elif window and fields.has(PATTERN):
+        found["sliding_window_pattern"] = fields.integer(PATTERN, 1, 1024)
+    return found
 
 
 def _gemma_scale(
@@ -221,13 +207,11 @@ def _is_embedder(fields: ArchitectureFields) -> bool:
 
 def _recurrent(geometry: GgufGeometry) -> dict[str, object]:
     """Layers with a state, for the family that has them; their last layer has attention, as everywhere else."""
-    spec = geometry.recurrent
+    spec, layers = geometry.recurrent, range(geometry.layers)
     if spec is None:
         return {}
     return {
-        "layer_types": [
-            RECURRENT_LAYER if layer in spec.layers else ATTENTION_LAYER for layer in range(geometry.layers)
-        ],
+        "layer_types": [RECURRENT_LAYER if layer in spec.layers else ATTENTION_LAYER for layer in layers],
         "linear_num_key_heads": spec.key_heads,
         "linear_num_value_heads": spec.value_heads,
         "linear_key_head_dim": spec.key_dim,
@@ -289,10 +273,8 @@ def _yarn(fields: ArchitectureFields, factor: float) -> dict[str, object]:
 
 
 class GgufSource:
-    """The facts are read at once, tensors and text when they are asked for.
-
-    with_images: a file beside it that reads images (mmproj) belongs to the model.
-    """
+    """The facts are read at once, tensors and text when they are asked for. with_images: a file beside it that reads
+    images (mmproj) belongs to the model."""
 
     def __init__(self, path: Path, with_images: bool = True) -> None:
         self._header = read_header(path)
@@ -300,8 +282,7 @@ class GgufSource:
             raise UnsupportedModel(f"{path.name} reads images for a model: name the model's file, which lies beside it")
         self._architecture = architecture_of(self._header)
         self._geometry = read_geometry(self._header, self._architecture)
-        beside = projector_beside(path, self._header) if with_images else Beside()
-        self._projector, self.remark = beside.projector, beside.remark
+        self._projector, self.remark = projector_beside(path, self._header) if with_images else (None, "")
         with gguf_tensors(self._header, self._architecture, self._geometry) as tensors:
             self.config = network_config(self._header, self._architecture, self._geometry, tensors)
         if self._projector is not None:
@@ -320,14 +301,11 @@ class GgufSource:
         return tuple(end_ids(fields, fields.vocabulary()))
 
     def tensors(self) -> AbstractContextManager[Checkpoint]:
-        """Read from the file, and from that which reads images; they stay open."""
         text = gguf_tensors(self._header, self._architecture, self._geometry)
         return text if self._projector is None else tensors_with_images(text, self._projector)
 
     def processor(self) -> dict[str, object]:
-        """Of the file that reads images."""
         return {} if self._projector is None else self._projector.processor()
 
     def write_text(self, folder: Path, vocab: int) -> TextSpec:
-        """A tokenizer.json made of the file's tokens."""
         return write_gguf_text(self._header, folder, vocab)

@@ -23,9 +23,10 @@ class ArchitectureFields(ConfigFields):
     def __init__(self, header: GgufHeader, architecture: str) -> None:
         self.title, self.name = header.path.name, architecture
         prefix = f"{architecture}."
-        found = {key: value for key, value in header.metadata.items() if key.startswith(prefix)}
         plain = {
-            key: value[:MOST_ITEMS].tolist() if isinstance(value, np.ndarray) else value for key, value in found.items()
+            key: value[:MOST_ITEMS].tolist() if isinstance(value, np.ndarray) else value
+            for key, value in header.metadata.items()
+            if key.startswith(prefix)
         }
         super().__init__(plain, self.title, prefix=prefix)
 
@@ -53,10 +54,8 @@ FULL_ATTENTION_INTERVAL = 4  # of files that do not say which layers are recurre
 
 @dataclass(frozen=True, slots=True)
 class GgufGeometry:
-    """head_dim: rows of one head in the matrix of keys. recurrent: None where all layers have attention.
-
-    drafting: layers behind the others that guess tokens, which the text model does without; arrays tell of them too.
-    """
+    """head_dim: rows of one head in the matrix of keys. recurrent: None where all layers have attention. drafting:
+    layers behind the others that guess tokens, which the text model does without; arrays tell of them too."""
 
     layers: int
     heads: int
@@ -86,9 +85,8 @@ def read_geometry(header: GgufHeader, architecture: GgufArchitecture) -> GgufGeo
         raise CompileError(f"{fields.title}: heads of {head_dim} numbers cannot be turned in pairs")
     blocks = fields.integer("block_count", 1, 1024)
     drafting = fields.integer("nextn_predict_layers", 0, blocks - 1, 0)
-    layers = blocks - drafting
-    recurrent = _recurrent(fields, layers, blocks) if architecture.is_hybrid else None
-    return GgufGeometry(layers, heads, head_dim, recurrent, drafting)
+    recurrent = _recurrent(fields, blocks - drafting, blocks) if architecture.is_hybrid else None
+    return GgufGeometry(blocks - drafting, heads, head_dim, recurrent, drafting)
 
 
 def _recurrent(fields: ArchitectureFields, layers: int, blocks: int) -> RecurrentSpec:
@@ -103,10 +101,8 @@ def _recurrent(fields: ArchitectureFields, layers: int, blocks: int) -> Recurren
     heads, inner = fields.integer("ssm.time_step_rank", 1, 1024), fields.integer("ssm.inner_size", 2, 1 << 20)
     value_dim = inner // heads
     if inner % heads or not 2 <= value_dim <= 1024:
-        raise CompileError(
-            f"{fields.title}: {fields.key('ssm.inner_size')} must be {fields.key('ssm.time_step_rank')} ({heads}) "
-            f"times 2 to 1024, it is {inner}"
-        )
+        product = f"{fields.key('ssm.time_step_rank')} ({heads}) times 2 to 1024"
+        raise CompileError(f"{fields.title}: {fields.key('ssm.inner_size')} must be {product}, it is {inner}")
     spec = RecurrentSpec(
         layers=found,
         key_heads=fields.integer("ssm.group_count", 1, 1024),

@@ -7,7 +7,7 @@ what it knows best: block formats.
 import math
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -57,8 +57,8 @@ class HeaderReader(MappedReader):
             return self.text()
         if kind == _ARRAY:
             return self._array()
-        number = self._numbers(kind, 1)[0]
-        return bool(number) if kind == _BOOL else _plain(number)
+        number: int | float = self._numbers(kind, 1)[0].item()
+        return bool(number) if kind == _BOOL else number
 
     def _array(self) -> Value:
         kind, count = self.number("I"), self.number("Q")
@@ -89,12 +89,6 @@ class HeaderReader(MappedReader):
             raise self.broken(f"the header has a value of type {kind}, which is not read")
         dtype = np.dtype(_NUMBERS[kind])
         return np.frombuffer(self.take(count * dtype.itemsize).tobytes(), dtype)
-
-
-def _plain(number: np.generic) -> int | float:
-    plain = number.item()
-    assert isinstance(plain, int | float)
-    return plain
 
 
 MAGIC = b"GGUF"
@@ -138,9 +132,7 @@ class GgufHeader:
 
 def read_header(path: Path) -> GgufHeader:
     """The header of a GGUF file of version 2 or 3, and of the parts beside it where it is the first of several.
-
-    CompileError with one sentence for anything else. What parts say of themselves: llama.cpp's `llama-gguf-split`.
-    """
+    CompileError with one sentence for anything else. What parts say of themselves: llama.cpp's `llama-gguf-split`."""
     first = _read(path)
     parts = first.metadata.get(PART_COUNT, 1)
     if not isinstance(parts, int) or parts <= 1:
@@ -187,7 +179,7 @@ def _read(path: Path) -> GgufHeader:
     for name, shape, kind, offset in described:
         if name in found:
             raise reader.broken(f"the header has the tensor {brief(name)} twice")
-        found[name] = _placed(reader, StoredRows(path, name, shape, _kind(reader, name, kind), start + offset, 0))
+        found[name] = _placed(reader, name, shape, kind, start + offset)
     return GgufHeader(path, metadata, found)
 
 
@@ -201,19 +193,15 @@ def _tensor(reader: HeaderReader) -> tuple[str, tuple[int, ...], int, int]:
     return name, shape, reader.number("I"), reader.number("Q")
 
 
-def _kind(reader: HeaderReader, name: str, number: int) -> GGMLQuantizationType:
+def _placed(reader: HeaderReader, name: str, shape: tuple[int, ...], number: int, offset: int) -> StoredRows:
     try:
-        return GGMLQuantizationType(number)
+        kind = GGMLQuantizationType(number)
     except ValueError:
         raise reader.broken(f"tensor {brief(name)} has the unknown type {number}") from None
-
-
-def _placed(reader: HeaderReader, tensor: StoredRows) -> StoredRows:
-    block, block_bytes = GGML_QUANT_SIZES[tensor.kind]
-    title, shape = brief(tensor.name), tensor.shape
+    block, block_bytes = GGML_QUANT_SIZES[kind]
     if min(shape) < 1 or shape[-1] % block:
-        raise reader.broken(f"tensor {title} has shape {brief(shape)}, which {tensor.kind.name} does not store")
-    stored = replace(tensor, row_bytes=shape[-1] // block * block_bytes)
-    if stored.offset + stored.bytes > len(reader.data):
-        raise reader.broken(f"tensor {title} does not lie inside the file")
+        raise reader.broken(f"tensor {brief(name)} has shape {brief(shape)}, which {kind.name} does not store")
+    stored = StoredRows(reader.path, name, shape, kind, offset, shape[-1] // block * block_bytes)
+    if offset + stored.bytes > len(reader.data):
+        raise reader.broken(f"tensor {brief(name)} does not lie inside the file")
     return stored

@@ -48,35 +48,21 @@ class Projector:
         return ArchitectureFields(self.header, CLIP)
 
     def config(self, text: str) -> Facts:
-        """As config.json of the whole model says beside its text model, which is of that architecture.
-
-        CompileError for missing metadata.
-        """
+        """As config.json of the whole model says beside its text model, which is of that architecture. CompileError for
+        missing metadata."""
         return {"architectures": [self.form.classes[text]], **self.form.config(self.fields)}
 
     def processor(self) -> Facts:
         """As preprocessor_config.json says."""
         return self.form.processor(self.fields)
 
-    @property
-    def layers(self) -> int:
-        return _layers(self.fields)
-
-    @property
-    def deep(self) -> tuple[int, ...]:
-        """Layers whose rows go to the first layers of the text."""
-        return _deep(self.fields)
-
 
 def projector_of(header: GgufHeader) -> Projector:
     """A file that reads images. UnsupportedModel by the name of its kind."""
-    fields = ArchitectureFields(header, CLIP)
+    fields, known = ArchitectureFields(header, CLIP), ", ".join(FORMS)
     kind = fields.text("projector_type", fields.text("vision.projector_type", ""))
     if header.metadata.get(ARCHITECTURE) != CLIP or kind not in FORMS:
-        known = ", ".join(FORMS)
-        raise UnsupportedModel(
-            f"{header.path.name}: projector_type {brief(kind)} is not supported (supported: {known})"
-        )
+        raise UnsupportedModel(f"{fields.title}: projector_type {brief(kind)} is not supported (supported: {known})")
     return Projector(header, FORMS[kind])
 
 
@@ -98,7 +84,7 @@ def _sizes(fields: ArchitectureFields) -> dict[str, int]:
     }
 
 
-def _layers(fields: ArchitectureFields) -> int:
+def layer_count(fields: ArchitectureFields) -> int:
     return fields.integer("vision.block_count", 1, 1024)
 
 
@@ -110,29 +96,30 @@ def _tower(fields: ArchitectureFields, activation: str) -> Facts:
     """Of square tiles, in the words of transformers."""
     return {
         **_sizes(fields),
-        "image_size": fields.integer("vision.image_size", 1, 4096),
-        "num_hidden_layers": _layers(fields),
+        "image_size": _side(fields),
+        "num_hidden_layers": layer_count(fields),
         "num_attention_heads": fields.integer("vision.attention.head_count", 1, 1024),
         "layer_norm_eps": fields.number("vision.attention.layer_norm_epsilon", 1e-14, 1.0),
         "hidden_act": activation,
     }
 
 
-def _scale(fields: ArchitectureFields) -> int:
+def _scale(fields: ArchitectureFields, usual: int = 2) -> int:
     """Patches of a side that become one row."""
-    return fields.integer("vision.projector.scale_factor", 1, 64, 2)
+    return fields.integer("vision.projector.scale_factor", 1, 64, usual)
+
+
+def _side(fields: ArchitectureFields) -> int:
+    return fields.integer("vision.image_size", 1, 4096)
 
 
 def _gemma3_config(fields: ArchitectureFields) -> Facts:
-    encoder = _tower(fields, "gelu_pytorch_tanh")
-    step = fields.integer("vision.projector.scale_factor", 1, 64, 4)  # patches of a side that become one row
-    rows = fields.integer("vision.image_size", 1, 4096) // fields.integer("vision.patch_size", 1, 4096) // step
-    return {"vision_config": encoder, "mm_tokens_per_image": rows * rows}
+    rows = _side(fields) // fields.integer("vision.patch_size", 1, 4096) // _scale(fields, 4)
+    return {"vision_config": _tower(fields, "gelu_pytorch_tanh"), "mm_tokens_per_image": rows * rows}
 
 
 def _square_processor(fields: ArchitectureFields) -> Facts:
-    side = fields.integer("vision.image_size", 1, 4096)
-    return {**_colours(fields), "size": {"height": side, "width": side}}
+    return {**_colours(fields), "size": {"height": _side(fields), "width": _side(fields)}}
 
 
 def _idefics3_config(fields: ArchitectureFields) -> Facts:
@@ -140,12 +127,9 @@ def _idefics3_config(fields: ArchitectureFields) -> Facts:
 
 
 def _idefics3_processor(fields: ArchitectureFields) -> Facts:
-    side = fields.integer("vision.image_size", 1, 4096)
-    return {
-        **_colours(fields),
-        "max_image_size": {"longest_edge": side},
-        "size": {"longest_edge": fields.integer("vision.preproc_image_size", 1, 1 << 14, 4 * side)},
-    }
+    whole = fields.integer("vision.preproc_image_size", 1, 1 << 14, 4 * _side(fields))
+    sizes = {"max_image_size": {"longest_edge": _side(fields)}, "size": {"longest_edge": whole}}
+    return {**_colours(fields), **sizes}
 
 
 def _internvl_config(fields: ArchitectureFields) -> Facts:
@@ -161,7 +145,7 @@ def _internvl_processor(fields: ArchitectureFields) -> Facts:
 def _qwen_encoder(fields: ArchitectureFields) -> Facts:
     return {
         **_sizes(fields),
-        "depth": _layers(fields),
+        "depth": layer_count(fields),
         "num_heads": fields.integer("vision.attention.head_count", 1, 1024),
         "spatial_merge_size": fields.integer("vision.spatial_merge_size", 1, 16, 2),
     }
@@ -169,20 +153,20 @@ def _qwen_encoder(fields: ArchitectureFields) -> Facts:
 
 def _qwen2_5_config(fields: ArchitectureFields) -> Facts:
     every = fields.integer("vision.n_wa_pattern", 1, 1024)
-    whole = [layer for layer in range(_layers(fields)) if (layer + 1) % every == 0]
+    whole = [layer for layer in range(layer_count(fields)) if (layer + 1) % every == 0]
     windows = {"fullatt_block_indexes": whole, "window_size": _WINDOW, "hidden_act": "silu"}
     return {"vision_config": _qwen_encoder(fields) | windows}
 
 
 def _qwen3_config(fields: ArchitectureFields) -> Facts:
     side = fields.integer("vision.image_size", 1, 1 << 16) // fields.integer("vision.patch_size", 1, 4096)
-    more = {"num_position_embeddings": side * side, "deepstack_visual_indexes": list(_deep(fields))}
+    more = {"num_position_embeddings": side * side, "deepstack_visual_indexes": list(deep_layers(fields))}
     return {"vision_config": _qwen_encoder(fields) | more | {"hidden_act": "gelu_pytorch_tanh"}}
 
 
-def _deep(fields: ArchitectureFields) -> tuple[int, ...]:
+def deep_layers(fields: ArchitectureFields) -> tuple[int, ...]:
     """Layers whose rows go to the first layers of the text."""
-    flags = fields.flags("vision.is_deepstack_layers", _layers(fields)) or ()
+    flags = fields.flags("vision.is_deepstack_layers", layer_count(fields)) or ()
     return tuple(layer for layer, flag in enumerate(flags) if flag)
 
 
@@ -190,8 +174,8 @@ def _qwen_processor(least: int, most: int) -> Callable[[ArchitectureFields], Fac
     """least, most: pixels of an image where a file does not say: those that the models were published with."""
 
     def processor(fields: ArchitectureFields) -> Facts:
-        bounds = {"min_pixels": ("vision.image_min_pixels", least), "max_pixels": ("vision.image_max_pixels", most)}
-        found = {name: fields.integer(key, 1, 1 << 32, default) for name, (key, default) in bounds.items()}
+        usual = {"min": least, "max": most}
+        found = {f"{end}_pixels": fields.integer(f"vision.image_{end}_pixels", 1, 1 << 32, usual[end]) for end in usual}
         return {**_colours(fields), **found}
 
     return processor
@@ -207,11 +191,7 @@ def _classes(name: str, *texts: str) -> dict[str, str]:
 _QWEN3 = _classes("Qwen3VL", "qwen3vl") | _classes("Qwen3_5", "qwen35") | _classes("Qwen3_5Moe", "qwen35moe")
 FORMS = {
     "idefics3": ProjectorForm(
-        _classes("SmolVLM", "llama"),
-        "model.text_model.",
-        "lm_head",
-        _idefics3_config,
-        _idefics3_processor,
+        _classes("SmolVLM", "llama"), "model.text_model.", "lm_head", _idefics3_config, _idefics3_processor
     ),
     "gemma3": ProjectorForm(
         _classes("Gemma3", "gemma3"),

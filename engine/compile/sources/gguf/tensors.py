@@ -16,30 +16,13 @@ from gguf.tensor_mapping import get_tensor_name_map
 from numpy.typing import NDArray
 
 from engine.compile.quantisation.methods.blocks import BlockForm, Blocks
-from engine.compile.sources.checkpoint import Checkpoint, CheckpointView, Float32, finite
-from engine.compile.sources.gguf.architectures import (
-    DRAFTING,
-    KEY_UP,
-    KV_UP,
-    LONG_FACTORS,
-    ROPE_FACTORS,
-    ROUTER_SCALES,
-    SPELLINGS,
-    STACKS,
-    VALUE_UP,
-    GgufArchitecture,
-)
-from engine.compile.sources.gguf.arrangement import (
-    AS_STORED,
-    BLOCK,
-    Arrangement,
-    arrangements,
-    block_bits,
-    kept_blocks,
-    reordered,
-)
+from engine.compile.sources.checkpoint import Checkpoint, Float32, finite
+from engine.compile.sources.gguf.architectures import LONG_FACTORS, ROPE_FACTORS, GgufArchitecture
+from engine.compile.sources.gguf.arrangement import AS_STORED, BLOCK, Arrangement, arrangements, block_bits, kept_blocks
 from engine.compile.sources.gguf.geometry import ArchitectureFields, GgufGeometry
 from engine.compile.sources.gguf.header import GgufHeader, StoredRows
+from engine.compile.sources.quantised.checkpoint import MatricesView
+from engine.compile.sources.quantised.matrices import FloatCodes
 from engine.errors import CompileError, UnsupportedModel
 from engine.files import brief, open_regular, shown
 from engine.processes import install_command
@@ -48,6 +31,22 @@ Bytes = NDArray[np.uint8]
 HEAD, OUTPUT = "lm_head.weight", "output.weight"
 MOST_STACKED = 16
 SLAB_BLOCKS = 8192
+DRAFTING = "mtp."  # how checkpoints begin the names of what drafts tokens
+# How the converter spells parts of names before it looks them up in the package's table.
+SPELLINGS = {
+    "block_sparse_moe.experts.": "mlp.experts.",
+    "shared_mlp.": "mlp.shared_expert.",
+    "e_score_correction_bias": "e_score_correction.bias",
+    "expert_bias": "expert_bias.bias",
+    "dt_bias": "dt_proj.bias",
+}
+# Scales of Gemma 4's experts, which that table lacks: endings of names.
+ROUTER_SCALES = {"router.scale": "ffn_gate_inp.scale", "router.per_expert_scale": "ffn_down_exps.scale"}
+# Tensors of files that hold several matrices of checkpoints, and the names of these.
+STACKS = {
+    "altup_proj.weight": "model.altup_projections.{index}.weight",
+    "altup_unembd_proj.weight": "model.altup_unembed_projections.{index}.weight",
+}
 
 
 @contextmanager
@@ -120,14 +119,12 @@ class GgufTensors(Checkpoint):
         return values if columns is None else values[:, columns.places(np.arange(values.shape[1]))]
 
     def form(self, name: str) -> BlockForm | None:
-        """What `blocks` of a matrix have in common."""
         bits = block_bits(self._find(name).kind)
         return BlockForm(bits) if bits and not self._has_mixed_blocks(name) else None
 
     def blocks(self, name: str, start: int, stop: int) -> Blocks | None:
         """As `rows`, as blocks of 32, None unless they lie in the file as such."""
         columns = self._arrangement(name).columns
-        order = None if columns is None else columns.of_blocks(BLOCK)
         if self._has_mixed_blocks(name):
             return None
         with np.errstate(all="ignore"):  # what is not finite is refused below
@@ -137,7 +134,8 @@ class GgufTensors(Checkpoint):
         finite(name, blocks.scales)
         if blocks.offsets is not None:
             finite(name, blocks.offsets)
-        return blocks if order is None else reordered(blocks, order.places(np.arange(blocks.scales.shape[1])))
+        order = columns and columns.of_blocks(BLOCK)
+        return blocks.picked((slice(None), order.places(np.arange(blocks.scales.shape[1])))) if order else blocks
 
     def _runs(self, name: str, start: int, stop: int) -> tuple[int, int]:
         """Runs of the last axis that so many of the first hold."""
@@ -286,7 +284,7 @@ def _as_arranged(stored: StoredRows, arrangement: Arrangement) -> StoredRows:
 SOFTMAX, SIGMOID = 1, 2  # of `expert_gating_func`
 GATING = {SOFTMAX: "DeepseekV2ForCausalLM", SIGMOID: "Glm4MoeLiteForCausalLM"}
 LOG_MULTIPLIER = "rope.scaling.yarn_log_multiplier"  # a tenth of what checkpoints call mscale_all_dim
-_MODULE = KV_UP.rpartition(".")[2]
+KV_UP, HALVES = "kv_b_proj", ("k_b_proj", "v_b_proj")
 
 
 def latent_facts(fields: ArchitectureFields, geometry: GgufGeometry, rope: dict[str, object]) -> dict[str, object]:
@@ -317,57 +315,23 @@ def latent_facts(fields: ArchitectureFields, geometry: GgufGeometry, rope: dict[
     }
 
 
-class SplitLatents(CheckpointView):
-    """As `inner`, with what makes keys and values [H * (K + V), R] of the two tensors [H, R, K] and [H, V, R]."""
+class SplitLatents(MatricesView):
+    """As `inner`, with what makes keys and values [H * (K + V), R] of the two tensors [H, R, K] and [H, V, R]. They are
+    no blocks: one of the tensors lies across its own."""
 
-    def __contains__(self, name: str) -> bool:
-        return name in self.inner or self._halves(name) is not None
+    mismatch = "tensor {} has shape {}, the metadata makes it {}"
 
-    def shape(self, name: str) -> tuple[int, ...]:
-        halves = self._halves(name)
-        if halves is None:
-            return self.inner.shape(name)
-        keys, values = map(self.inner.shape, halves)
+    def matrix(self, name: str) -> FloatCodes | None:
+        halves = tuple(name.replace(KV_UP, half) for half in HALVES)
+        if f".{KV_UP}." not in name or name in self.inner or not all(half in self.inner for half in halves):
+            return None
+        keys, values = shapes = [self.inner.shape(half) for half in halves]
         if len(keys) != 3 or len(values) != 3 or (keys[0], keys[1]) != (values[0], values[2]):
             raise CompileError(f"tensors {halves[0]} and {halves[1]} do not belong together: {keys}, {values}")
-        return keys[0] * (keys[2] + values[1]), keys[1]
 
-    def stored_bytes(self, name: str) -> int:
-        halves = self._halves(name)
-        return self.inner.stored_bytes(name) if halves is None else sum(map(self.inner.stored_bytes, halves))
+        def floats(start: int, stop: int) -> Float32:
+            keys, values = map(self.inner.tensor, halves, shapes)
+            return np.concatenate([keys.swapaxes(1, 2), values], axis=1).reshape(shape)[start:stop]
 
-    def require(self, name: str, shape: tuple[int, ...]) -> None:
-        halves = self._halves(name)
-        if halves is None:
-            self.inner.require(name, shape)
-            return
-        if self.shape(name) != shape:
-            raise CompileError(f"tensor {name} has shape {self.shape(name)}, the metadata makes it {shape}")
-        for half in halves:
-            self.inner.require(half, self.inner.shape(half))
-
-    def tensor(self, name: str, shape: tuple[int, ...]) -> Float32:
-        halves = self._halves(name)
-        if halves is None:
-            return self.inner.tensor(name, shape)
-        self.require(name, shape)
-        keys, values = (self.inner.tensor(half, self.inner.shape(half)) for half in halves)
-        return np.concatenate([keys.swapaxes(1, 2), values], axis=1).reshape(shape)
-
-    def rows(self, name: str, start: int, stop: int) -> Float32:
-        if self._halves(name) is None:
-            return self.inner.rows(name, start, stop)
-        return self.tensor(name, self.shape(name))[start:stop]
-
-    def blocks(self, name: str, start: int, stop: int) -> Blocks | None:
-        """None for the two tensors: one of them lies across its blocks."""
-        return None if self._halves(name) else self.inner.blocks(name, start, stop)
-
-    def form(self, name: str) -> BlockForm | None:
-        return None if self._halves(name) else self.inner.form(name)
-
-    def _halves(self, name: str) -> tuple[str, str] | None:
-        if f".{_MODULE}." not in name or name in self.inner:
-            return None
-        keys, values = (name.replace(_MODULE, up.rpartition(".")[2]) for up in (KEY_UP, VALUE_UP))
-        return (keys, values) if keys in self.inner and values in self.inner else None
+        shape = keys[0] * (keys[2] + values[1]), keys[1]
+        return FloatCodes(halves, shape, floats)

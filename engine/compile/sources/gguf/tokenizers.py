@@ -14,7 +14,6 @@ import msgspec
 import numpy as np
 from gguf.constants import Keys
 from numpy.typing import NDArray
-from tokenizers import Tokenizer
 
 from engine.bundle.manifest import TextSpec
 from engine.compile.sources.gguf.header import GgufHeader
@@ -103,9 +102,14 @@ def gemma4_tokenizer(fields: TokenizerFields, vocabulary: Vocabulary) -> Made:
 
 def _made(fields: TokenizerFields, vocabulary: Vocabulary, pre: PreTokenizer) -> Made:
     unknown = None if pre.byte_level else fields.token("unknown_token_id", vocabulary.tokens)
-    pieces: list[Step] = [_split(pattern) for pattern in pre.patterns]
+    form: Step = {"behavior": "Isolated", "invert": False}
+    pieces: list[Step] = [{"type": "Split", "pattern": {"Regex": pattern}, **form} for pattern in pre.patterns]
+    normalizer: Step | None = spaced(has_prefix=False)[0]
+    decoder = spaced_decoder(has_prefix=False)
     if pre.byte_level:
         pieces.append({"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False})
+        normalizer = {"type": "NFC"} if pre.composes else None
+        decoder = {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True}
     model: Step = {
         "type": "BPE",
         "unk_token": None if unknown is None else vocabulary.tokens[unknown],
@@ -115,26 +119,8 @@ def _made(fields: TokenizerFields, vocabulary: Vocabulary, pre: PreTokenizer) ->
         "vocab": vocabulary.ids(),
         "merges": _merge_list(vocabulary),
     }
-    document = vocabulary.document(
-        model, _normalizer(pre), {"type": "Sequence", "pretokenizers": pieces}, _decoder(pre)
-    )
+    document = vocabulary.document(model, normalizer, {"type": "Sequence", "pretokenizers": pieces}, decoder)
     return Made(document, fields.token("bos_token_id", vocabulary.tokens), adds_bos=pre.adds_bos)
-
-
-def _split(pattern: str) -> Step:
-    return {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
-
-
-def _normalizer(pre: PreTokenizer) -> Step | None:
-    if not pre.byte_level:
-        return {"type": "Replace", "pattern": {"String": " "}, "content": SPACE}
-    return {"type": "NFC"} if pre.composes else None
-
-
-def _decoder(pre: PreTokenizer) -> Step:
-    if not pre.byte_level:
-        return spaced_decoder(has_prefix=False)
-    return {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True}
 
 
 def _merge_list(vocabulary: Vocabulary) -> list[tuple[str, str]]:
@@ -162,30 +148,23 @@ def unigram_tokenizer(fields: TokenizerFields, vocabulary: Vocabulary) -> Made:
     unknown = fields.token("unknown_token_id", tokens, 2)
     has_prefix = fields.flag("add_space_prefix", False)
     charsmap = fields.octets("precompiled_charsmap")
-    first: list[Step] = [_precompiled(vocabulary.title, charsmap)] if charsmap else []
+    if charsmap and not _is_sound(charsmap):
+        raise CompileError(f"{vocabulary.title}: tokenizer.ggml.precompiled_charsmap is damaged")
+    replaced: Step = {"type": "Precompiled", "precompiled_charsmap": b64encode(charsmap).decode()}
+    first = [replaced] if charsmap else []
     if fields.flag("remove_extra_whitespaces", False):
         spaces: Step = {"type": "Replace", "pattern": {"Regex": " +"}, "content": " "}
         first += [spaces, {"type": "Strip", "strip_left": True, "strip_right": True}]
-    has_bytes = TokenKind.BYTE in vocabulary.kinds
-    pieces = list(zip(tokens, vocabulary.scores, strict=True))
+    has_bytes, pieces = TokenKind.BYTE in vocabulary.kinds, list(zip(tokens, vocabulary.scores, strict=True))
     model: Step = {"type": "Unigram", "unk_id": unknown, "vocab": pieces, "byte_fallback": has_bytes}
-    normalizer = in_order(*first, *spaced(has_prefix))
-    document = vocabulary.document(model, normalizer, None, spaced_decoder(has_prefix))
+    document = vocabulary.document(model, in_order(*first, *spaced(has_prefix)), None, spaced_decoder(has_prefix))
     begin, end = fields.token("bos_token_id", tokens), fields.token("eos_token_id", tokens, 1)
     return Made(document, begin, end, adds_eos=True)
 
 
-def _precompiled(title: str, charsmap: bytes) -> Step:
-    if not _is_sound(charsmap):
-        raise CompileError(f"{title}: tokenizer.ggml.precompiled_charsmap is damaged")
-    return {"type": "Precompiled", "precompiled_charsmap": b64encode(charsmap).decode()}
-
-
 def _is_sound(charsmap: bytes) -> bool:
-    """Whether no text can lead out of it: 4 bytes of size, a double array (darts-clone), replacements ended by zero.
-
-    A node's children lie in the 256 entries around its own place xor its offset; values are places of replacements.
-    """
+    """Whether no text can lead out of it: 4 bytes of size, a double array (darts-clone), replacements ended by zero. A
+    node's children lie in the 256 entries around its own place xor its offset; values are places of replacements."""
     size = int.from_bytes(charsmap[:4], "little")
     if size % 1024 or not 0 < size <= len(charsmap) - 4:
         return False
@@ -286,8 +265,13 @@ def write_gguf_text(header: GgufHeader, folder: Path, vocab: int) -> TextSpec:
     document = made.document | {"post_processor": _template_around(tokens, before, behind)}
     serialized = json.dumps(document, ensure_ascii=False)
     (folder / TOKENIZER_FILE).write_text(serialized, encoding="utf-8", newline="\n")
-    tokenizer, declared = _parsed(serialized, fields.title), end_ids(fields, vocabulary)
-    text = describe_text(folder, tokenizer, settings, _chat_template(header), declared)
+    try:
+        tokenizer = parsed(serialized)
+    except ValueError as error:
+        raise CompileError(f"{fields.title}: the tokenizer cannot be used: {error}") from error
+    # Where there are tools the template for tools; it alone where the file has no other.
+    template = either_template(_template(header, TEMPLATE), _template(header, TOOL_TEMPLATE))
+    text = describe_text(folder, tokenizer, settings, template, end_ids(fields, vocabulary))
     advised = {name: header.metadata.get(key) for name, key in SAMPLING.items()}
     return msgspec.structs.replace(text, sampling=usual_sampling(advised))
 
@@ -315,26 +299,12 @@ def _template_around(tokens: Sequence[str], before: int | None, behind: int | No
         "type": "TemplateProcessing",
         "single": whole("A"),
         "pair": [*whole("A"), *whole("B")],
-        "special_tokens": {
-            token: {"id": token, "ids": [identifier], "tokens": [token]} for token, identifier in around.items()
-        },
+        "special_tokens": {token: {"id": token, "ids": [each], "tokens": [token]} for token, each in around.items()},
     }
 
 
 def _piece(kind: str, name: str) -> dict[str, object]:
     return {kind: {"id": name, "type_id": 0}}
-
-
-def _parsed(serialized: str, title: str) -> Tokenizer:
-    try:
-        return parsed(serialized)
-    except ValueError as error:
-        raise CompileError(f"{title}: the tokenizer cannot be used: {error}") from error
-
-
-def _chat_template(header: GgufHeader) -> str | None:
-    """Where there are tools that for tools; it alone where the file has no other."""
-    return either_template(_template(header, TEMPLATE), _template(header, TOOL_TEMPLATE))
 
 
 def _template(header: GgufHeader, key: str) -> str | None:

@@ -31,10 +31,8 @@ class TokenKind(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
-    """tokens and kinds by id. scores: empty where the file has none. merges: pairs, first ones first.
-
-    strips: special tokens take the white space behind them along.
-    """
+    """tokens and kinds by id. scores: empty where the file has none. merges: pairs, first ones first. strips: special
+    tokens take the white space behind them along."""
 
     title: str
     tokens: tuple[str, ...]
@@ -77,10 +75,8 @@ class Vocabulary:
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """A tokenizer.json without what stands around a text, and the family's habits where the file is silent.
-
-    begin and end: ids of the tokens that may stand around a text. end None = the file's end token.
-    """
+    """A tokenizer.json without what stands around a text, and the family's habits where the file is silent. begin and
+    end: ids of the tokens that may stand around a text. end None = the file's end token."""
 
     document: Step
     begin: int | None
@@ -147,17 +143,19 @@ class TokenizerFields(ConfigFields):
 
 @dataclass(frozen=True, slots=True)
 class PreTokenizer:
-    """patterns: each cuts the pieces of the one before. adds_bos: where the file does not say it.
-
-    ignores_merges: a piece that is a token as a whole becomes that token. composes: text is brought to NFC first.
-    byte_level: tokens spell bytes as GPT-2 does; else they are plain text in which U+2581 stands for a space.
-    """
+    """patterns: each cuts the pieces of the one before. adds_bos: where the file does not say it. ignores_merges: a
+    piece that is a token as a whole becomes that token. composes: text is brought to NFC first. byte_level: tokens
+    spell bytes as GPT-2 does; else they are plain text in which U+2581 stands for a space."""
 
     patterns: tuple[str, ...]
     ignores_merges: bool = False
     adds_bos: bool = False
     composes: bool = False
     byte_level: bool = True
+
+
+def _cut(*patterns: str, **habits: bool) -> PreTokenizer:
+    return PreTokenizer(patterns, **habits)
 
 
 _CONTRACTIONS = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
@@ -179,19 +177,17 @@ _LLAMA_3_SPLIT = rf"{_CONTRACTIONS}|{_WORD}|\p{{N}}{{1,3}}|{_SYMBOLS}|{_SPACES}"
 _QWEN_2_SPLIT = rf"{_CONTRACTIONS}|{_WORD}|\p{{N}}|{_SYMBOLS}|{_SPACES}"
 _LINES = r"[^\n]+|\n+"
 
-_GPT_2 = PreTokenizer((_GPT_2_SPLIT,))
+_GPT_2 = _cut(_GPT_2_SPLIT)
 _GPT_NEOX = replace(_GPT_2, composes=True)
-_SINGLE_DIGITS = PreTokenizer((_DIGIT, _GPT_2_SPLIT))
-_LLAMA_3 = PreTokenizer((_LLAMA_3_SPLIT,), ignores_merges=True, adds_bos=True)
-_DBRX = PreTokenizer((_LLAMA_3_SPLIT,))
-_QWEN_2 = PreTokenizer((_QWEN_2_SPLIT,), composes=True)
-_QWEN_2_AS_WRITTEN = PreTokenizer((_QWEN_2_SPLIT,))
+_SINGLE_DIGITS = _cut(_DIGIT, _GPT_2_SPLIT)
+_LLAMA_3 = _cut(_LLAMA_3_SPLIT, ignores_merges=True, adds_bos=True)
+_DBRX = _cut(_LLAMA_3_SPLIT)
+_QWEN_2 = _cut(_QWEN_2_SPLIT, composes=True)
+_QWEN_2_AS_WRITTEN = _cut(_QWEN_2_SPLIT)
 # Expected ids of this name keep combining marks apart, so text is not composed.
-_QWEN_3_5 = PreTokenizer(
-    (
-        rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?[\p{{L}}\p{{M}}]+|\p{{N}}"
-        rf"| ?[^\s\p{{L}}\p{{M}}\p{{N}}]+[\r\n]*|{_SPACES}",
-    )
+_QWEN_3_5 = _cut(
+    rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?[\p{{L}}\p{{M}}]+|\p{{N}}"
+    rf"| ?[^\s\p{{L}}\p{{M}}\p{{N}}]+[\r\n]*|{_SPACES}"
 )
 # Letters are those that the published pattern lists: scripts with two cases, as Unicode 12 had them.
 _DEEPSEEK_LETTERS = (
@@ -206,77 +202,56 @@ _DEEPSEEK_LETTERS = (
     "\uff41-\uff5a\U00010400-\U0001044f\U000104b0-\U000104d3\U000104d8-\U000104fb\U00010c80-\U00010cb2"
     "\U00010cc0-\U00010cf2\U000118a0-\U000118df\U0001e900-\U0001e943"
 )
-_DEEPSEEK_LLM = PreTokenizer(
-    (
-        "[\r\n]",
-        rf"\s?[{_DEEPSEEK_LETTERS}]+",
-        "\\s?[!-/:-~\uff01-\uff0f\uff1a-\uff5e\u2018-\u201f\u3000-\u3002]+",
-        *(r"\s+$", _EAST_ASIAN, _DIGIT),
-    )
+_DEEPSEEK_LLM = _cut(
+    "[\r\n]",
+    rf"\s?[{_DEEPSEEK_LETTERS}]+",
+    "\\s?[!-/:-~\uff01-\uff0f\uff1a-\uff5e\u2018-\u201f\u3000-\u3002]+",
+    *(r"\s+$", _EAST_ASIAN, _DIGIT),
 )
-_DEEPSEEK_CODER = PreTokenizer(("[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", _EAST_ASIAN, _DIGIT))
-_DEEPSEEK_3 = PreTokenizer((r"\p{N}{1,3}", _CHINESE_JAPANESE, rf"{_MARKED_WORDS}| ?[\p{{P}}\p{{S}}]+[\r\n]*|{_SPACES}"))
-_SPARK = PreTokenizer(
-    (
-        *(r"\p{N}{1,3}", _CHINESE_JAPANESE),
-        *(rf"{_MARKED_WORDS}| ?[\p{{P}}\p{{S}}]+|[\r\n]|\s+(?!\S)|\s+", _DIGIT),
-    )
+_DEEPSEEK_CODER = _cut("[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", _EAST_ASIAN, _DIGIT)
+_DEEPSEEK_3 = _cut(r"\p{N}{1,3}", _CHINESE_JAPANESE, rf"{_MARKED_WORDS}| ?[\p{{P}}\p{{S}}]+[\r\n]*|{_SPACES}")
+_SPARK = _cut(
+    *(r"\p{N}{1,3}", _CHINESE_JAPANESE), *(rf"{_MARKED_WORDS}| ?[\p{{P}}\p{{S}}]+|[\r\n]|\s+(?!\S)|\s+", _DIGIT)
 )
-_AFMOE = PreTokenizer(
-    (
-        r"\p{N}{1,3}(?=(?:\p{N}{3})*(?!\p{N}))",
-        "[\u4e00-\u9fff\u3400-\u4dbf\uf900-\ufaff\u3040-\u309f\u30a0-\u30ff\uff65-\uff9f\u2f00-\u2fdf\u0e40-\u0e7f"
-        "\u0e80-\u0eff\u1780-\u17ff\u1000-\u109f\uaa60-\uaa7f\ua9e0-\ua9ff\uac00-\ud7af\u1100-\u11ff]+",
-        rf"{_MARKED_WORDS}| ?[\p{{P}}\p{{S}}]+[\r\n]*|{_SPACES}",
-    )
+_AFMOE = _cut(
+    r"\p{N}{1,3}(?=(?:\p{N}{3})*(?!\p{N}))",
+    "[\u4e00-\u9fff\u3400-\u4dbf\uf900-\ufaff\u3040-\u309f\u30a0-\u30ff\uff65-\uff9f\u2f00-\u2fdf\u0e40-\u0e7f"
+    "\u0e80-\u0eff\u1780-\u17ff\u1000-\u109f\uaa60-\uaa7f\ua9e0-\ua9ff\uac00-\ud7af\u1100-\u11ff]+",
+    rf"{_MARKED_WORDS}| ?[\p{{P}}\p{{S}}]+[\r\n]*|{_SPACES}",
 )
 _YOUTU_SCRIPTS = (
     "[\uac00-\ud7a3\u3131-\u318e]+|[\uff01\u2026\u201c\u201d\u2018\u2019\u2014\uff1a\uff1b\uff0c\u3001-\u303f\ufe30-\ufe4f]+"
     "|[\u3105-\u312f]+"
 )
-_YOUTU = PreTokenizer(
-    (
-        rf"{_YOUTU_SCRIPTS}|{_CHINESE_JAPANESE}",
-        rf"{_CASED_ENDING}|\p{{N}}|{_CASED_REST}",
-    ),
-    ignores_merges=True,
-)
-_TEKKEN = PreTokenizer((rf"{_CASED % ('', '')}|\p{{N}}|{_CASED_REST}",), ignores_merges=True, adds_bos=True)
+_YOUTU = _cut(rf"{_YOUTU_SCRIPTS}|{_CHINESE_JAPANESE}", rf"{_CASED_ENDING}|\p{{N}}|{_CASED_REST}", ignores_merges=True)
+_TEKKEN = _cut(rf"{_CASED % ('', '')}|\p{{N}}|{_CASED_REST}", ignores_merges=True, adds_bos=True)
 _GPT_4O_SPLIT = rf"{_CASED_ENDING}|\p{{N}}{{1,3}}|{_CASED_REST}"
-_GPT_4O = PreTokenizer((_GPT_4O_SPLIT,))
-_TINY_AYA = PreTokenizer((r"\d{1,3}(?=(?:\d{3})*\b)", _GPT_4O_SPLIT))
+_GPT_4O = _cut(_GPT_4O_SPLIT)
+_TINY_AYA = _cut(r"\d{1,3}(?=(?:\d{3})*\b)", _GPT_4O_SPLIT)
 _NOT_HAN = r"&&[^\p{Han}]]"
 _KIMI_LOWER, _KIMI_UPPER = _LOWER[:-1] + _NOT_HAN, _UPPER[:-1] + _NOT_HAN
-_KIMI = PreTokenizer(
-    (
-        rf"\p{{Han}}+|[^\r\n\p{{L}}\p{{N}}]?{_KIMI_UPPER}*{_KIMI_LOWER}+{_CONTRACTIONS}?"
-        rf"|[^\r\n\p{{L}}\p{{N}}]?{_KIMI_UPPER}+{_KIMI_LOWER}*{_CONTRACTIONS}?|\p{{N}}{{1,3}}|{_SYMBOLS}|{_SPACES}",
-    )
+_KIMI = _cut(
+    rf"\p{{Han}}+|[^\r\n\p{{L}}\p{{N}}]?{_KIMI_UPPER}*{_KIMI_LOWER}+{_CONTRACTIONS}?"
+    rf"|[^\r\n\p{{L}}\p{{N}}]?{_KIMI_UPPER}+{_KIMI_LOWER}*{_CONTRACTIONS}?|\p{{N}}{{1,3}}|{_SYMBOLS}|{_SPACES}"
 )
-_FALCON = PreTokenizer((r"[\p{P}!-/:-@\[-`{-~]+", _GPT_2_SPLIT, "[0-9][0-9][0-9]"))
-_DEFAULT = PreTokenizer((r"[\p{P}$+<=>^~|]+", _GPT_2_SPLIT, r"\p{N}+", "[0-9][0-9][0-9]"))
-_BLOOM = PreTokenizer((_BLOOM_WORDS,))
-_BAILING = PreTokenizer(
-    (
-        r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}"
-        r"| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+",
-    )
+_FALCON = _cut(r"[\p{P}!-/:-@\[-`{-~]+", _GPT_2_SPLIT, "[0-9][0-9][0-9]")
+_DEFAULT = _cut(r"[\p{P}$+<=>^~|]+", _GPT_2_SPLIT, r"\p{N}+", "[0-9][0-9][0-9]")
+_BLOOM = _cut(_BLOOM_WORDS)
+_BAILING = _cut(
+    r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}"
+    r"| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+"
 )
-_EXAONE_MOE = PreTokenizer(
-    (
-        rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?(?:\p{{L}}\p{{M}}*(?: \p{{L}}\p{{M}}*)*)+|\p{{N}}"
-        r"| ?[^\s\p{L}\p{N}]+[\r\n/]?|\s*[\r\n]|\s+(?!\S)|\s+",
-    )
+_EXAONE_MOE = _cut(
+    rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?(?:\p{{L}}\p{{M}}*(?: \p{{L}}\p{{M}}*)*)+|\p{{N}}"
+    r"| ?[^\s\p{L}\p{N}]+[\r\n/]?|\s*[\r\n]|\s+(?!\S)|\s+"
 )
 # Its image tokens are special tokens, which are found before any pattern.
-_CHAMELEON = PreTokenizer((r"[\t\n]|    |  ", _DIGIT, r"[\p{P}!-/:-@\[-`{-~]", _GPT_2_SPLIT), adds_bos=True)
+_CHAMELEON = _cut(r"[\t\n]|    |  ", _DIGIT, r"[\p{P}!-/:-@\[-`{-~]", _GPT_2_SPLIT, adds_bos=True)
 _JAIS_2_SPACES = "|".join([*(rf"\s{{{2**power}}}(?!\S)" for power in range(9, 1, -1)), r"\s{1,2}(?!\S)", r"\s"])
-_JAIS_2 = PreTokenizer((rf"{_CONTRACTIONS}|{_WORD}|\p{{N}}{{1,3}}|{_SYMBOLS}|\s*[\r\n]+|{_JAIS_2_SPACES}",))
-_SEED = PreTokenizer((rf"{_CONTRACTIONS}|{_WORD}|\p{{N}}| ?[^\s\p{{L}}\p{{N}}\r\n]+|{_SPACES}",))
-_MINICPM_5 = PreTokenizer(
-    (r"\p{N}{1,3}", rf"{_CONTRACTIONS}|{_WORD}|\p{{N}}+|{_SYMBOLS}|{_SPACES}"), ignores_merges=True
-)
-_SPACED = PreTokenizer((_LINES,), byte_level=False)
+_JAIS_2 = _cut(rf"{_CONTRACTIONS}|{_WORD}|\p{{N}}{{1,3}}|{_SYMBOLS}|\s*[\r\n]+|{_JAIS_2_SPACES}")
+_SEED = _cut(rf"{_CONTRACTIONS}|{_WORD}|\p{{N}}| ?[^\s\p{{L}}\p{{N}}\r\n]+|{_SPACES}")
+_MINICPM_5 = _cut(r"\p{N}{1,3}", rf"{_CONTRACTIONS}|{_WORD}|\p{{N}}+|{_SYMBOLS}|{_SPACES}", ignores_merges=True)
+_SPACED = _cut(_LINES, byte_level=False)
 GEMMA_4 = replace(_SPACED, adds_bos=True)
 
 _ROWS: tuple[tuple[str, PreTokenizer], ...] = (
@@ -293,8 +268,8 @@ _ROWS: tuple[tuple[str, PreTokenizer], ...] = (
     ("qwen2 megrez", _QWEN_2),
     ("deepseek-r1-qwen stablelm2 kormo f2llmv2 hunyuan solar-open grok-2", _QWEN_2_AS_WRITTEN),
     ("qwen35", _QWEN_3_5),
-    ("ufakzeka", PreTokenizer((rf"{_WORD}|\p{{N}}|{_SYMBOLS}|{_SPACES}",))),
-    ("laguna", PreTokenizer((_LINES, _QWEN_2_SPLIT))),
+    ("ufakzeka", _cut(rf"{_WORD}|\p{{N}}|{_SYMBOLS}|{_SPACES}")),
+    ("laguna", _cut(_LINES, _QWEN_2_SPLIT)),
     ("seed-coder", _SEED),
     ("minicpm5", _MINICPM_5),
     ("bailingmoe bailingmoe2 llada-moe", _BAILING),
@@ -310,10 +285,10 @@ _ROWS: tuple[tuple[str, PreTokenizer], ...] = (
     ("granite-embed-multi-97m", replace(_GPT_4O, ignores_merges=True)),
     ("tiny_aya cohere2moe", _TINY_AYA),
     ("kimi-k2", _KIMI),
-    ("superbpe", PreTokenizer((r"\p{N}+", r"(?=(\d{3})+(?!\d))"))),
+    ("superbpe", _cut(r"\p{N}+", r"(?=(\d{3})+(?!\d))")),
     ("falcon", _FALCON),
     ("poro-chat bloom gpt3-finnish", _BLOOM),
-    ("viking", PreTokenizer((_BLOOM_WORDS, _DIGIT))),
+    ("viking", _cut(_BLOOM_WORDS, _DIGIT)),
     ("chameleon", _CHAMELEON),
     ("gemma4 granite-embed-multi-311m sarvam-moe", _SPACED),
 )

@@ -1,9 +1,8 @@
 """A GGUF model and the file beside it that reads images, as the checkpoint of one model."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
 
@@ -13,7 +12,7 @@ from engine.compile.sources.checkpoint import Checkpoint, CheckpointView, Float3
 from engine.compile.sources.gguf.architectures import GgufArchitecture
 from engine.compile.sources.gguf.geometry import GgufGeometry
 from engine.compile.sources.gguf.header import GgufHeader, read_header
-from engine.compile.sources.gguf.projector import CLIP, Projector, fits, projector_of
+from engine.compile.sources.gguf.projector import CLIP, Projector, deep_layers, fits, layer_count, projector_of
 from engine.compile.sources.gguf.tensors import TensorNames, gguf_tensors
 from engine.errors import UnsupportedModel
 from engine.files import PROJECTOR, projectors_beside
@@ -29,19 +28,9 @@ _DEEP = re.compile(r"(deepstack_merger_list\.)(\d+)\.")  # counted here, told by
 _UP_OR_DOWN = re.compile("ffn_up|ffn_down")
 
 
-@dataclass(frozen=True, slots=True)
-class Beside:
-    """What lies beside a model for its images. remark: why what lies there is not used, "" = nothing is left out."""
-
-    projector: Projector | None = None
-    remark: str = ""
-
-
-def projector_beside(path: Path, text: GgufHeader) -> Beside:
+def projector_beside(path: Path, text: GgufHeader) -> tuple[Projector | None, str]:
     """The projector that lies beside a model and fits it; of several the one whose name is nearest, then the largest.
-
-    CompileError for a file beside it that cannot be read.
-    """
+    And why what lies there is not used, "" = nothing is left out. CompileError for a file that cannot be read."""
     found: list[Projector] = []
     remark = ""
     for header in map(read_header, projectors_beside(path)):
@@ -50,14 +39,14 @@ def projector_beside(path: Path, text: GgufHeader) -> Beside:
         except UnsupportedModel as error:
             remark = f"{error}; the model is compiled without it, for text"
     fitting = [each for each in found if fits(each, text)]
-    nearest = max(fitting, key=lambda each: _nearness(path, each.header.path), default=None)
-    return Beside(nearest, remark if nearest is None else "")
 
+    def nearness(projector: Projector) -> tuple[int, int]:
+        """How many words the names begin with in common, and the size in bytes."""
+        pairs = zip(_words(path), _words(projector.header.path), strict=False)
+        return len(list(takewhile(lambda pair: pair[0] == pair[1], pairs))), projector.header.path.stat().st_size
 
-def _nearness(model: Path, projector: Path) -> tuple[int, int]:
-    """How many words the names begin with in common, and the size in bytes."""
-    pairs = zip(_words(model), _words(projector), strict=False)
-    return len(list(takewhile(lambda pair: pair[0] == pair[1], pairs))), projector.stat().st_size
+    nearest = max(fitting, key=nearness, default=None)
+    return nearest, remark if nearest is None else ""
 
 
 def _words(path: Path) -> list[str]:
@@ -74,7 +63,7 @@ def tensors_with_images(inner: AbstractContextManager[Checkpoint], projector: Pr
 
 def _geometry_of(projector: Projector) -> GgufGeometry:
     """Nothing in such files is arranged by heads."""
-    return GgufGeometry(projector.layers, heads=1, head_dim=2)
+    return GgufGeometry(layer_count(projector.fields), heads=1, head_dim=2)
 
 
 class WithImages(CheckpointView):
@@ -83,7 +72,7 @@ class WithImages(CheckpointView):
 
     def __init__(self, text: Checkpoint, images: Checkpoint, projector: Projector) -> None:
         super().__init__(text)
-        self._images, self._form, self._deep = images, projector.form, projector.deep
+        self._images, self._form, self._deep = images, projector.form, deep_layers(projector.fields)
         self._swaps = _are_swapped(images)
         self._names = TensorNames(projector.header.tensors, CLIP_NAMES, _geometry_of(projector))
 
@@ -97,7 +86,8 @@ class WithImages(CheckpointView):
 
     def unused(self) -> list[str]:
         """Of both files; those of the projector under the names that they have there."""
-        return [*map(self._within, self.inner.unused()), *self._images.unused()]
+        within = {TEXT: self._form.root, HEAD: self._form.head}
+        return [*(_renamed(name, within) for name in self.inner.unused()), *self._images.unused()]
 
     def tensor(self, name: str, shape: tuple[int, ...]) -> Float32:
         """A whole tensor; of the projector, what it lies there in put together."""
@@ -115,15 +105,13 @@ class WithImages(CheckpointView):
             each = (shape[0] // len(parts), *shape[1:])
             return np.concatenate([self._images.tensor(part, each) for part in parts])
         stored = self._images.shape(parts[0])
-        if stored != shape and _without_ones(stored) == _without_ones(shape):
-            return self._images.tensor(parts[0], stored).reshape(shape)
-        return self._images.tensor(parts[0], shape)
+        is_same = [size for size in stored if size != 1] == [size for size in shape if size != 1]
+        # Converters drop axes of length 1.
+        return self._images.tensor(parts[0], stored if is_same else shape).reshape(shape)
 
     def _parts(self, name: str) -> tuple[str, ...]:
         """What a tensor of the encoder lies in: several where files have queries, keys and values or frames apart."""
-        for ours, theirs in self._form.beginnings.items():
-            if name.startswith(ours):
-                name = theirs + name.removeprefix(ours)
+        name = _renamed(name, self._form.beginnings)
         name = _DEEP.sub(lambda found: f"{found[1]}{self._deep[int(found[2])]}.", name)
         stored = self._names.stored(name)
         if self._swaps:
@@ -137,27 +125,18 @@ class WithImages(CheckpointView):
 
     def stored(self, name: str) -> str:
         """The name of a tensor in the text model's own file."""
-        for longer, shorter in ((self._form.root, TEXT), (self._form.head, HEAD)):
-            if name.startswith(longer):
-                return shorter + name.removeprefix(longer)
-        return name
+        return _renamed(name, {self._form.root: TEXT, self._form.head: HEAD})
 
-    def _within(self, name: str) -> str:
-        for longer, shorter in ((self._form.root, TEXT), (self._form.head, HEAD)):
-            if name.startswith(shorter):
-                return longer + name.removeprefix(shorter)
-        return name
+
+def _renamed(name: str, beginnings: Mapping[str, str]) -> str:
+    """With another of these beginnings."""
+    return next((new + name.removeprefix(old) for old, new in beginnings.items() if name.startswith(old)), name)
 
 
 def _are_swapped(images: Checkpoint) -> bool:
     """Whether the first matrix of a feed-forward, the one with a bias as long as it is wide, is called the second."""
-    bias, attention = "v.blk.0.ffn_up.bias", "v.blk.0.attn_out.bias"
-    other = "v.blk.0.ffn_down.bias"
-    if any(name not in images for name in (bias, attention, other)):
+    names = [f"v.blk.0.{part}.bias" for part in ("ffn_up", "attn_out", "ffn_down")]
+    if any(name not in images for name in names):
         return False
-    return images.shape(bias) == images.shape(attention) != images.shape(other)
-
-
-def _without_ones(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Converters drop axes of length 1."""
-    return tuple(size for size in shape if size != 1)
+    first, attention, second = map(images.shape, names)
+    return first == attention != second

@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.compile.quantisation.methods.blocks import INT8_MIDDLE, KEPT_BLOCK, BlockForm, Blocks, Bytes, unpack_nibbles
-from engine.compile.sources.checkpoint import Float32, SafetensorsCheckpoint
+from engine.compile.sources.checkpoint import FLOAT8, Float32, SafetensorsCheckpoint
 from engine.errors import CompileError, UnsupportedModel
-from engine.models.stored_codes import StoredCodes
+from engine.models.stored_codes import CodeFormat, StoredCodes
 
 LEAST_BLOCK = 16  # of the operator
 LARGEST_BLOCKS = {4: 128, 8: KEPT_BLOCK}  # by bits: 8 are for little loss, and small blocks round activations less
@@ -28,12 +28,11 @@ class Integers(NamedTuple):
 
 @dataclass(frozen=True)
 class IntegerMatrix:
-    """(code - zero point) * scale. read(start, stop): rows. names: of the tensors. group: inputs that share a scale.
+    """(code - zero point) * scale. names: of tensors, as far as there are such. group: inputs that share a scale.
 
-    Rows of a stack of matrices are whole matrices: `read` gives the rows of those, one behind the other.
-
-    groups: [inputs], the group of each input where they do not follow each other. has_points: any differs from the
-    middle.
+    read(start, stop): rows. Rows of a stack of matrices are whole matrices: `read` gives the rows of those, one behind
+    the other. groups: [inputs], the group of each input where they do not follow each other. has_points: any differs
+    from the middle.
     """
 
     names: tuple[str, ...]
@@ -64,16 +63,13 @@ class IntegerMatrix:
         if form is None:
             return None
         places, block = form.places(), form.block
-        codes = rows.codes if places is None else rows.codes[:, places]
-        inputs = self.shape[-1]
+        codes, inputs = rows.codes if places is None else rows.codes[:, places], self.shape[-1]
         count = -(-inputs // block)
         share = count if self.group >= inputs else self.group // block
-        codes = np.pad(codes, ((0, 0), (0, count * block - inputs))).reshape(len(codes), count, block)
         scales = np.repeat(rows.scales, share, axis=1)[:, :count]
-        points = None
-        if form.has_zero_points and rows.points is not None:
-            points = np.repeat(rows.points, share, axis=1)[:, :count]
-        return Blocks(self.bits, codes, scales, points)
+        codes = np.pad(codes, ((0, 0), (0, count * block - inputs))).reshape(len(codes), count, block)
+        points = rows.points if form.has_zero_points else None
+        return Blocks(self.bits, codes, scales, points if points is None else np.repeat(points, share, 1)[:, :count])
 
     def floats(self, start: int, stop: int) -> Float32:
         """Rows in the inputs' own order."""
@@ -109,7 +105,8 @@ StoredMatrix = IntegerMatrix | FloatCodes
 
 
 Words = NDArray[np.int32]
-AWQ_ORDER = (0, 4, 1, 5, 2, 6, 3, 7)  # where in a word the code of each of eight outputs lies
+AWQ_ORDER = np.array((0, 4, 1, 5, 2, 6, 3, 7))  # where in a word the code of each of eight outputs lies
+ALL = slice(None)
 WORD = 32  # bits
 INT8_STEPS = 127  # LLM.int8 keeps the largest magnitude of a row
 
@@ -117,7 +114,19 @@ INT8_STEPS = 127  # LLM.int8 keeps the largest magnitude of a row
 def unpacked(words: Words, bits: int) -> Bytes:
     """[..., words] -> [..., words * 32 / bits], the lowest bits first."""
     content = np.ascontiguousarray(words).view(np.uint8)
-    return content if bits == 8 else np.stack((content & 15, content >> 4), axis=-1).reshape(*content.shape[:-1], -1)
+    return content if bits == 8 else unpack_nibbles(content)
+
+
+def _of_outputs(
+    read: Callable[[slice], Words], bits: int, start: int, stop: int, order: slice | NDArray[np.int64] = ALL
+) -> Bytes:
+    """[stop - start, ...] of words that hold several outputs each. read(words): some of them [..., words]. order: where
+    in a word each output lies."""
+    size = WORD // bits
+    first = start // size
+    found = unpacked(read(slice(first, -(-stop // size))), bits)
+    found = found.reshape(len(found), -1, size)[:, :, order].reshape(len(found), -1)
+    return np.ascontiguousarray(found[:, start - first * size : stop - first * size].T)
 
 
 def gptq(file: SafetensorsCheckpoint, module: str, stored: StoredCodes) -> IntegerMatrix:
@@ -125,8 +134,7 @@ def gptq(file: SafetensorsCheckpoint, module: str, stored: StoredCodes) -> Integ
     perhaps g_idx [inputs], as AutoGPTQ and GPTQModel write them."""
     weight, zeros, scales, index = (f"{module}.{part}" for part in ("qweight", "qzeros", "scales", "g_idx"))
     bits, (words, outputs) = stored.bits, _two_axes(file, weight)
-    groups = None
-    inputs = words * WORD // bits
+    groups, inputs = None, words * WORD // bits
     if index in file:
         groups = file.codes(index).astype(np.int64)
         if len(groups) != inputs:
@@ -134,24 +142,20 @@ def gptq(file: SafetensorsCheckpoint, module: str, stored: StoredCodes) -> Integ
     count = _two_axes(file, scales)[0]
     if groups is not None and (groups.min() < 0 or groups.max() >= count):
         raise CompileError(f"tensor {index} names a group that {scales} does not have")
-    per_word, mask = WORD // bits, np.uint8((1 << bits) - 1)
-    middle = 1 << (bits - 1)
 
     def points(start: int, stop: int) -> Bytes:
-        first = start // per_word
-        found = unpacked(file.codes(zeros, columns=slice(first, -(-stop // per_word))), bits)
-        found = (found + np.uint8(1)) & mask if stored.has_zeros_less_one else found
-        return found[:, start - first * per_word : stop - first * per_word].T
+        found = _of_outputs(lambda words: file.codes(zeros, columns=words), bits, start, stop)
+        return (found + np.uint8(1)) & np.uint8((1 << bits) - 1) if stored.has_zeros_less_one else found
 
-    has_points = bool((points(0, outputs) != middle).any())
+    has_points = bool((points(0, outputs) != 1 << (bits - 1)).any())
 
     def read(start: int, stop: int) -> Integers:
         codes = unpacked(np.ascontiguousarray(file.codes(weight, columns=slice(start, stop)).T), bits)
         steps = _floats(file.codes(scales, columns=slice(start, stop)).T)
         return Integers(codes, steps, points(start, stop) if has_points else None)
 
-    names = tuple(name for name in (weight, zeros, scales, index) if name in file)
-    return IntegerMatrix(names, (outputs, inputs), bits, -(-inputs // count), has_points, read, groups)
+    names, group = (weight, zeros, scales, index), -(-inputs // count)
+    return IntegerMatrix(names, (outputs, inputs), bits, group, has_points, read, groups)
 
 
 def awq(file: SafetensorsCheckpoint, module: str, stored: StoredCodes) -> IntegerMatrix:
@@ -164,18 +168,15 @@ def awq(file: SafetensorsCheckpoint, module: str, stored: StoredCodes) -> Intege
         raise CompileError(f"tensor {scales} has a shape that does not go with {weight}")
 
     def columns(name: str, start: int, stop: int) -> Bytes:
-        first = start // 8
-        found = unpacked(file.codes(name, columns=slice(first, -(-stop // 8))), 4)
-        found = found.reshape(len(found), -1, 8)[:, :, AWQ_ORDER].reshape(len(found), -1)
-        return np.ascontiguousarray(found[:, start - first * 8 : stop - first * 8].T)
+        return _of_outputs(lambda words: file.codes(name, columns=words), 4, start, stop, AWQ_ORDER)
 
     def read(start: int, stop: int) -> Integers:
         steps = _floats(file.codes(scales, columns=slice(start, stop)).T)
         points = columns(zeros, start, stop) if zeros in file else None
         return Integers(columns(weight, start, stop), steps, points)
 
-    names = tuple(name for name in (weight, zeros, scales) if name in file)
-    return IntegerMatrix(names, (outputs, inputs), stored.bits, inputs // count, zeros in file, read)
+    group, names = inputs // count, (weight, zeros, scales)
+    return IntegerMatrix(names, (outputs, inputs), stored.bits, group, zeros in file, read)
 
 
 def pack_quantized(file: SafetensorsCheckpoint, module: str) -> IntegerMatrix:
@@ -192,20 +193,15 @@ def pack_quantized(file: SafetensorsCheckpoint, module: str) -> IntegerMatrix:
     groups = file.codes(index).astype(np.int64) if index in file else None
     if groups is not None and (groups < 0).any():
         groups = None  # -1: inputs were not put in another order
-    per_word = WORD // bits
-
-    def points(start: int, stop: int) -> Bytes:
-        first = start // per_word
-        found = unpacked(file.codes(zeros, rows=slice(first, -(-stop // per_word))).T, bits)
-        return found[:, start - first * per_word : stop - first * per_word].T
 
     def read(start: int, stop: int) -> Integers:
         codes = unpacked(file.codes(weight, rows=slice(start, stop)), bits)[:, :inputs]
-        steps = _floats(file.codes(scales, rows=slice(start, stop)))
-        return Integers(codes, steps, points(start, stop) if zeros in file else None)
+        steps, points = _floats(file.codes(scales, rows=slice(start, stop))), None
+        if zeros in file:
+            points = _of_outputs(lambda words: file.codes(zeros, rows=words).T, bits, start, stop)
+        return Integers(codes, steps, points)
 
-    names = tuple(name for name in (weight, scales, shape, zeros, index) if name in file)
-    group = -(-inputs // _two_axes(file, scales)[1])
+    names, group = (weight, scales, shape, zeros, index), -(-inputs // _two_axes(file, scales)[1])
     return IntegerMatrix(names, (outputs, inputs), bits, group, zeros in file, read, groups)
 
 
@@ -228,8 +224,8 @@ def signed_bytes(file: SafetensorsCheckpoint, module: str) -> IntegerMatrix:
         points = _around_128(spread(zeros)[start:stop]) if zeros in file else None
         return Integers(_around_128(file.codes(weight, rows=slice(start, stop))), steps, points)
 
-    names = tuple(name for name in (weight, source, zeros) if name in file)
-    return IntegerMatrix(names, (outputs, inputs), 8, -(-inputs // spread(source).shape[1]), zeros in file, read)
+    group = -(-inputs // spread(source).shape[1])
+    return IntegerMatrix((weight, source, zeros), (outputs, inputs), 8, group, zeros in file, read)
 
 
 def _around_128(signed: NDArray[np.generic]) -> Bytes:
@@ -300,8 +296,7 @@ def float4(file: SafetensorsCheckpoint, module: str) -> IntegerMatrix:
         steps = e8m0(stored) if stored.dtype == np.uint8 else stored.astype(np.float32)
         return Integers(codes, np.asarray(steps * common / 2, np.float32), None)
 
-    names = tuple(name for name in (weight, scale, divisor, factor) if name in file)
-    return IntegerMatrix(names, (outputs, 2 * half), 8, 2 * half // groups, False, read)
+    return IntegerMatrix((weight, scale, divisor, factor), (outputs, 2 * half), 8, 2 * half // groups, False, read)
 
 
 def stacked_float4(file: SafetensorsCheckpoint, module: str) -> IntegerMatrix:
@@ -345,13 +340,11 @@ def table4(file: SafetensorsCheckpoint, module: str) -> FloatCodes:
     outputs, inputs = map(int, state["shape"])
     block = int(state["blocksize"])
     table = file.codes(table_name).astype(np.float32)
-    names = [weight, state_name, table_name, largest_name]
     largest: NDArray[np.generic] = file.codes(largest_name)
+    nested = (f"{weight}.nested_quant_map", f"{weight}.nested_absmax")
     if "nested_blocksize" in state:
-        nested = (f"{weight}.nested_quant_map", f"{weight}.nested_absmax")
         steps = np.repeat(file.codes(nested[1]).astype(np.float32), int(state["nested_blocksize"]))[: largest.size]
         largest = file.codes(nested[0])[largest] * steps + np.float32(state["nested_offset"])
-        names += nested
     steps_of = largest.astype(np.float32)
 
     def floats(start: int, stop: int) -> Float32:
@@ -361,4 +354,21 @@ def table4(file: SafetensorsCheckpoint, module: str) -> FloatCodes:
         values = table[codes] * steps_of[np.arange(first, last) // block]
         return values.reshape(stop - start, inputs)
 
-    return FloatCodes(tuple(names), (outputs, inputs), floats)
+    return FloatCodes((weight, state_name, table_name, largest_name, *nested), (outputs, inputs), floats)
+
+
+def opened(file: SafetensorsCheckpoint, module: str, stored: StoredCodes) -> StoredMatrix | None:
+    """By the tensors that stand under a module's name; None for floats."""
+    weight = f"{module}.weight"
+    if f"{module}.qweight" in file:
+        return (awq if stored.format is CodeFormat.AWQ else gptq)(file, module, stored)
+    if f"{weight}_packed" in file:
+        return (float4 if file.type_of(f"{weight}_packed") == "U8" else pack_quantized)(file, module)
+    if f"{module}_blocks" in file:
+        return stacked_float4(file, module)
+    kind = file.type_of(weight) if weight in file else ""
+    if kind == "I8":
+        return signed_bytes(file, module)
+    if kind == "U8":
+        return float4(file, module) if f"{weight}_scale" in file else table4(file, module)
+    return float8(file, module, stored) if kind in FLOAT8 else None

@@ -13,10 +13,8 @@ from engine.errors import CompileError
 
 @dataclass(frozen=True, slots=True)
 class StoredArray:
-    """Codes as stored [rows, ...]. scale: of each row, what its codes are divided by, None = they are numbers.
-
-    kind: ggml's number of the type of blocks, whose bytes the codes are; 0 = there are none.
-    """
+    """Codes as stored [rows, ...]. scale: of each row, what its codes are divided by, None = they are numbers. kind:
+    ggml's number of the type of blocks, whose bytes the codes are; 0 = there are none."""
 
     codes: NDArray[np.generic]
     scale: Float32 | None = None

@@ -20,7 +20,16 @@ MODEL_FILE = "model.bin"
 KIND, VERSIONS = "WhisperSpec", range(4, 7)
 DTYPES = {0: "<f4", 1: "<i1", 2: "<i2", 3: "<i4", 4: "<f2", 5: "<u2"}  # 5: bfloat16
 MOST_VARIABLES, MOST_RANK, MOST_NAME = 1 << 16, 8, 1024
-_ATTENTION = {"self_attention": "self_attn", "attention": "encoder_attn"}
+_STACKS = {
+    "self_attention/linear_0": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
+    "self_attention/linear_1": ("self_attn.out_proj",),
+    "attention/linear_0": ("encoder_attn.q_proj",),
+    "attention/linear_1": ("encoder_attn.k_proj", "encoder_attn.v_proj"),
+    "attention/linear_2": ("encoder_attn.out_proj",),
+    "ffn/linear_0": ("fc1",),
+    "ffn/linear_1": ("fc2",),
+}
+_NORMS = {"self_attention": "self_attn_layer_norm", "attention": "encoder_attn_layer_norm", "ffn": "final_layer_norm"}
 
 
 def is_model_file(path: Path) -> bool:
@@ -33,9 +42,11 @@ def is_model_file(path: Path) -> bool:
     return len(head) > 6 and struct.unpack_from("<I", head)[0] in VERSIONS and head[6:].startswith(KIND.encode())
 
 
-def read_variables(path: Path) -> dict[str, StoredArray]:
-    """Every variable of a file by CTranslate2's name, mapped. CompileError, UnsupportedModel."""
-    return _Reader(path).variables()
+def read_model(path: Path) -> tuple[dict[str, object], dict[str, StoredArray]]:
+    """The sizes as transformers' config.json names them, and the tensors, mapped, under transformers' names.
+    CompileError, UnsupportedModel."""
+    found = _Reader(path).variables()
+    return _config_of(found), _as_transformers(found)
 
 
 class _Reader(MappedReader):
@@ -77,11 +88,11 @@ class _Reader(MappedReader):
         return self.take(self.number("H", MOST_NAME)).tobytes()[:-1].decode("utf-8", "replace")
 
 
-def as_transformers(found: Mapping[str, StoredArray]) -> dict[str, StoredArray]:
+def _as_transformers(found: Mapping[str, StoredArray]) -> dict[str, StoredArray]:
     """The tensors that the network reads, with stacked matrices apart."""
     made: dict[str, StoredArray] = {}
     for half in ("encoder", "decoder"):
-        for layer in range(count_layers(found, half)):
+        for layer in range(_count_layers(found, half)):
             _put_layer(made, found, f"{half}/layer_{layer}", f"model.{half}.layers.{layer}")
         _put_norm(made, found, f"{half}/layer_norm", f"model.{half}.layer_norm")
         made[f"model.{half}.embed_positions.weight"] = _of(found, f"{half}/position_encodings/encodings")
@@ -92,56 +103,34 @@ def as_transformers(found: Mapping[str, StoredArray]) -> dict[str, StoredArray]:
     return made
 
 
-def config_of(found: Mapping[str, StoredArray]) -> dict[str, object]:
-    """The sizes as transformers' config.json names them. CompileError when a variable is missing."""
+def _config_of(found: Mapping[str, StoredArray]) -> dict[str, object]:
     vocab, hidden = _of(found, "decoder/embeddings/weight").codes.shape
-
-    def heads(half: str) -> int:
-        return int(_of(found, f"{half}/num_heads").codes)
-
-    def ffn(half: str) -> int:
-        return int(_of(found, f"{half}/layer_0/ffn/linear_0/weight").codes.shape[0])
-
-    def places(half: str) -> int:
-        return int(_of(found, f"{half}/position_encodings/encodings").codes.shape[0])
-
-    return {
-        "d_model": hidden,
-        "vocab_size": vocab,
-        "num_mel_bins": int(_of(found, "encoder/conv1/weight").codes.shape[1]),
-        "encoder_layers": count_layers(found, "encoder"),
-        "decoder_layers": count_layers(found, "decoder"),
-        "encoder_attention_heads": heads("encoder"),
-        "decoder_attention_heads": heads("decoder"),
-        "encoder_ffn_dim": ffn("encoder"),
-        "decoder_ffn_dim": ffn("decoder"),
-        "max_source_positions": places("encoder"),
-        "max_target_positions": places("decoder"),
-    }
+    bands = _of(found, "encoder/conv1/weight").codes.shape[1]
+    sizes: dict[str, object] = {"d_model": hidden, "vocab_size": vocab, "num_mel_bins": bands}
+    for half, places in (("encoder", "max_source_positions"), ("decoder", "max_target_positions")):
+        sizes |= {
+            f"{half}_layers": _count_layers(found, half),
+            f"{half}_attention_heads": int(_of(found, f"{half}/num_heads").codes),
+            f"{half}_ffn_dim": _of(found, f"{half}/layer_0/ffn/linear_0/weight").codes.shape[0],
+            places: _of(found, f"{half}/position_encodings/encodings").codes.shape[0],
+        }
+    return sizes
 
 
-def count_layers(found: Mapping[str, StoredArray], half: str) -> int:
+def _count_layers(found: Mapping[str, StoredArray], half: str) -> int:
     return sum(f"{half}/layer_{layer}/ffn/linear_0/weight" in found for layer in range(len(found)))
 
 
 def _put_layer(made: dict[str, StoredArray], found: Mapping[str, StoredArray], old: str, new: str) -> None:
-    for theirs, ours in _ATTENTION.items():
-        if f"{old}/{theirs}/linear_0/weight" not in found:
-            continue
-        stacked: tuple[tuple[str, ...], ...] = (("q_proj", "k_proj", "v_proj"), ("out_proj",))
-        if theirs == "attention":
-            stacked = (("q_proj",), ("k_proj", "v_proj"), ("out_proj",))
-        for index, names in enumerate(stacked):
-            for part in ("weight", "bias"):
-                array = _of(found, f"{old}/{theirs}/linear_{index}/{part}")
-                rows = len(array.codes) // len(names)
-                for place, name in enumerate(names):
-                    made[f"{new}.{ours}.{name}.{part}"] = array.rows(place * rows, (place + 1) * rows)
-        _put_norm(made, found, f"{old}/{theirs}/layer_norm", f"{new}.{ours}_layer_norm")
-    for index, name in enumerate(("fc1", "fc2")):
-        for part in ("weight", "bias"):
-            made[f"{new}.{name}.{part}"] = _of(found, f"{old}/ffn/linear_{index}/{part}")
-    _put_norm(made, found, f"{old}/ffn/layer_norm", f"{new}.final_layer_norm")
+    parts = [theirs for theirs in _NORMS if theirs == "ffn" or f"{old}/{theirs}/linear_0/weight" in found]
+    for theirs, names in _STACKS.items():
+        for kind in ("weight", "bias") if theirs.partition("/")[0] in parts else ():
+            array = _of(found, f"{old}/{theirs}/{kind}")
+            rows = len(array.codes) // len(names)
+            for place, name in enumerate(names):
+                made[f"{new}.{name}.{kind}"] = array.rows(place * rows, (place + 1) * rows)
+    for theirs in parts:
+        _put_norm(made, found, f"{old}/{theirs}/layer_norm", f"{new}.{_NORMS[theirs]}")
 
 
 def _put_norm(made: dict[str, StoredArray], found: Mapping[str, StoredArray], old: str, new: str) -> None:

@@ -66,22 +66,21 @@ class GgmlWhisper:
         """The sizes as transformers' config.json names them."""
         if self.sizes["encoder_width"] != self.sizes["d_model"]:
             raise UnsupportedModel(f"{self.path.name}: an encoder as wide as the decoder is supported")
-        widths = {f"{half}_ffn_dim": self._rows(f"{half}.blocks.0.mlp.0.weight") for half in ("encoder", "decoder")}
-        return {**self.sizes, **widths}
+        sizes = dict[str, object](self.sizes)
+        for half in ("encoder", "decoder"):
+            if (name := f"{half}.blocks.0.mlp.0.weight") not in self.tensors:
+                raise CompileError(f"{self.path} has no tensor {name}")
+            sizes[f"{half}_ffn_dim"] = self.tensors[name].shape[0]
+        return sizes
 
     def arrays(self) -> dict[str, StoredArray]:
         """The tensors under transformers' names; those that it has none for keep theirs."""
-        return {_renamed(name): _as_vector(name, array) for name, array in self.tensors.items()}
-
-    def _rows(self, name: str) -> int:
-        if name not in self.tensors:
-            raise CompileError(f"{self.path} has no tensor {name}")
-        return self.tensors[name].shape[0]
-
-
-def read_ggml(path: Path) -> GgmlWhisper:
-    """The whole file, its tensors mapped. CompileError, UnsupportedModel."""
-    return _Reader(path).model()
+        vectors = {  # biases of convolutions lie there as columns
+            name: StoredArray(array.codes.reshape(-1))
+            for name, array in self.tensors.items()
+            if not array.kind and name.endswith("bias") and array.codes.ndim > 1
+        }
+        return {_renamed(name): vectors.get(name, array) for name, array in self.tensors.items()}
 
 
 def _renamed(name: str) -> str:
@@ -93,15 +92,9 @@ def _renamed(name: str) -> str:
     return f"model.{half}.layers.{layer}.{_LAYER[module]}.{part}" if module in _LAYER else name
 
 
-def _as_vector(name: str, array: StoredArray) -> StoredArray:
-    """Biases of convolutions lie there as columns."""
-    if not array.kind and name.endswith("bias") and array.codes.ndim > 1:
-        return StoredArray(array.codes.reshape(-1))
-    return array
-
-
-class _Reader(MappedReader):
+class GgmlReader(MappedReader):
     def model(self) -> GgmlWhisper:
+        """The whole file, its tensors mapped. CompileError, UnsupportedModel."""
         if self.take(len(WHISPER_MAGIC)).tobytes() != WHISPER_MAGIC:
             raise CompileError(f"{self.path} is not a file of whisper.cpp")
         sizes = {name: self.number("i", MOST_SIZE) for name in SIZES}

@@ -21,14 +21,8 @@ from engine.compile.sources.checkpoint import (
     read_optional_json,
 )
 from engine.compile.sources.speech.arrays import ArrayCheckpoint
-from engine.compile.sources.speech.ctranslate2 import (
-    MODEL_FILE,
-    as_transformers,
-    config_of,
-    is_model_file,
-    read_variables,
-)
-from engine.compile.sources.speech.ggml import read_ggml
+from engine.compile.sources.speech.ctranslate2 import MODEL_FILE, is_model_file, read_model
+from engine.compile.sources.speech.ggml import GgmlReader
 from engine.compile.sources.text_files import TOKENIZER_FILE, load_tokenizer
 from engine.files import is_ggml_whisper
 from engine.models.speech import SpeechNetwork, is_speech_config, is_speech_folder, read_speech
@@ -40,10 +34,8 @@ NEEDLESS = ("proj_out.weight",)  # the embedding once more
 
 @dataclass(frozen=True, slots=True)
 class SpeechSource:
-    """decoding: what generation_config.json says, in its names. checkpoint: under transformers' names.
-
-    tokenizer: None = that of the folder.
-    """
+    """decoding: what generation_config.json says, in its names. checkpoint: under transformers' names. tokenizer: None
+    = that of the folder."""
 
     folder: Path
     network: SpeechNetwork
@@ -53,9 +45,8 @@ class SpeechSource:
 
     def write_text(self, folder: Path) -> tuple[TextSpec, SpeechSpec]:
         """Write the tokenizer into a bundle's folder; its special tokens. CompileError when one is missing."""
-        network = self.network
+        network, tokenizer = self.network, self.tokenizer or load_tokenizer(self.folder)
         window = Window(network.mels, network.frames, network.positions)
-        tokenizer = self.tokenizer or load_tokenizer(self.folder)
         spec = speech_spec(tokenizer, network.decoder.spec.vocab, window, self.decoding)
         if self.tokenizer is None:
             shutil.copyfile(self.folder / TOKENIZER_FILE, folder / TOKENIZER_FILE)
@@ -82,19 +73,18 @@ def open_speech(folder: Path) -> Iterator[SpeechSource]:
             decoding = {**config, **read_optional_json(folder / "generation_config.json")}
             yield SpeechSource(folder, read_speech(config), _WithKeyBias(checkpoint), decoding)
         return
-    found = read_variables(folder / MODEL_FILE)
-    network = read_speech(config_of(found))
+    sizes, arrays = read_model(folder / MODEL_FILE)
     decoding = {
         "alignment_heads": config.get("alignment_heads"),
         "suppress_tokens": config.get("suppress_ids"),
         "begin_suppress_tokens": config.get("suppress_ids_begin"),
     }
-    yield SpeechSource(folder, network, _WithKeyBias(ArrayCheckpoint(as_transformers(found))), decoding)
+    yield SpeechSource(folder, read_speech(sizes), _WithKeyBias(ArrayCheckpoint(arrays)), decoding)
 
 
 def _of_whisper_cpp(path: Path) -> SpeechSource:
     """What its files do not say is as openai/whisper has it."""
-    model = read_ggml(path)
+    model = GgmlReader(path).model()
     words = WordList(model.words, model.sizes["vocab_size"], model.sizes["max_source_positions"], path.name)
     network, tokenizer = read_speech(model.config()), tokenizer_of(words)
     decoding = {
@@ -134,11 +124,8 @@ class _WithKeyBias(CheckpointView):
         return name in self.inner or name.endswith(KEY_BIAS)
 
     def stored_bytes(self, name: str) -> int:
-        """Nothing for what is not stored."""
         return self.inner.stored_bytes(name) if name in self.inner else 0
 
     def tensor(self, name: str, shape: tuple[int, ...]) -> Float32:
-        """Zeros for what is not stored."""
-        if name.endswith(KEY_BIAS) and name not in self.inner:
-            return np.zeros(shape, np.float32)
-        return self.inner.tensor(name, shape)
+        is_made = name.endswith(KEY_BIAS) and name not in self.inner
+        return np.zeros(shape, np.float32) if is_made else self.inner.tensor(name, shape)

@@ -13,6 +13,7 @@ from safetensors.numpy import load_file, save_file
 from engine.bundle.segments import EXPERTS
 from engine.compile.arguments import CompileArguments, Quant
 from engine.compile.calibration.forward import mixed_by_experts
+from engine.compile.calibration.layer_reader import LayerReader
 from engine.compile.graphs.experts import grouped, routed
 from engine.compile.graphs.graph_builder import GraphBuilder
 from engine.compile.graphs.layers import LayerWriter
@@ -126,6 +127,6 @@ def compare(network: Network, arguments: CompileArguments) -> None:
     }
     save_file(stored, source / "model.safetensors")
     with SafetensorsCheckpoint(source) as checkpoint:
-        expected = mixed_by_experts(checkpoint, network, 0, x[0], outputs)
+        expected = mixed_by_experts(LayerReader(checkpoint, network, 0), x[0], outputs)
     assert chosen.shape == (1, 9, 2)
     assert np.abs(found - expected).max() < (1e-5 if quant is Quant.FP32 else 0.03) * np.abs(expected).max()

@@ -7,9 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from engine.compile.calibration.forward import reference_logits
+from engine.compile.calibration.forward import embedded, reference_logits
 from engine.compile.quantisation.choose.channels import ALPHAS, ChannelScales, balanced_scales, searched_scales
-from engine.compile.quantisation.choose.choose import embedded
 from engine.compile.quantisation.choose.form import compensated_codes
 from engine.compile.quantisation.rounding.codes import damped
 from engine.compile.quantisation.rounding.gptq import factorised

@@ -41,7 +41,7 @@ def check_streams(source: Source, folder: Path) -> None:
                 found = norm(states[index], final, network.norm_epsilon)
                 np.testing.assert_allclose(found, expected, atol=2e-4 * np.abs(expected).max())
         groups = [group for layer in range(network.spec.layers) for group in groups_of(network, layer)]
-        assert set(codes) == {name for group in groups for name in group.tensors}
+        assert set(codes.layouts) == {name for group in groups for name in group.tensors}
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -83,7 +83,7 @@ def test_kept_matrices_get_no_codes_and_count_with_their_own_floats(tiny_checkpo
         _, streams, _ = choose(
             checkpoint, network, tmp_path / "all", random_texts(4, 40), head=None, kept=frozenset(every)
         )
-    assert set(codes) == every - some
+    assert set(codes.layouts) == every - some
     assert list(chooser.errors) == [QKV, OUTPUT, GATE_UP]
     for chosen, floats in zip(streams.chosen, streams.floats, strict=True):
         np.testing.assert_array_equal(chosen, floats)
@@ -95,7 +95,7 @@ def test_wide_matrices_are_chosen_in_8_bits(tiny_checkpoint: Path, tmp_path: Pat
     wide = frozenset(groups_of(network, 0)[0].tensors)
     with source.tensors() as checkpoint:
         codes, _, chooser = choose(checkpoint, network, tmp_path / "codes", random_texts(8, 64), head=ROWS, wide=wide)
-    eight = {name for name in codes if codes[name].bits == 8}
+    eight = {name for name in codes.layouts if codes.read(name).bits == 8}
     assert eight == {*wide, head_tensor(network)}
     assert chooser.errors[HEAD].chosen < 0.5 * chooser.errors[HEAD].nearest < 0.01 * chooser.errors[HEAD].outputs
 

@@ -30,10 +30,9 @@ def test_matrices_come_back(coding: Coding, inputs: int, block: int, tmp_path: P
     codes, first, second = CodesFolder(tmp_path), *(random_codes(rows, inputs, block, coding) for rows in (7, 5))
     codes.append("first", first)
     codes.append("second", second)
-    assert list(codes) == ["first", "second"]
-    assert len(codes) == 2
-    assert_same(codes["first"], first)
-    assert_same(codes["second"], second)
+    assert list(codes.layouts) == ["first", "second"]
+    assert_same(codes.read("first"), first)
+    assert_same(codes.read("second"), second)
 
 
 @pytest.mark.parametrize("coding", Coding)
@@ -42,7 +41,7 @@ def test_rows_may_come_in_runs_and_be_read_in_others(coding: Coding, tmp_path: P
     for run in runs:
         codes.append("head", run)
     whole = np.concatenate([run.floats() for run in runs])
-    assert np.array_equal(codes["head"].floats(), whole)
+    assert np.array_equal(codes.read("head").floats(), whole)
     assert np.array_equal(codes.read("head", 3, 7).floats(), whole[3:7])
 
 
@@ -50,7 +49,7 @@ def test_rows_of_8_bits_come_back(tmp_path: Path) -> None:
     codes, weight = CodesFolder(tmp_path), np.random.default_rng(3).standard_normal((9, 72)).astype(np.float32)
     codes.append("a", rounded_rows(weight[:4]))
     codes.append("a", rounded_rows(weight[4:]))
-    assert_same(codes["a"], rounded_rows(weight))
+    assert_same(codes.read("a"), rounded_rows(weight))
     assert codes.form("a") == BlockForm(8, 72)
 
 
@@ -63,6 +62,6 @@ def test_rows_of_another_form_are_refused(tmp_path: Path) -> None:
 
 def test_what_was_never_written_is_not_there(tmp_path: Path) -> None:
     codes = CodesFolder(tmp_path)
-    assert "a" not in codes
+    assert "a" not in codes.layouts
     with pytest.raises(KeyError):
         codes.read("a", 0, 1)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from engine.compile.quantisation.choose.form import Addition, SharedInputs, Streams, ridge_of
+from engine.compile.quantisation.choose.form import SharedInputs, Streams, ridge_of
 
 
 def random_streams(width: int, seed: int) -> Streams:
@@ -32,7 +32,7 @@ def test_targets_make_up_for_what_the_stream_is_behind() -> None:
     inputs, ahead = random_streams(16, 1), random_streams(5, 2)
     weight = np.random.default_rng(0).standard_normal((5, 16)).astype(np.float32)
     added = [y - x for x, y in zip(ahead.chosen, ahead.floats, strict=True)]
-    found = SharedInputs.measured(inputs, 16, Addition(weight, ahead)).target(weight)
+    found = SharedInputs.measured(inputs, 16, (weight, ahead)).target(weight)
     np.testing.assert_allclose(found, least_squares(weight, inputs, added), atol=2e-5)
 
 
@@ -46,7 +46,7 @@ def test_inputs_that_are_all_zero_leave_the_weights_as_they_are() -> None:
     zeros, ahead = [np.zeros((4, 16), np.float32)], random_streams(5, 2)
     weight = np.ones((5, 16), np.float32)
     four = Streams([ahead.chosen[0][:4]], [ahead.floats[0][:4]])
-    found = SharedInputs.measured(Streams(zeros, zeros), 16, Addition(weight, four)).target(weight)
+    found = SharedInputs.measured(Streams(zeros, zeros), 16, (weight, four)).target(weight)
     assert np.array_equal(found, weight)
 
 

@@ -41,7 +41,7 @@ def read(folder: Path, tensor: StoredTensor, dtype: type) -> np.ndarray:
 
 def stacked(codes: CodesFolder, names: tuple[str, ...]) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
     """Codes [outputs, blocks, block], scales and zero points of several matrices."""
-    found: list[BlockCodes] = [codes[name] for name in names]
+    found: list[BlockCodes] = [codes.read(name) for name in names]
     zeros = None if found[0].grid.zeros is None else np.concatenate([each.grid.zeros for each in found])
     return np.concatenate([each.codes for each in found]), np.concatenate([each.grid.scales for each in found]), zeros
 

@@ -22,7 +22,9 @@ def random_texts(count: int, length: int, vocab: int = 256) -> list[list[int]]:
 
 def coded(checkpoint: Checkpoint, codes: CodesFolder) -> Checkpoint:
     """The checkpoint with the floats that the codes stand for."""
-    return RoundedCheckpoint(checkpoint, {name: lambda _, name=name: codes[name].floats() for name in codes})
+    return RoundedCheckpoint(
+        checkpoint, {name: lambda _, name=name: codes.read(name).floats() for name in codes.layouts}
+    )
 
 
 def choose(

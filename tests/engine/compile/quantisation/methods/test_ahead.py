@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from engine.compile.quantisation.methods.method import THREADS, ahead
+from engine.compile.quantisation.weight_file import THREADS, ahead
 
 
 def test_results_come_in_order() -> None:

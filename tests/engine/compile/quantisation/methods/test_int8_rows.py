@@ -7,7 +7,7 @@ import onnxruntime as ort
 
 from engine.compile.arguments import CompileArguments
 from engine.compile.graphs.graph_builder import ROWS, GraphBuilder
-from engine.compile.quantisation.methods.integer_rows import INT8_ROWS
+from engine.compile.quantisation.methods.integer_graphs import INT8_ROWS
 from engine.compile.quantisation.methods.method import FloatMatrix
 from engine.compile.quantisation.weight_file import WeightFile
 from tests.engine.compile.quantisation.methods.operators import weights

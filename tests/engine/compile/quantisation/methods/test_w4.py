@@ -9,8 +9,7 @@ from gguf.quants import dequantize, quantize
 
 from engine.compile.arguments import CompileArguments
 from engine.compile.quantisation.methods.blocks import Blocks, unpack_nibbles
-from engine.compile.quantisation.methods.integer_blocks import int4_blocks
-from engine.compile.quantisation.methods.kept_blocks import W4
+from engine.compile.quantisation.methods.integer_blocks import W4, int4_blocks
 from engine.compile.quantisation.methods.method import Float32, FloatMatrix, StoredMatrix
 from engine.compile.quantisation.weight_file import StoredTensor, WeightFile
 from engine.compile.sources.gguf.arrangement import kept_blocks

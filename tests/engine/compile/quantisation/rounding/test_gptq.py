@@ -25,7 +25,6 @@ from engine.compile.quantisation.rounding.gptq import (
     factorised,
     picked_rows,
     search_block,
-    searching,
 )
 from engine.errors import CompileError
 
@@ -48,6 +47,10 @@ def by_blocks(hessian: np.ndarray, block: int) -> np.ndarray:
     diagonal = np.diagonal(hessian).reshape(-1, block)
     blocks = sorted(range(len(diagonal)), key=lambda index: -diagonal[index].sum())
     return np.concatenate([np.argsort(-diagonal[index], kind="stable") + index * block for index in blocks])
+
+
+def searching(coding: Coding) -> ChooseScales:
+    return lambda values, importance, _: search_block(values, importance, coding)
 
 
 def of_grid(grid: BlockScales) -> ChooseScales:

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer
 
-from engine.compile.calibration.forward import reference_logits
+from engine.compile.calibration.forward import embedded, reference_logits
 from engine.compile.quantisation.choose.channels import ChannelScales
-from engine.compile.quantisation.choose.choose import CodesFolder, embedded
+from engine.compile.quantisation.choose.choose import CodesFolder
 from engine.compile.quantisation.choose.form import CodeForm, nearest
 from engine.compile.quantisation.choose.matrices import groups_of
 from engine.compile.quantisation.rounding.codes import Coding

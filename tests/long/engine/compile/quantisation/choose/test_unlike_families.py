@@ -9,9 +9,8 @@ import pytest
 
 from engine.bundle.manifest import Manifest
 from engine.compile.arguments import KvType, Layout, QualityLevel, Quant
-from engine.compile.calibration.forward import reference_logits
+from engine.compile.calibration.forward import embedded, reference_logits
 from engine.compile.quantisation.choose.channels import ChannelScales
-from engine.compile.quantisation.choose.choose import embedded
 from engine.compile.quantisation.transforms.heads import balancing_edits, head_statistics
 from engine.compile.quantisation.transforms.transformed import TransformedCheckpoint
 from engine.compile.sources.source import FolderSource
