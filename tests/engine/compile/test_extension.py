@@ -16,8 +16,14 @@ from engine.compile.check.parity import bundle_logits, compare_logits
 from engine.compile.pipeline import compile_bundle
 from engine.compile.progress import SilentProgress
 from engine.compile.quantisation.choose.matrices import groups_of
-from engine.compile.quantisation.methods.floats import multiply_floats, store_floats
-from engine.compile.quantisation.methods.method import Activations, FloatMatrix, Method, StoredMatrix
+from engine.compile.quantisation.methods.method import (
+    Activations,
+    FloatMatrix,
+    Method,
+    StoredMatrix,
+    multiply_floats,
+    store_floats,
+)
 from engine.compile.quantisation.methods.table import METHODS
 from engine.compile.quantisation.weight_file import WeightFile
 from engine.compile.sources.checkpoint import CheckpointView, Float32

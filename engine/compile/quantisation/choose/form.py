@@ -15,19 +15,9 @@ from engine.compile.arguments import CompileArguments
 from engine.compile.quantisation.methods.blocks import Float32, Float64, Floats
 from engine.compile.quantisation.methods.integer_graphs import int4_columns
 from engine.compile.quantisation.methods.method import Method
+from engine.compile.quantisation.rounding import codes as rounding
 from engine.compile.quantisation.rounding import gptq
-from engine.compile.quantisation.rounding.codes import (
-    TINY,
-    BlockCodes,
-    Coding,
-    InputStatistics,
-    damping_of,
-    extreme_scales,
-    in_runs,
-    output_errors,
-    rounded,
-    rounded_rows,
-)
+from engine.compile.quantisation.rounding.codes import BlockCodes, Coding
 from engine.compile.quantisation.rounding.refinement import Curvature, refined
 
 
@@ -86,13 +76,13 @@ class SharedInputs:
     def measured(cls, inputs: Streams, block: int, addition: Addition | None = None) -> "SharedInputs":
         """CompileError for inputs that are not finite."""
         width = inputs.chosen[0].shape[1]
-        statistics = InputStatistics(width)
+        statistics = rounding.InputStatistics(width)
         lag = np.zeros((width if addition is None else len(addition[0]), width), np.float32)
         for x, behind in _behind(inputs, addition):
             statistics.add(x)
             lag += behind.T @ x
         hessian = statistics.hessian
-        damping = damping_of(width, statistics.rows)
+        damping = rounding.damping_of(width, statistics.rows)
         factor = gptq.factorised(hessian, block, damping=damping)
         solved = _times_inverse(hessian, lag, ridge_of(width, statistics.rows))
         return cls(hessian, factor, Curvature.of(hessian, block, damping), solved, addition is not None)
@@ -110,12 +100,12 @@ def ridge_of(inputs: int, tokens: int) -> float:
 def _behind(inputs: Streams, addition: Addition | None) -> Iterator[tuple[Float32, Float32]]:
     """Runs of x, and what they are behind by: y - x, or where outputs are added (y - x) Wᵀ + d."""
     if addition is None:
-        for x, y in zip(in_runs(inputs.chosen), in_runs(inputs.floats), strict=True):
+        for x, y in zip(rounding.in_runs(inputs.chosen), rounding.in_runs(inputs.floats), strict=True):
             yield x, np.subtract(y, x)
         return
     weight, streams = addition
     texts = (inputs.chosen, inputs.floats, streams.chosen, streams.floats)
-    for x, y, chosen, floats in zip(*map(in_runs, texts), strict=True):
+    for x, y, chosen, floats in zip(*map(rounding.in_runs, texts), strict=True):
         behind = (y - x) @ weight.T
         behind += floats
         behind -= chosen
@@ -146,7 +136,10 @@ class CodeForm:
     @classmethod
     def of(cls, method: Method, arguments: CompileArguments) -> "CodeForm | None":
         """Of a method of quantisation; None when there is nothing to choose in it."""
-        choice, coding = method.choice, Coding.ASYMMETRIC if arguments.asymmetric else Coding.SYMMETRIC
+        choice, coding = (
+            method.choice,
+            Coding.ASYMMETRIC if arguments.asymmetric else Coding.SYMMETRIC,
+        )
         if choice is None:
             return None
         coding = Coding.OFFSET if choice.has_offsets else Coding.POSITIVE if choice.has_multiples else coding
@@ -158,7 +151,7 @@ class CodeForm:
             return scales
         with np.errstate(over="ignore", under="ignore"):
             halves = scales.astype(np.float16).astype(np.float32)
-        return np.where(np.isfinite(halves) & (np.abs(halves) > TINY), halves, scales)
+        return np.where(np.isfinite(halves) & (np.abs(halves) > rounding.TINY), halves, scales)
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,8 +174,8 @@ def choose_codes(weight: Float32, inputs: SharedInputs, form: CodeForm) -> tuple
     found = compensated_codes(target, inputs.factor, form)
     if not form.has_rows:
         found = refined(target, found, inputs.curvature, form.has_multiples, form.stored)
-    before, after = (output_errors(target, codes.floats(), inputs.hessian) for codes in (plain, found))
-    size = output_errors(weight, np.zeros_like(weight), inputs.hessian)
+    before, after = (rounding.output_errors(target, codes.floats(), inputs.hessian) for codes in (plain, found))
+    size = rounding.output_errors(weight, np.zeros_like(weight), inputs.hessian)
     error = OutputError(float(before.sum()), float(np.minimum(before, after).sum()), float(size.sum()))
     return gptq.picked_rows(after < before, found, plain), error
 
@@ -205,8 +198,8 @@ def compensated_codes(weight: Float32, factor: gptq.Factor, form: CodeForm) -> B
 def nearest(weight: Float32, form: CodeForm) -> BlockCodes:
     """[outputs, inputs] as it is stored where nothing is chosen. CompileError when LPBQ blocks do not come out even."""
     if form.has_rows:
-        return rounded_rows(weight)
+        return rounding.rounded_rows(weight)
     if form.has_multiples:
         return int4_columns(weight, form.block)
-    grid = extreme_scales(weight, form.block, form.coding)
-    return rounded(weight, replace(grid, scales=form.stored(grid.scales)))
+    grid = rounding.extreme_scales(weight, form.block, form.coding)
+    return rounding.rounded(weight, replace(grid, scales=form.stored(grid.scales)))

@@ -3,10 +3,9 @@
 from dataclasses import replace
 
 from engine.compile.arguments import CompileArguments, QualityLevel, Quant
-from engine.compile.quantisation.methods.floats import FP16, FP32
 from engine.compile.quantisation.methods.integer_blocks import INT4, INT8, KEEP, W4
 from engine.compile.quantisation.methods.integer_graphs import INT8_ROWS, W4A16, W8A16
-from engine.compile.quantisation.methods.method import Activations, Method
+from engine.compile.quantisation.methods.method import FP16, FP32, Activations, Method
 from engine.models.config_fields import keeps_floats
 
 METHODS: dict[Quant, Method] = {method.quant: method for method in (FP32, INT8, INT4, KEEP, FP16, W4, W8A16, W4A16)}

@@ -12,23 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.compile.quantisation.methods.blocks import INT4_MIDDLE, INT8_MIDDLE, Bytes, Float32, Float64, Floats
-from engine.compile.quantisation.rounding.codes import (
-    DAMPING,
-    HIGHEST,
-    LEAST_BYTE,
-    MOST_BYTE,
-    BlockCodes,
-    BlockScales,
-    Coding,
-    block_scales,
-    damped,
-    from_extremes,
-    in_blocks,
-    levelled,
-    levels,
-    row_scales,
-    usable,
-)
+from engine.compile.quantisation.rounding import codes as rounding
+from engine.compile.quantisation.rounding.codes import HIGHEST, BlockCodes, BlockScales, Coding
 from engine.errors import CompileError
 
 # Shares of the extreme, 1 first: of equal errors the first is kept, so that nothing moves without a gain.
@@ -46,7 +31,7 @@ def search_block(values: Floats, importance: Floats, coding: Coding) -> tuple[Fl
 
 
 def _search(values: Floats, importance: Floats, coding: Coding) -> tuple[Float32, Float32]:
-    widest, middle = from_extremes(values.max(axis=0), values.min(axis=0), coding)
+    widest, middle = rounding.from_extremes(values.max(axis=0), values.min(axis=0), coding)
     shifts = ZERO_SHIFTS.get(coding, (0.0,))
     shares = np.repeat(np.array(SHARES, np.float32), len(shifts))[:, None]
     scales, zeros = shares * widest, np.repeat(middle[None], len(shares), axis=0)
@@ -63,7 +48,7 @@ def _search(values: Floats, importance: Floats, coding: Coding) -> tuple[Float32
 def weighted_error(values: Floats, importance: Floats, scales: Floats, zeros: Floats | np.float32) -> Floats:
     """[..., outputs]: squared errors of values [block, outputs] rounded to nearest, summed by importance [block].
     scales, zeros: [outputs], or [..., 1, outputs] to try more at once."""
-    error = levels(values, scales, zeros)
+    error = rounding.levels(values, scales, zeros)
     error -= zeros
     error *= scales
     error -= values
@@ -104,12 +89,12 @@ class Factor:
 
 
 def factorised(
-    hessian: Float64, block: int, *, damping: float = DAMPING, dtype: type[np.floating[Any]] = np.float32
+    hessian: Float64, block: int, *, damping: float = rounding.DAMPING, dtype: type[np.floating[Any]] = np.float32
 ) -> Factor:
     """Of H [inputs, inputs]; damping as a share of its mean diagonal. dtype: of the factor, once computed in float64.
     CompileError when H has no Cholesky factor."""
     inputs = len(hessian)
-    matrix = damped(hessian, damping, block)
+    matrix = rounding.damped(hessian, damping, block)
     diagonal = np.diagonal(matrix).copy()
     blocks = np.where(np.arange(len(matrix)) < inputs, diagonal, 0).reshape(-1, block)
     first, inside = (np.argsort(-sizes, axis=-1, kind="stable") for sizes in (blocks.sum(axis=1), blocks))
@@ -137,18 +122,18 @@ def compensated_searching(weight: Floats, factor: Factor, choose: ChooseScales, 
         return np.broadcast_to(scales[index], values.shape), np.broadcast_to(zeros[index], values.shape)
 
     codes = _codes(weight, factor, chosen)
-    grid = block_scales(np.ascontiguousarray(scales.T), np.ascontiguousarray(zeros.T), block, coding)
+    grid = rounding.block_scales(np.ascontiguousarray(scales.T), np.ascontiguousarray(zeros.T), block, coding)
     return BlockCodes(codes, grid, weight.shape[1])
 
 
 def compensated_rows(weight: Floats, factor: Factor) -> BlockCodes:
     """[outputs, inputs] in 8 bits, with one scale for each row."""
-    grid, middle = row_scales(weight), np.float32(INT8_MIDDLE)
+    grid, middle = rounding.row_scales(weight), np.float32(INT8_MIDDLE)
 
     def chosen(values: Floats, _: slice) -> tuple[Float32, Float32]:
         return np.broadcast_to(grid.scales[:, 0], values.shape), np.broadcast_to(middle, values.shape)
 
-    codes = _codes(weight, factor, chosen, (LEAST_BYTE, MOST_BYTE)).reshape(len(weight), 1, -1)
+    codes = _codes(weight, factor, chosen, (rounding.LEAST_BYTE, rounding.MOST_BYTE)).reshape(len(weight), 1, -1)
     return BlockCodes(np.ascontiguousarray(codes[..., : weight.shape[1]]), grid, weight.shape[1], bits=8)
 
 
@@ -158,7 +143,7 @@ ScalesOf = Callable[[Floats, slice], tuple[Float32, Float32]]
 def _codes(weight: Floats, factor: Factor, scales_of: ScalesOf, limits: tuple[int, int] = (0, HIGHEST)) -> Bytes:
     """[outputs, blocks, block]. scales_of(values [block, outputs], columns): a scale and zero point for each value.
     limits: the least and the most of a code."""
-    block, blocks = factor.block, in_blocks(weight, factor.block)
+    block, blocks = factor.block, rounding.in_blocks(weight, factor.block)
     values = blocks.reshape(len(weight), -1).T[factor.order]
     upper = factor.upper.astype(weight.dtype, copy=False)
     errors = np.empty_like(values)  # weight - rounded, of the columns done
@@ -183,7 +168,7 @@ def _block_codes(target: Floats, inverse: Floats, scales: Float32, zeros: Float3
     reciprocals = np.divide(1, scales, dtype=target.dtype)
     for column in range(len(target)):
         value = target[column] - inverse[:column, column] @ shares[:column]
-        codes[column] = levelled(value * reciprocals[column] + zeros[column], *limits)
+        codes[column] = rounding.levelled(value * reciprocals[column] + zeros[column], *limits)
         rounded = (codes[column] - zeros[column]) * scales[column]
         shares[column] = (value - rounded) / inverse[column, column]
     return codes
@@ -212,13 +197,13 @@ _TOGETHER = 2048  # searched at once
 
 def reaching_scales(weight: Floats, block: int) -> Float32:
     """[outputs, blocks]: what puts the largest magnitude of a block on 7 steps; 0 for a block of zeros."""
-    peaks = np.abs(in_blocks(weight, block)).max(axis=2)
+    peaks = np.abs(rounding.in_blocks(weight, block)).max(axis=2)
     return np.asarray(peaks / np.float32(INT4_MIDDLE - 1), np.float32)
 
 
 def units_of(wanted: Float32) -> Float32:
     """[outputs]: the 16th part of each output's largest scale of [outputs, blocks]."""
-    return usable(wanted.max(axis=1) / np.float32(MULTIPLES))
+    return rounding.usable(wanted.max(axis=1) / np.float32(MULTIPLES))
 
 
 def searched_multiples(
@@ -227,8 +212,8 @@ def searched_multiples(
     """Of [outputs, inputs]: for each output the unit, and for each block the multiple, with the least weighted error.
     importance [inputs]: the Hessian's diagonal. shares: of the unit that reaches the largest weight, whose block gets
     16. Every multiple is tried for every unit: exact on this grid."""
-    columns = np.ascontiguousarray(in_blocks(weight, block).transpose(1, 2, 0))
-    weights = in_blocks(importance[None].astype(weight.dtype), block)[0]
+    columns = np.ascontiguousarray(rounding.in_blocks(weight, block).transpose(1, 2, 0))
+    weights = rounding.in_blocks(importance[None].astype(weight.dtype), block)[0]
     wanted = reaching_scales(weight, block)
     reaching, tops = units_of(wanted), wanted.argmax(axis=1)
     scales = np.empty((len(columns), len(weight)), np.float32)

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from engine.compile.arguments import CompileArguments, Quant
-from engine.compile.quantisation.choose import form as statistics
 from engine.compile.quantisation.choose.form import (
     CodeForm,
     SharedInputs,
@@ -17,6 +16,7 @@ from engine.compile.quantisation.choose.form import (
 )
 from engine.compile.quantisation.methods.integer_blocks import int4_blocks
 from engine.compile.quantisation.methods.table import METHODS
+from engine.compile.quantisation.rounding import codes as rounding
 from engine.compile.quantisation.rounding.codes import DAMPING, Coding, output_errors
 from engine.compile.quantisation.rounding.gptq import has_multiples, searched_multiples, units_of
 
@@ -66,7 +66,7 @@ def test_codes_of_few_tokens_lose_less_of_others_by_their_damping(monkeypatch: p
     weight, others = random_case(8)
     few = random_inputs(8, 200)
     expected = choose_codes(weight, SharedInputs.measured(few, 32), FORMS["int4"])[0]
-    monkeypatch.setattr(statistics, "damping_of", lambda inputs, tokens: DAMPING)
+    monkeypatch.setattr(rounding, "damping_of", lambda inputs, tokens: DAMPING)
     plain = choose_codes(weight, SharedInputs.measured(few, 32), FORMS["int4"])[0]
     found, before = (output_errors(weight, codes.floats(), others.hessian).sum() for codes in (expected, plain))
     assert found < 0.96 * before
