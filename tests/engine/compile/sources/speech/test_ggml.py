@@ -12,7 +12,7 @@ from engine.bundle.manifest import Manifest, load_manifest
 from engine.compile.arguments import CompileArguments, Quant
 from engine.compile.pipeline import compile_bundle
 from engine.compile.progress import SilentProgress
-from engine.compile.sources.speech.ggml import read_ggml
+from engine.compile.sources.speech.ggml import GgmlReader
 from engine.compile.sources.speech.source import is_speech, open_speech
 from engine.errors import CompileError, UnsupportedModel
 from engine.sources.resolve import models_in
@@ -124,10 +124,10 @@ def test_a_type_that_is_not_known_and_a_tensor_that_comes_twice(tmp_path: Path) 
     tensor = struct.pack("<4i", 1, 4, 0, 1) + b"more" + bytes(4)
     path.write_bytes(whole + tensor + tensor)
     with pytest.raises(CompileError, match="comes twice"):
-        read_ggml(path)
+        GgmlReader(path).model()
     path.write_bytes(whole + struct.pack("<4i", 1, 4, 999, 1) + b"more" + bytes(4))
     with pytest.raises(UnsupportedModel, match="'more' cannot be read"):
-        read_ggml(path)
+        GgmlReader(path).model()
     path.write_bytes(whole + tensor)
     with pytest.raises(UnsupportedModel, match="tensor more, which whisper does not use"):
         compiled(path, tmp_path / "bundle")
