@@ -120,11 +120,6 @@ class Compilation:
         """Where weights and ONNX graphs are written; the bundle's folder unless binaries are made of them."""
         return self.folder / self.pipeline.graph_folder
 
-    @property
-    def keeps_graphs(self) -> bool:
-        """Whether weights and ONNX graphs are part of the bundle."""
-        return not self.pipeline.graph_folder
-
     def plans(self) -> list[GraphPlan]:
         if layout_of(self.arguments) is Layout.FUSED:
             return plan_fused(self.parts[0], self.shapes, self.arguments.decode_slots)
@@ -259,7 +254,7 @@ def weights_stage(work: Compilation) -> None:
         for part in work.parts:
             with work.pipeline.weight_file(work.graph_folder, part.data_file) as file:
                 work.packed.append(packer.pack(part, file, file))
-            if work.keeps_graphs:
+            if not work.pipeline.graph_folder:
                 work.files[part.data_file] = file.entry
         if work.arguments.split is Split.HOST_LMHEAD:
             write_embedding(work)
@@ -310,9 +305,8 @@ def graphs_stage(write: Callable[[Compilation, GraphPlan], WrittenGraph]) -> Sta
     """Write one ONNX file for each part and shape."""
 
     def written(work: Compilation) -> None:
-        plans = work.plans()
-        work.progress.stage("graphs", len(plans), "graphs")
-        for plan in plans:
+        work.progress.stage("graphs", len(work.plans()), "graphs")
+        for plan in work.plans():
             work.graphs.append(save_graph(plan, write(work, plan), work.graph_folder))
             work.progress.advance(1)
 

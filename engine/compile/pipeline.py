@@ -65,9 +65,6 @@ def stages_of(is_npu: bool, graphs: Sequence[Stage], ending: Sequence[Stage] = (
 
 
 CPU_FLOAT = Pipeline(stages_of(False, FLOAT), FUSED, "float32", "float32")
-CPU_INTEGER = Pipeline(stages_of(False, INTEGER), NPU, "float32", "uint8")
-NPU_HALF = Pipeline(stages_of(True, FLOAT), NPU, "float16", "float16", HalfWeightFile, graph_folder=SOURCES)
-NPU_INTEGER = Pipeline(stages_of(True, INTEGER), NPU, "float32", "uint8", graph_folder=SOURCES)
 SEGMENTS = (
     *(text_stage, vision_stage, conv_weights_stage, quality.balance_stage, quality.choose_codes_stage),
     *(segment_weights_stage, quality.drop_codes_stage, linear_graphs_stage, segment_losses_stage, hash_stage),
@@ -76,9 +73,9 @@ CPU_SEGMENTS = replace(CPU_FLOAT, stages=SEGMENTS)
 # Whether the target is an NPU, and what flows through the graphs.
 PIPELINES = {
     (False, Activations.FLOAT32): CPU_FLOAT,
-    (False, Activations.INTEGER): CPU_INTEGER,
-    (True, Activations.FLOAT16): NPU_HALF,
-    (True, Activations.INTEGER): NPU_INTEGER,
+    (False, Activations.INTEGER): Pipeline(stages_of(False, INTEGER), NPU, "float32", "uint8"),
+    (True, Activations.FLOAT16): Pipeline(stages_of(True, FLOAT), NPU, "float16", "float16", HalfWeightFile, SOURCES),
+    (True, Activations.INTEGER): Pipeline(stages_of(True, INTEGER), NPU, "float32", "uint8", graph_folder=SOURCES),
 }
 
 

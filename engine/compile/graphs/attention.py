@@ -93,7 +93,11 @@ def _chunk(network: Network, form: LayerAttention, kv_dtype: str) -> GraphBuilde
     for side in (KEY, VALUE):
         seen = graph.op("Slice", [f"past_{side}", graph.integers(0), past, graph.integers(2)])
         pasts.append(_floats(graph, seen, kv_dtype))
-        fresh.append(_floats(graph, (_codes if is_scaled else _halves)(graph, network, side), kv_dtype))
+        if is_scaled:
+            stored = _codes(graph, network, side)
+        else:  # floats do not pass the range of halves: the runtime sees to that
+            stored = graph.op("Cast", [side], name=f"{side}_codes", to=TensorProto.FLOAT16)
+        fresh.append(_floats(graph, stored, kv_dtype))
     query = graph.op("Mul", [QUERY, _of_queries(graph, network, KEY)]) if is_scaled else QUERY
     outputs = ["summed" if is_scaled else ATTENDED, "all_keys", "all_values"]
     _attend(graph, network, form, [query, *fresh, *pasts], outputs)
@@ -107,11 +111,6 @@ def _floats(graph: GraphBuilder, stored: str, kv_dtype: str) -> str:
     if kv_dtype == ROUNDED:
         return graph.op("DequantizeLinear", [stored, graph.real(1.0)])
     return graph.op("Cast", [stored], to=TensorProto.FLOAT) if kv_dtype == segments.HALF else stored
-
-
-def _halves(graph: GraphBuilder, _: Network, side: str) -> str:
-    """float16 [1, N, K * D] of a side's floats, which do not pass its range: the runtime sees to that."""
-    return graph.op("Cast", [side], name=f"{side}_codes", to=TensorProto.FLOAT16)
 
 
 def _of_queries(graph: GraphBuilder, network: Network, side: str) -> str:

@@ -186,10 +186,8 @@ class GraphBuilder:
         self.add_output(name, dtype, *dims)
 
     def declare(self, inputs: Mapping[str, Form], outputs: Mapping[str, Form]) -> None:
-        for name, (dtype, dims) in inputs.items():
-            self.add_input(name, dtype, *dims)
-        for name, (dtype, dims) in outputs.items():
-            self.add_output(name, dtype, *dims)
+        self.inputs += [TensorSpec(name, dtype, self._resolve(dims)) for name, (dtype, dims) in inputs.items()]
+        self.outputs += [TensorSpec(name, dtype, self._resolve(dims)) for name, (dtype, dims) in outputs.items()]
 
     def model(self, name: str) -> onnx.ModelProto:
         """The finished graph. Free graphs carry symbolic dimension names."""

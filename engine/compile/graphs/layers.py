@@ -247,14 +247,16 @@ class LayerWriter:
         past, context = self.columns(index)
         past_key = graph.add_input(f"past_key_{index}_in", dtype, spec.kv_heads, 1, spec.head_dim, past)
         past_value = graph.add_input(f"past_value_{index}_in", dtype, spec.kv_heads, 1, past, spec.head_dim)
-        return self.mixed(
-            index,
-            query,
-            (past_key, fresh_key),
-            (past_value, fresh_value),
-            lambda: self._folded_mask(index),
-            lambda: graph.once(f"{context}_split", lambda: self._column_split(past, past_key, fresh_key)),
-        )
+
+        def columns() -> str:
+            """[P, N], numbers in a fixed graph, else taken from the caches' shapes."""
+            if graph.shape is not None:
+                return graph.dims(past, graph.shape.rows)
+            return graph.op("Concat", [graph.op("Shape", [key], start=3, end=4) for key in keys], axis=0)
+
+        keys, values = (past_key, fresh_key), (past_value, fresh_value)
+        split = partial(graph.once, f"{context}_split", columns)
+        return self.mixed(index, query, keys, values, partial(self._folded_mask, index), split)
 
     def mixed(
         self,
@@ -287,10 +289,3 @@ class LayerWriter:
         mask = self._folded_mask(index)
         scores = graph.op("Add", [self._capped(graph.op("MatMul", [query, key])), mask])
         return graph.op("MatMul", [graph.op("Softmax", [scores], axis=-1), value])
-
-    def _column_split(self, columns: str, past_key: str, fresh_key: str) -> str:
-        """[P, N], numbers in a fixed graph, else taken from the caches' shapes."""
-        graph = self.graph
-        if graph.shape is not None:
-            return graph.dims(columns, graph.shape.rows)
-        return graph.op("Concat", [graph.op("Shape", [key], start=3, end=4) for key in (past_key, fresh_key)], axis=0)

@@ -152,15 +152,12 @@ def _of_images(graph: GraphBuilder, deep: str) -> str:
     count = graph.shape.rows
 
     def flags() -> str:
-        return graph.op("Cast", [IMAGE_ROWS], to=graph.onnx_dtype)
+        return graph.once("image_flags", lambda: graph.op("Cast", [IMAGE_ROWS], to=graph.onnx_dtype))
 
     def ranks() -> str:
         # A product, as the HTP has no running sum: how many rows of images are before each; exact in half precision.
         before = graph.constant(np.triu(np.ones((count, count), graph.dtype), 1))
-        return graph.op("Cast", [graph.op("MatMul", [graph.once("image_flags", flags), before])], to=TensorProto.INT32)
-
-    def column() -> str:
-        return graph.reshape(graph.once("image_flags", flags), 1, "rows", 1)
+        return graph.op("Cast", [graph.op("MatMul", [flags(), before])], to=TensorProto.INT32)
 
     rows = graph.op("Gather", [deep, graph.once("image_ranks", ranks)], axis=0)
-    return graph.op("Mul", [rows, graph.once("image_column", column)])
+    return graph.op("Mul", [rows, graph.once("image_column", lambda: graph.reshape(flags(), 1, "rows", 1))])

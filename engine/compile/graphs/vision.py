@@ -53,7 +53,7 @@ def vision_stage(work: Compilation) -> None:
         graph = vision_graph(network, work.checkpoint, file, work.network.spec.hidden, dtype, work.progress.advance)
     graph_spec = graph.save(work.graph_folder, "vision", GraphKind.IMAGE_ENCODER)
     work.vision, work.image_graph = network.spec, graph_spec if network.spec.fixed else None
-    if work.keeps_graphs:
+    if not work.pipeline.graph_folder:
         work.files |= {VISION_DATA: file.entry, graph_spec.file: describe_file(work.graph_folder / graph_spec.file)}
 
 

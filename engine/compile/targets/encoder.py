@@ -273,7 +273,7 @@ def encoder_weights_stage(work: Compilation) -> None:
         with work.pipeline.weight_file(work.graph_folder, part.data_file) as file:
             whole = EncoderPacker(work.network, packer, work.checkpoint, file)
             work.packed_encoder = packer.pack(part, file, file) if is_two_way else whole.pack(encoder)
-        if work.keeps_graphs:
+        if not work.pipeline.graph_folder:
             work.files[part.data_file] = file.entry
         if encoder.spec.score_head:
             write_score_head(work.checkpoint, work.network, work.folder / encoder.spec.score_head)
