@@ -11,6 +11,7 @@ import msgspec
 import numpy as np
 
 from engine.bundle.check import check_contract
+from engine.bundle.fused import shape_for
 from engine.bundle.loss_text import kv_text, parity_text
 from engine.bundle.manifest import (
     FORMAT_VERSION,
@@ -33,7 +34,7 @@ from engine.compile.graphs.graph_builder import WrittenGraph
 from engine.compile.graphs.layers import lora_modules
 from engine.compile.graphs.lowering import Lowering
 from engine.compile.graphs.pool import GraphPlan, PartPlan, build_graph, plan_graphs, save_graph, window_past
-from engine.compile.plan import fused_spec, kv_type, layout_of, plan_fused
+from engine.compile.plan import fused_spec, kv_type, layout_of
 from engine.compile.progress import ProgressSink
 from engine.compile.quantisation.packed import PackedEncoder, PackedPart
 from engine.compile.quantisation.packer import WeightPacker
@@ -122,7 +123,8 @@ class Compilation:
 
     def plans(self) -> list[GraphPlan]:
         if layout_of(self.arguments) is Layout.FUSED:
-            return plan_fused(self.parts[0], self.shapes, self.arguments.decode_slots)
+            slots, (part,) = self.arguments.decode_slots, self.parts
+            return [GraphPlan(shape_for(shape.rows, slots).name, part, shape) for shape in self.shapes]
         windows = window_past(self.network.spec, self.shapes)
         return [plan for part in self.parts for plan in plan_graphs(part, self.shapes, windows)]
 

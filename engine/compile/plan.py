@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from engine.bundle.fused import fused_shapes, shape_for
+from engine.bundle.fused import fused_shapes
 from engine.bundle.manifest import GraphKind
 from engine.bundle.segments import LEAST_PRODUCTS, grouped_names
 from engine.bundle.specs import SPARE_SLOTS, FusedSpec, ModelTask
@@ -19,7 +19,7 @@ from engine.compile.arguments import (
     QualityLevel,
     Split,
 )
-from engine.compile.graphs.pool import DEEP_ROWS, GraphPlan, PartPlan, plan_parts
+from engine.compile.graphs.pool import DEEP_ROWS, PartPlan, plan_parts
 from engine.compile.quantisation.methods.method import Activations
 from engine.compile.quantisation.methods.table import (
     CHOOSABLE,
@@ -81,15 +81,6 @@ def whole_part(network: Network) -> PartPlan:
         raise CompileError(f"--layout fused decodes token by token: {network.spec.family} denoises blocks of them")
     (part,) = plan_parts(Split.NONE, [range(network.spec.layers)])
     return replace(part, kind=GraphKind.FUSED)
-
-
-def plan_fused(part: PartPlan, shapes: tuple[StepShape, ...], decode_slots: int) -> list[GraphPlan]:
-    return [GraphPlan(shape_for(shape.rows, decode_slots).name, part, shape) for shape in shapes]
-
-
-def compiled_context(arguments: CompileArguments) -> int:
-    """Most tokens of one sequence: a full cache, and the newest token, which needs no KV slot."""
-    return fused_spec(arguments).slots + 1
 
 
 HEAD_STEP = 8  # the attention operator takes heads of its multiples only
@@ -407,7 +398,7 @@ def requested_context(arguments: CompileArguments, shapes: tuple[StepShape, ...]
     the last token needs none, hence the widest past plus one; one without a past has N rows for as many tokens."""
     bounds = [arguments.max_context] if arguments.max_context else []
     if layout_of(arguments) is Layout.FUSED:
-        bounds.append(compiled_context(arguments))
+        bounds.append(fused_spec(arguments).slots + 1)  # a full cache, and the newest token, which needs no KV slot
     elif shapes:
         bounds.append(longest_sequence(shapes))
     return min(bounds, default=0)

@@ -8,7 +8,7 @@ import pytest
 from engine.bundle.specs import FusedSpec
 from engine.bundle.variant import StepShape
 from engine.compile.arguments import CompileArguments, KvType, KvUpdate, Layout, Quant, Split, Target
-from engine.compile.plan import check_arguments, compiled_context, fixed_shapes, fused_spec, kv_update
+from engine.compile.plan import check_arguments, fixed_shapes, fused_spec, kv_update, requested_context
 from engine.errors import CompileError
 
 FUSED: dict[str, Any] = {"layout": Layout.FUSED, "rows": (32, 64, 128), "context": (1024,)}
@@ -22,7 +22,9 @@ def test_the_graphs_of_one_slot() -> None:
     """All have the past that the widest leaves of the context."""
     assert fused_spec(arguments()) == FusedSpec((32, 64, 128), (31, 63, 127), 1, 896, True)
     assert fixed_shapes(arguments()) == tuple(StepShape(rows, 896) for rows in (1, 32, 64, 128))
-    assert compiled_context(arguments()) == 896  # 895 columns hold tokens, the newest needs none
+    assert (
+        requested_context(arguments(), fixed_shapes(arguments())) == 896
+    )  # 895 columns hold tokens, the newest needs none
 
 
 def test_slots_take_rows_from_prompts_and_make_a_graph_of_decodes() -> None:

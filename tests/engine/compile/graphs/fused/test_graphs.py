@@ -10,7 +10,7 @@ import onnx
 import pytest
 
 from engine.bundle.check import check_contract
-from engine.bundle.fused import fused_shape
+from engine.bundle.fused import fused_shape, shape_for
 from engine.bundle.manifest import DiffusionSpec, GraphKind, Manifest, load_manifest
 from engine.bundle.variant import StepShape
 from engine.compile.arguments import CompileArguments, KvUpdate, Layout, Quant
@@ -18,7 +18,7 @@ from engine.compile.graphs.fused import build_fused_graph, twin_of
 from engine.compile.graphs.lowering import NPU
 from engine.compile.graphs.pool import GraphPlan, build_graph
 from engine.compile.pipeline import compile_bundle
-from engine.compile.plan import plan_fused, whole_part
+from engine.compile.plan import whole_part
 from engine.compile.progress import SilentProgress
 from engine.compile.quantisation.packed import PackedPart
 from engine.compile.quantisation.packer import WeightPacker
@@ -66,7 +66,7 @@ def test_every_tensor_stands_for_one_of_the_row_graph(tiny_checkpoint: Path, tmp
     part, shape = whole_part(network), StepShape(16, 65)
     row = build_graph(GraphPlan("row", part, StepShape(64, 192)), packed, network, NPU, "float32").model("row")
     kinds = {name: node.op_type for node in row.graph.node for name in node.output}
-    (plan,) = plan_fused(part, (shape,), slots)
+    plan = GraphPlan(shape_for(shape.rows, slots).name, part, shape)
     builder = build_fused_graph(plan, packed, network, NPU, "float32", has_mask_codes=False)
     model = builder.model(plan.name)
     assert len({name for node in model.graph.node for name in node.output}) == sum(
