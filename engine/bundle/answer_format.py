@@ -55,8 +55,7 @@ Arguments = JsonArguments | TaggedArguments | LiteralArguments
 
 
 class CallFormat(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One way to write calls: `opening`, calls with `between` between them, `closing`. A call: `begin`, its name,
-    `named`, its arguments, `end`."""
+    """`opening`, calls with `between` between them, `closing`. A call: `begin`, name, `named`, arguments, `end`."""
 
     begin: Literal
     named: Literal

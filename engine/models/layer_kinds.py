@@ -102,8 +102,7 @@ def every_nth_full(config: ConfigFields, default: int) -> tuple[bool, ...]:
 
 @dataclass(frozen=True, slots=True)
 class LayerInputs:
-    """What every layer takes of a row beside the stream: (norm(projection) + table) / sqrt(2), of all layers at
-    once."""
+    """What layers take of a row beside the stream: (norm(projection) + table) / sqrt(2), of all layers at once."""
 
     size: int  # of one layer
     vocab: int  # rows of the table; tokens behind them have that of token 0

@@ -63,9 +63,8 @@ class EncoderDetails:
 @dataclass(frozen=True, slots=True)
 class WeightNames:
     """Module names in the checkpoint; `{layer}` stands for the layer's index. A tuple names matrices that are stacked
-    along their output axis (query, key, value / gate, up); a family that stores them stacked already has a tuple of
-    one. The tensor is the name plus `.weight` or `.bias`. Norms lie before attention and feed-forward, or, as
-    `_post_norm`, behind what they give."""
+    along their output axis (query, key, value / gate, up) (already stacked: one). The tensor is the name plus `.weight`
+    or `.bias`. Norms lie before attention and feed-forward, or, as `_post_norm`, behind what they give."""
 
     embedding: str = "model.embed_tokens"
     embedding_norm: str = ""  # of the embedding's rows, in place of the first layer's norm before attention
@@ -183,8 +182,7 @@ def attention_biases(config: ConfigFields, default: bool = False) -> FamilyDetai
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """One family: the name transformers gives its class, how its config is read, and defaults where that does not
-    say."""
+    """One family: the name transformers gives its class, how its config is read, defaults where that is silent."""
 
     name: str
     architecture: str

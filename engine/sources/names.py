@@ -127,8 +127,7 @@ class FetchFailed(BundleError):
 def needed_files(repository: str, names: Iterable[str], quant: str) -> tuple[str, ...]:
     """The files to fetch, in order of their names: a checkpoint's, or of the GGUF file of `quant` every part. Without a
     quant a repository whose only model is a GGUF file stands for that. Behind the parts comes the file that reads
-    images, if there is one: whether its kind is supported stands in it. FetchFailed when there is no such model, or
-    more than one."""
+    images, if there is one. FetchFailed when there is no such model, or more than one."""
     found = sorted(name for name in names if ".." not in name and not name.startswith("/") and "\\" not in name)
     if not quant and (SINGLE_FILE in found or INDEX_FILE in found):
         return _checkpoint(repository, found, (SINGLE_FILE,) if SINGLE_FILE in found else (INDEX_FILE, *SHARDS))
