@@ -110,9 +110,7 @@ class BoundedRoute(APIRoute):
 
 class UntypedRoute(BoundedRoute):
     """Takes a body as JSON whatever type it says it has, as Ollama does; half of its clients say none.
-
-    Not so where a browser sent it: a page of another site may send plain types, or none, without asking before.
-    """
+    Not so from a browser: a page of another site may send plain types, or none, without asking before."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handle = super().get_route_handler()

@@ -1,19 +1,16 @@
 """POST /v1/rerank, also as /rerank and /v2/rerank: the form of Jina, Cohere and vLLM."""
 
-from collections.abc import Sequence
 from typing import Annotated
 
 from fastapi import APIRouter, Request, Response
 from msgspec import UNSET, UnsetType
 from pydantic import Field, StringConstraints
 
-from engine.bundle.specs import RerankKind, RerankSpec
-from engine.client.engine import EngineInfo
-from engine.client.pooling import Pair, PooledInput, score
+from engine.bundle.specs import RerankKind
+from engine.client.pooling import Pair, score
 from engine.request import Pooling
 from server.api.body import BoundedRoute
 from server.api.openapi import answers
-from server.generation.answers import Envelope
 from server.generation.launch import take_model, until_left, written_aside
 from server.generation.params import PooledUsage, Truncation, kept_tokens, rerank_spec
 from server.http.errors import refuse
@@ -44,26 +41,6 @@ class RerankRequest(Body):
     priority: Priority | None = None
     user: User | None = None
 
-    @property
-    def texts(self) -> list[str]:
-        return [document if isinstance(document, str) else document.text for document in self.documents]
-
-
-def rerank_inputs(body: RerankRequest, info: EngineInfo) -> list[PooledInput]:
-    keep = kept_tokens(body.truncate_prompt_tokens, info.max_input, info.max_input)
-    if rerank_spec(info.manifest).kind is RerankKind.PAIR and body.instruction:
-        raise refuse("This model takes no 'instruction': it reads query and document alone.", "instruction")
-    return [
-        Pair(body.query, text, f"documents[{index}]", keep, body.max_tokens_per_doc, body.instruction or "")
-        for index, text in enumerate(body.texts)
-    ]
-
-
-def judgement(spec: RerankSpec) -> Pooling:
-    if spec.kind is RerankKind.PAIR:
-        return Pooling()
-    return Pooling(token_ids=(spec.yes_id, spec.no_id))
-
 
 class RankedDocument(Answer):
     text: str
@@ -86,15 +63,6 @@ class Ranking(Answer):
     usage: PooledUsage
 
 
-def ranking(raw: Sequence[bytes], spec: RerankSpec, body: RerankRequest, envelope: Envelope, tokens: int) -> Ranking:
-    """The ranking, best first; equal scores in the order of the documents. raw: of each document."""
-    texts, scores = body.texts, [score(numbers, spec) for numbers in raw]
-    order = sorted(range(len(scores)), key=lambda index: -scores[index])[: body.top_n]
-    is_shown = body.return_documents is not False
-    found = [Ranked(index, scores[index], RankedDocument(texts[index]) if is_shown else UNSET) for index in order]
-    return Ranking(envelope.id, envelope.model, found, PooledUsage(tokens, tokens))
-
-
 router = APIRouter(route_class=BoundedRoute)
 
 
@@ -104,8 +72,26 @@ router = APIRouter(route_class=BoundedRoute)
 async def rerank(body: RerankRequest, request: Request) -> Response:
     """The documents in order of how well they fit the query."""
     service = await take_model(request, body.model, rerank_spec)
-    spec = rerank_spec(service.engine.info.manifest)
-    inputs = rerank_inputs(body, service.engine.info)
-    envelope = service.envelope("rerank-")
-    pooled = await until_left(request, service.pooled(envelope, inputs, judgement(spec), body.priority or 0))
-    return await written_aside(lambda: ranking(pooled.vectors, spec, body, envelope, pooled.tokens))
+    info, instruction = service.engine.info, body.instruction or ""
+    spec = rerank_spec(info.manifest)
+    keep = kept_tokens(body.truncate_prompt_tokens, info.max_input, info.max_input)
+    is_pair = spec.kind is RerankKind.PAIR
+    if is_pair and instruction:
+        raise refuse("This model takes no 'instruction': it reads query and document alone.", "instruction")
+    texts = [document if isinstance(document, str) else document.text for document in body.documents]
+    inputs = [
+        Pair(body.query, text, f"documents[{index}]", keep, body.max_tokens_per_doc, instruction)
+        for index, text in enumerate(texts)
+    ]
+    envelope, pooling = service.envelope("rerank-"), Pooling(token_ids=() if is_pair else (spec.yes_id, spec.no_id))
+    vectors, tokens = await until_left(request, service.pooled(envelope, inputs, pooling, body.priority or 0))
+
+    def made() -> Ranking:
+        """Equal scores are in the order of the documents."""
+        scores = [score(numbers, spec) for numbers in vectors]
+        order = sorted(range(len(scores)), key=lambda index: -scores[index])[: body.top_n]
+        is_shown = body.return_documents is not False
+        found = [Ranked(index, scores[index], RankedDocument(texts[index]) if is_shown else UNSET) for index in order]
+        return Ranking(envelope.id, envelope.model, found, PooledUsage(tokens, tokens))
+
+    return await written_aside(made)

@@ -94,15 +94,9 @@ class Envelope:
 
     def around(self, kind: type["Whole"], choices: Sequence[Any]) -> "Whole":
         """An answer or chunk of this kind around its choices, without its usage."""
-        tier: Literal["default"] | UnsetType = "default" if self.names_tier else UNSET
-        return kind(
-            id=self.id,
-            created=self.created,
-            model=self.model,
-            system_fingerprint=self.fingerprint,
-            choices=list(choices),
-            service_tier=tier,
-        )
+        own: dict[str, Any] = {"id": self.id, "created": self.created, "model": self.model, "choices": list(choices)}
+        tier = "default" if self.names_tier else UNSET
+        return kind(**own, system_fingerprint=self.fingerprint, service_tier=tier)
 
 
 class Identified(Answer, kw_only=True):
@@ -144,7 +138,7 @@ class StreamUsage:
 
 
 class TokenCount:
-    """Counts the tokens of a request; a prompt counts once, however many choices it has.
+    """Counts the tokens of a request; a prompt counts once, however many choices it has. reasoning: of the completion.
 
     has_prediction: guesses from the caller's prediction are counted as well, once a choice has finished.
     """
@@ -152,8 +146,7 @@ class TokenCount:
     def __init__(self, prompt_tokens: Sequence[int], choices_per_prompt: int, has_prediction: bool = False) -> None:
         self._prompt = sum(prompt_tokens[::choices_per_prompt])
         self._per_prompt = choices_per_prompt
-        self._completion = 0
-        self._reasoning = 0
+        self._completion, self.reasoning = 0, 0
         self._has_prediction = has_prediction
         self._unfinished = len(prompt_tokens)
         self._timings: list[RequestTimings] = []
@@ -173,9 +166,6 @@ class TokenCount:
             if choice % self._per_prompt == 0:
                 self._prompt_timings.append(delta.timings)
 
-    def add_reasoning(self, tokens: int) -> None:
-        self._reasoning += tokens
-
     def on(self, whole: Whole) -> Whole:
         """An answer, or the last chunk of a stream, with what was used and how long it took."""
         whole.usage = self.usage()
@@ -184,7 +174,7 @@ class TokenCount:
         return whole
 
     def usage(self) -> Usage:
-        spent = CompletionDetails(self._reasoning)
+        spent = CompletionDetails(self.reasoning)
         if self._has_prediction:
             right = sum(each.accepted_predicted_tokens for each in self._timings)
             spent.accepted_prediction_tokens = right

@@ -7,18 +7,8 @@ from typing import Any, TypeVar
 
 from engine.bundle.answer_format import KEY, CallFormat, LiteralArguments, TaggedArguments
 from engine.grammar.spec import Types, types_of
-from server.generation.growing_text import (
-    PYTHON_QUOTES,
-    Ended,
-    GrowingText,
-    Unsure,
-    as_json,
-    first_of,
-    read_elements,
-    read_literal,
-    read_value,
-    uncertain,
-)
+from server.generation import growing_text
+from server.generation.growing_text import PYTHON_QUOTES, Ended, GrowingText, Unsure, as_json, end_of, first_of
 
 Schema = Mapping[str, Any]
 MAX_KEY_CHARACTERS = 512
@@ -59,10 +49,7 @@ class ArgumentReader:
         self._source.text = self._source.text[end:]
 
     def json_end(self, place: int, depth: int = 0, copies: bool = False) -> Steps[int]:
-        """Where the JSON value at a place ends, or where a `<` stands outside of its strings.
-
-        copies: what is certain goes out and is taken.
-        """
+        """Where the JSON value at a place ends, or a `<` outside of its strings. copies: it goes out, and is taken."""
         source = self._source
         if not depth and (yield from source.sign(place)) not in '"{[':
             while (end := end_of(_SCALAR, source.text, place)) == len(source.text):
@@ -84,10 +71,8 @@ class ArgumentReader:
                 return place
 
     def tagged(self, form: TaggedArguments, end: str, schema: Schema) -> Steps[None]:
-        """One argument after the other. A string goes out as it comes, another value when it is complete.
-
-        end: of the call. schema: of the function's parameters.
-        """
+        """One argument after the other: a string goes out as it comes, another value when it is complete.
+        end: of the call. schema: of the function's parameters."""
         while True:
             try:
                 found = yield from self._tagged_key(form)
@@ -121,7 +106,10 @@ class ArgumentReader:
                 value: Any = source.text[1 : end - 1]
             else:
                 end = yield from self._literal_end(form.quote, "," + closing)
-                value = _literal(source.text[:end], form.quote)
+                try:
+                    value = growing_text.read_literal(source.text[:end], form.quote)
+                except (ValueError, RecursionError):
+                    value = source.text[:end].strip()
             source.text = source.text[end:]
             yield self._given(as_json(value))
         yield self._end_of_entries()
@@ -198,15 +186,13 @@ class ArgumentReader:
             yield self._given(as_json(value))
         elif form.item:
             before = form.before.removesuffix("<")
-            yield self._given(as_json(read_elements(value, before, form.item, _schema_of(key, schema), schema)))
+            own = _schema_of(key, schema)
+            yield self._given(as_json(growing_text.read_elements(value, before, form.item, own, schema)))
         else:
-            yield self._given(as_json(read_value(value, types)))
+            yield self._given(as_json(growing_text.read_value(value, types)))
 
     def _closed(self, closing: str, following: Sequence[str], is_text: bool = False, seen: int = 0) -> Steps[int]:
-        """Where what closes a value begins. following: what can only stand behind a value.
-
-        is_text: a string, of which goes out what is certain.
-        """
+        """Where what closes a value begins, with one of `following` behind it. is_text: what is certain goes out."""
         source = self._source
         while True:
             place = source.text.find(closing, seen)
@@ -221,7 +207,7 @@ class ArgumentReader:
                     if source.is_last:
                         return place
             else:
-                keep = len(source.text) - uncertain(source.text, (closing,))
+                keep = len(source.text) - growing_text.uncertain(source.text, (closing,))
                 seen = max(seen, len(source.text) - len(closing) + 1)
             if is_text and keep:
                 yield self._given(as_json(source.text[:keep])[1:-1])
@@ -246,11 +232,6 @@ class ArgumentReader:
                 place += 1
 
 
-def end_of(pattern: re.Pattern[str], text: str, place: int) -> int:
-    found = pattern.match(text, place)
-    return place if found is None else found.end()
-
-
 def _types(form: TaggedArguments, key: str, assign: str, schema: Schema) -> Types | None:
     """The types of a value by the tool's schema, and by how it is written where that says it."""
     types = types_of(_schema_of(key, schema), schema)
@@ -263,10 +244,3 @@ def _types(form: TaggedArguments, key: str, assign: str, schema: Schema) -> Type
 def _schema_of(key: str, schema: Schema) -> Any:
     properties = schema.get("properties")
     return properties.get(key, {}) if isinstance(properties, Mapping) else {}
-
-
-def _literal(text: str, quote: str) -> Any:
-    try:
-        return read_literal(text, quote)
-    except (ValueError, RecursionError):
-        return text.strip()

@@ -4,33 +4,17 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, StringConstraints
 
+from server.http import fields
 from server.http.fields import (
     MAX_MESSAGES,
     MAX_TOKENS,
     MAX_TOOLS,
     Body,
-    DenoisingSteps,
-    Effort,
-    EntropyBound,
-    Metadata,
     Name,
     NotYet,
-    Penalty,
-    Priority,
     Probability,
-    RepetitionPenalty,
-    Seed,
-    ServiceTier,
-    Temperature,
-    TemplateOptions,
     TextOrList,
     TextOrObject,
-    TokenId,
-    TokenLimit,
-    TopK,
-    TopLogprobs,
-    UnmaskingStrategy,
-    User,
 )
 
 MAX_REGEX_CHARACTERS = 16_384
@@ -119,22 +103,22 @@ class SamplingBody(Body):
     """How tokens are chosen, in every format that has OpenAI's names; null means the default. The rest is vLLM's."""
 
     model: Name
-    temperature: Temperature | None = None
+    temperature: fields.Temperature | None = None
     top_p: Probability | None = None
-    seed: Seed | None = None
-    frequency_penalty: Penalty | None = None
-    presence_penalty: Penalty | None = None
-    user: User | None = None
-    top_k: TopK | None = None
+    seed: fields.Seed | None = None
+    frequency_penalty: fields.Penalty | None = None
+    presence_penalty: fields.Penalty | None = None
+    user: fields.User | None = None
+    top_k: fields.TopK | None = None
     min_p: Probability | None = None
-    repetition_penalty: RepetitionPenalty | None = None
-    priority: Priority | None = None
+    repetition_penalty: fields.RepetitionPenalty | None = None
+    priority: fields.Priority | None = None
 
     # How a block-diffusion model denoises.
-    denoising_steps: DenoisingSteps | None = None
-    unmasking_strategy: UnmaskingStrategy | None = None
+    denoising_steps: fields.DenoisingSteps | None = None
+    unmasking_strategy: fields.UnmaskingStrategy | None = None
     confidence_threshold: Probability | None = None
-    entropy_bound: EntropyBound | None = None
+    entropy_bound: fields.EntropyBound | None = None
 
     @property
     def sampling(self) -> dict[str, Any]:
@@ -154,9 +138,9 @@ class GenerationBody(SamplingBody):
     )
 
     # Extensions with vLLM's names.
-    stop_token_ids: Annotated[list[TokenId], Field(max_length=MAX_STOP_IDS, fail_fast=True)] | None = None
+    stop_token_ids: Annotated[list[fields.TokenId], Field(max_length=MAX_STOP_IDS, fail_fast=True)] | None = None
     ignore_eos: bool | None = None
-    min_tokens: TokenLimit | None = None
+    min_tokens: fields.TokenLimit | None = None
     include_stop_str_in_output: bool | None = None
     skip_special_tokens: bool | None = None
     truncate_prompt_tokens: Annotated[int, Field(ge=-1, le=MAX_TOKENS)] | None = None
@@ -314,7 +298,7 @@ class ChatRequest(GenerationBody):
     messages: Annotated[list[Message], Field(min_length=1, max_length=MAX_MESSAGES, fail_fast=True)]
     max_completion_tokens: Annotated[int, Field(ge=1, le=MAX_TOKENS)] | None = None
     logprobs: bool | None = None
-    top_logprobs: TopLogprobs | None = None
+    top_logprobs: fields.TopLogprobs | None = None
     tools: Annotated[list[Tool], Field(max_length=MAX_TOOLS, fail_fast=True)] | None = None
     tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool | None = None
@@ -322,15 +306,15 @@ class ChatRequest(GenerationBody):
     modalities: Annotated[list[Literal["text"]], Field(min_length=1, max_length=1)] | None = None
 
     # What the chat template is told, and how long the model may think.
-    reasoning_effort: Effort | None = None
-    thinking_token_budget: TokenLimit | None = None
-    chat_template_kwargs: TemplateOptions | None = None
+    reasoning_effort: fields.Effort | None = None
+    thinking_token_budget: fields.TokenLimit | None = None
+    chat_template_kwargs: fields.TemplateOptions | None = None
     add_generation_prompt: bool | None = None
 
     # Accepted as OpenAI accepts them: nothing of them is visible in the answer.
-    metadata: Metadata | None = None
+    metadata: fields.Metadata | None = None
     store: bool | None = None
-    service_tier: ServiceTier | None = None
+    service_tier: fields.ServiceTier | None = None
     safety_identifier: Name | None = None
     prompt_cache_key: Name | None = None
 

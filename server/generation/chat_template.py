@@ -2,30 +2,20 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from engine.bundle.answer_format import AnswerFormat, Markers
 from engine.client.engine import Engine
 from engine.request import ThinkingBudget
-from server.generation.chat_request import (
-    AssistantMessage,
-    ChatRequest,
-    ImagePart,
-    Message,
-    TextPart,
-    Tool,
-    ToolMessage,
-)
+from server.generation import chat_request as given
+from server.generation.chat_request import ChatRequest, ImagePart, Message, TextPart, Tool
 from server.http.errors import refuse
 
 PART_SEPARATOR = "\n"
 
 
 def template_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
-    """One dictionary per message; raises Refusal naming the message at fault.
-
-    `developer` becomes `system` and text parts are joined by a line break.
-    """
+    """One dictionary per message; raises Refusal naming the message at fault."""
     return [_template_message(message, f"messages[{number}]") for number, message in enumerate(messages)]
 
 
@@ -34,19 +24,17 @@ def _template_message(message: Message, path: str) -> dict[str, Any]:
     plain: dict[str, Any] = {"role": role, "content": _content(message.content, f"{path}.content")}
     if message.name is not None:
         plain["name"] = message.name
-    if isinstance(message, ToolMessage):
+    if isinstance(message, given.ToolMessage):
         return plain | {"tool_call_id": message.tool_call_id}
-    if isinstance(message, AssistantMessage):
+    if isinstance(message, given.AssistantMessage):
         if message.content is None and not message.tool_calls:
             param = f"{path}.content"
             raise refuse(f"Missing required parameter: '{param}'.", param, "missing_required_parameter")
         if message.reasoning_content is not None:
             plain["reasoning_content"] = message.reasoning_content
         if message.tool_calls:
-            plain["tool_calls"] = [
-                call.model_dump(exclude={"index": True, "function": {"parsed_arguments"}})
-                for call in message.tool_calls
-            ]
+            hidden: dict[str, Any] = {"index": True, "function": {"parsed_arguments"}}
+            plain["tool_calls"] = [call.model_dump(exclude=hidden) for call in message.tool_calls]
     return plain
 
 
@@ -70,26 +58,25 @@ def _content(content: str | Sequence[TextPart | ImagePart] | None, path: str) ->
     texts = [part for part in content if isinstance(part, TextPart)]
     if len(texts) == len(content):
         return joined_text(texts)
-    return [_part(part, f"{path}[{index}]") for index, part in enumerate(content)]
+    return [
+        {"type": "text", "text": part.text}
+        if isinstance(part, TextPart)
+        else image_part(part.image_url.url, f"{path}[{index}].image_url", part.image_url.detail)
+        for index, part in enumerate(content)
+    ]
 
 
-def _part(part: TextPart | ImagePart, path: str) -> dict[str, Any]:
-    if isinstance(part, TextPart):
-        return {"type": "text", "text": part.text}
-    return image_part(part.image_url.url, f"{path}.image_url", part.image_url.detail)
+class _HasText(Protocol):
+    text: str
 
 
-def joined_text(content: str | Sequence[TextPart] | None) -> str:
-    if content is None:
-        return ""
+def joined_text(content: str | Sequence[_HasText]) -> str:
     return content if isinstance(content, str) else PART_SEPARATOR.join(part.text for part in content)
 
 
 def chat_tools(body: ChatRequest, answer: AnswerFormat) -> list[dict[str, Any]] | None:
     """The tools the chat template shows the model, None for none; raises Refusal naming the field.
-
-    answer: how the model writes; without calls, it takes no tools.
-    """
+    answer: how the model writes; without calls, it takes no tools."""
     if not body.tools:
         for field in ("tool_choice", "parallel_tool_calls"):
             if getattr(body, field) is not None:
@@ -112,7 +99,7 @@ END_TOKENS = 32  # of a prompt: enough for a marker and the line break after it
 
 
 def template_options(
-    given: Mapping[str, Any] | None, effort: str | None, adds_prompt: bool | None = None
+    own: Mapping[str, Any] | None, effort: str | None, adds_prompt: bool | None = None
 ) -> dict[str, Any]:
     """Options for the chat template. An effort is on or off for templates that know no degrees."""
     options: dict[str, Any] = {}
@@ -121,7 +108,7 @@ def template_options(
         options = {"reasoning_effort": effort, "enable_thinking": thinks, "thinking": thinks}
     if adds_prompt is not None:
         options["add_generation_prompt"] = adds_prompt
-    return options | dict(given or {})
+    return options | dict(own or {})
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,11 +138,9 @@ def thinking_after(prompt: Sequence[int], engine: Engine) -> Thinking:
 
 def thinking_budget(tokens: int | None, thinking: Thinking, engine: Engine) -> ThinkingBudget | None:
     """The bound on reasoning of a request, None for no bound; raises Refusal for a model that does not reason."""
+    budget = None if tokens is None else engine.thinking_budget(tokens, thinking.is_open)
     param = "thinking_token_budget"
-    if tokens is None:
-        return None
-    budget = engine.thinking_budget(tokens, thinking.is_open)
-    if budget is None:
+    if tokens is not None and budget is None:
         raise refuse(f"'{param}' is not supported: this model does not reason.", param, "unsupported_parameter")
     return budget
 

@@ -18,9 +18,8 @@ from starlette.types import Receive, Scope, Send
 from engine.errors import HexserveError
 from engine.request import Delta
 from server.generation.answers import TokenCount
-from server.generation.argument_reading import CallArguments
 from server.generation.call_reading import CallBegin
-from server.generation.parsing import ParsedChoice, Part, Thought
+from server.generation.parsing import ParsedChoice, Part
 from server.generation.stream import ChoiceDelta, MergedStream, comment
 from server.http.errors import from_engine, openai_body
 from server.http.fields import Answer
@@ -31,19 +30,18 @@ HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 
 
 class AnswerWriter(ABC):
-    """Makes of the deltas of one request the chunks of its route, or the whole answer, and counts tokens."""
+    """Makes of the deltas of one request the chunks of its route, or the whole answer, and counts tokens.
 
-    ending = b""  # frames after the last chunk
+    ending: frames after the last chunk. events: how many there were so far, in a format that numbers them; else 0.
+    """
+
+    ending = b""
+    events = 0
     _count: TokenCount
 
     @property
     def finished(self) -> bool:
         return self._count.finished
-
-    @property
-    def events(self) -> int:
-        """How many events there were so far, in a format that numbers them; else 0."""
-        return 0
 
     @abstractmethod
     def chunks(self, deltas: Sequence[ChoiceDelta]) -> list[Any]:
@@ -101,24 +99,25 @@ async def frames(
     framing: Framing = EVENTS,
     idle_s: float = 0.0,
 ) -> AsyncIterator[bytes]:
-    """The whole stream. What has arrived together goes out in one piece; a failure is one last chunk.
+    """The whole stream; a failure is one last chunk. idle_s: the wait before the framing's `idle`, 0 = never."""
+    deltas = first
 
-    idle_s: how long to wait before the framing's `idle` is sent; 0 = it is never sent.
-    """
-    frame, deltas = framing.frame, first
+    def framed(chunks: Sequence[Any]) -> bytes:
+        return b"".join(map(framing.frame, chunks))
+
     try:
         try:
             if not deltas and framing.opens_early:
-                yield b"".join(frame(chunk) for chunk in writer.chunks([]))
+                yield framed(writer.chunks([]))
             while not writer.finished:
                 if deltas:
                     yield _piece(deltas, writer, framing)
                 elif idle_s:
                     yield framing.idle
                 deltas = [] if writer.finished else await deltas_within(stream, idle_s)
-            yield b"".join([*(frame(chunk) for chunk in writer.last_chunks()), writer.ending])
+            yield framed(writer.last_chunks()) + writer.ending
         except HexserveError as error:
-            yield b"".join(frame(chunk) for chunk in writer.failure(error))
+            yield framed(writer.failure(error))
     finally:
         stream.abort()
 
@@ -143,27 +142,18 @@ async def deltas_within(stream: MergedStream, seconds: float) -> list[ChoiceDelt
 
 class EventStream(EventSourceResponse):
     """A stream that calls `ended` when it ends, also when its client has gone or never read any of it.
-
-    keep_alive_s: how long a stream may be silent before `keep_alive` is sent; 0 = for ever.
-    """
+    keep_alive_s: how long it may be silent before the framing's `keep_alive` is sent; 0 = for ever."""
 
     def __init__(
         self,
         pieces: AsyncIterator[bytes],
         keep_alive_s: float,
         ended: Callable[[], None] = lambda: None,
-        media_type: str = "text/event-stream",
-        keep_alive: ServerSentEvent = COMMENT,
+        framing: Framing = EVENTS,
     ) -> None:
         self._ended = ended
-        super().__init__(
-            pieces,
-            headers=HEADERS,
-            media_type=media_type,
-            ping=keep_alive_s,
-            sep="\n",
-            ping_message_factory=lambda: keep_alive,
-        )
+        own: dict[str, Any] = {"headers": HEADERS, "media_type": framing.media_type, "sep": "\n"}
+        super().__init__(pieces, **own, ping=keep_alive_s, ping_message_factory=lambda: framing.keep_alive)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
@@ -181,8 +171,7 @@ def stream_response(
 ) -> EventStream:
     """The answer that streams; it aborts the stream also when it never got to its first frame."""
     idle_s, ping_s = (keep_alive_s, 0.0) if framing.idle else (0.0, keep_alive_s)
-    pieces = frames(stream, first, writer, framing, idle_s)
-    return EventStream(pieces, ping_s, stream.abort, framing.media_type, framing.keep_alive)
+    return EventStream(frames(stream, first, writer, framing, idle_s), ping_s, stream.abort, framing)
 
 
 def line(payload: Any) -> bytes:
@@ -212,13 +201,17 @@ class Block(ABC, Generic[Event]):
         """What there is of its text, or of the arguments of a call."""
         return "".join(self._pieces)
 
+    def grow(self, text: str) -> list[Event]:
+        self._pieces.append(text)
+        return self.grown(text)
+
     @abstractmethod
     def opened(self) -> list[Event]:
         """The events that begin it."""
 
     @abstractmethod
-    def grow(self, text: str) -> list[Event]:
-        """More of its text, and the events of that."""
+    def grown(self, text: str) -> list[Event]:
+        """The events of more of its text."""
 
 
 Open = TypeVar("Open", bound=Block[Any])
@@ -232,6 +225,7 @@ class BlockWriter(AnswerWriter, Generic[Event, Open]):
         self._choice = choice
         self._open: Open | None = None
         self._done = 0  # blocks that are closed
+        self._last: Delta | None = None  # that was said
 
     def _grow(self, deltas: Sequence[ChoiceDelta]) -> list[Event]:
         events: list[Event] = []
@@ -239,9 +233,8 @@ class BlockWriter(AnswerWriter, Generic[Event, Open]):
             self._count.add(number, delta)
             for part in self._choice.take(delta):
                 events += self._say(part)
-            self._count.add_reasoning(self._choice.new_reasoning_tokens())
-            if delta.finish is not None:
-                self._end(delta)
+            self._count.reasoning += self._choice.new_reasoning_tokens()
+            self._last = delta
         return events
 
     def _say(self, part: Part) -> list[Event]:
@@ -251,8 +244,9 @@ class BlockWriter(AnswerWriter, Generic[Event, Open]):
             events = self._close()
             self._open = block
             events += block.opened()
-        text = _text(part)
-        return events if text is None else events + self._open.grow(text)
+        if isinstance(part, CallBegin):
+            return events
+        return events + self._open.grow(part if isinstance(part, str) else part.text)
 
     @property
     def _place(self) -> int:
@@ -266,18 +260,3 @@ class BlockWriter(AnswerWriter, Generic[Event, Open]):
     @abstractmethod
     def _close(self) -> list[Event]:
         """The events of the end of the open block, if there is one."""
-
-    @abstractmethod
-    def _end(self, delta: Delta) -> None:
-        """This was the last delta."""
-
-
-def _text(part: Part) -> str | None:
-    """What a part adds to its block; None of one that only begins it."""
-    match part:
-        case Thought(text) | CallArguments(_, text):
-            return text
-        case CallBegin():
-            return None
-        case str():
-            return part

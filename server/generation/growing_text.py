@@ -7,6 +7,7 @@ import json
 import re
 import string
 from collections.abc import Generator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -40,12 +41,10 @@ def read_value(text: str, types: Types | None) -> Any:
     if types == frozenset(("string",)):
         return text
     for read in (_strict_json, read_literal):
-        try:
+        with suppress(ValueError, RecursionError):
             value = read(text.strip())
-        except (ValueError, RecursionError):
-            continue
-        if allows(types, value):
-            return value
+            if allows(types, value):
+                return value
     return text
 
 
@@ -53,8 +52,7 @@ def read_literal(text: str, quote: str = "") -> Any:
     """The value of a literal; strings are in `quote`, without escapes, or in Python's. ValueError for anything else."""
 
     def rewritten(token: re.Match[str]) -> str:
-        if token["string"] is not None:
-            inside = token["string"]
+        if (inside := token["string"]) is not None:
             return as_json(inside[len(quote) : -len(quote)] if _is_raw(quote) else _unescaped(inside[1:-1]))
         if token["key"] is not None:
             return as_json(token["key"])
@@ -231,8 +229,7 @@ def find(literal: str, text: str, start: int = 0, name: str = "") -> Found | Non
     for place in _PLACES.split(literal):
         if (written := _WRITTEN.get(place)) is not None and not (place == KEY and name):
             start = _behind_space(text, start)
-            found = written.match(text, start)
-            end = start if found is None else found.end()
+            end = end_of(written, text, start)
             if end == len(text):
                 raise Unsure
             if end == start:
@@ -250,6 +247,11 @@ def find(literal: str, text: str, start: int = 0, name: str = "") -> Found | Non
                 return None
             start += 1
     return Found(start, identifier)
+
+
+def end_of(pattern: re.Pattern[str], text: str, place: int) -> int:
+    found = pattern.match(text, place)
+    return place if found is None else found.end()
 
 
 def _behind_space(text: str, start: int) -> int:

@@ -3,7 +3,7 @@
 import asyncio
 import time
 import uuid
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar, cast
@@ -36,7 +36,7 @@ from server.settings import Settings
 
 ReadPrompt = tuple[int, ...] | PromptEmbeds | ImagePrompt
 T = TypeVar("T")
-MOST_GRAMMARS_BYTES = MOST_EMBEDS_BYTES = 16 * 1024 * 1024  # of one request
+MOST_FORM_BYTES = 16 * 1024 * 1024  # of one request: of all grammars, or of all `prompt_embeds`
 MOST_PIXELS_BYTES = 128 * 1024 * 1024
 
 
@@ -53,9 +53,7 @@ class Server:
 @dataclass(frozen=True, slots=True)
 class Service:
     """What one request needs of the model that it names: made by `take_model`, which keeps that model loaded.
-
-    model: the name that the request gave, of the model or of one of its adapters.
-    """
+    model: the name that the request gave, of the model or of one of its adapters."""
 
     server: Server
     settings: Settings
@@ -105,26 +103,28 @@ class Service:
         self, params: GenerationParams, form: AnswerForm | None, thinking: Thinking | None = None
     ) -> GenerationParams:
         """The parameters with the grammar of a form; InvalidRequest naming the field when it cannot be enforced.
-
-        The form begins behind the model's reasoning, be it opened by the prompt or by the model itself.
-        """
+        The form begins behind the model's reasoning, be it opened by the prompt or by the model itself."""
         if form is None:
             return params
-        if params.denoising is not None:
+        if params.each.denoising is not None:
             raise out_of_order(form.param)
         spec = form.spec if thinking is None else placed(form.spec, self.writes, thinking)
-        return replace(params, grammar=await self.engine.compile_grammar(spec, form.param))
+        return params.sampled(grammar=await self.engine.compile_grammar(spec, form.param))
 
     def launch(
         self, envelope: Envelope, prompts: Sequence[ReadPrompt], params: GenerationParams, param: str
     ) -> MergedStream:
         """Submit every choice of every prompt, all or none. Raises what the engine's `submit` raises."""
         _check_sizes(prompts, params, param)
-        if self.resumption is not None and params.seed is None:
-            params = replace(params, seed=self.resumption.seed)
+        if self.resumption is not None and params.each.seed is None:
+            params = params.sampled(seed=self.resumption.seed)
         streams: list[TokenStream] = []
         try:
-            for index, request in enumerate(self._requests(envelope, prompts, params)):
+            for index in range(len(prompts) * params.choices):  # OpenAI's, prompt * n + number
+                number, choice = divmod(index, params.choices)
+                sampling = params.sampling(choice, self._limit(prompts[number], params))
+                request = self._request(envelope, index, prompts[number], sampling, params.priority)
+                request = replace(request, prediction=params.prediction)
                 delivered = self.resumption.of(index) if self.resumption is not None else None
                 told = (params.stop, params.include_stop, params.skip_special, delivered, params.once)
                 streams.append(self.engine.submit(request, *told))
@@ -138,27 +138,23 @@ class Service:
         watch = self._watched(envelope, prompts, len(streams), params.sampling(0, limit), params.choices)
         return MergedStream(streams, self.server.in_flight, watch, self.settings.request_timeout_s, self.waited_s)
 
-    def _requests(
-        self, envelope: Envelope, prompts: Sequence[ReadPrompt], params: GenerationParams
-    ) -> Iterator[EngineRequest]:
-        """Every choice of every prompt; `index` is OpenAI's, prompt * n + number."""
-        for index in range(len(prompts) * params.choices):
-            number, choice = divmod(index, params.choices)
-            given = prompts[number]
-            sampling = params.sampling(choice, self._limit(given, params))
-            request = self._request(envelope, index, (), sampling, params.priority)
-            yield replace(_prompted(request, given), prediction=params.prediction)
-
     def _limit(self, prompt: ReadPrompt, params: GenerationParams) -> int:
         """Most tokens of an answer to a prompt: as many as were asked for, or as fit."""
         return max(1, self.engine.info.max_context - len(prompt)) if params.max_tokens is None else params.max_tokens
 
     def _request(
-        self, envelope: Envelope, index: int, prompt: tuple[int, ...], sampling: SamplingParams, priority: int
+        self, envelope: Envelope, index: int, prompt: ReadPrompt, sampling: SamplingParams, priority: int
     ) -> EngineRequest:
         salt = self.caller.cache_salt if self.caller is not None else b""
         adapter = envelope.model if envelope.model in self.engine.info.adapters else ""
-        return EngineRequest(f"{envelope.id}-{index}", prompt, sampling, priority, salt, adapter)
+        request = EngineRequest(f"{envelope.id}-{index}", (), sampling, priority, salt, adapter)
+        match prompt:
+            case PromptEmbeds():
+                return replace(request, prompt_ids=prompt.placeholders, prompt_embeds=prompt.data)
+            case ImagePrompt():
+                return replace(request, prompt_ids=prompt.ids, images=prompt.images)
+            case tuple():
+                return replace(request, prompt_ids=prompt)
 
     def _watched(
         self,
@@ -174,18 +170,19 @@ class Service:
         watch = RequestWatch(self.server.metrics, envelope.model, choices, most)
         if self.caller is not None:
             self.caller.spend(tokens)
-        if self.caller is not None and sampling is not None:
-            watch.spend = self.caller.spend
         if self.facts is not None:
-            launched = Launched(envelope.id, envelope.model, sequences, tokens, sampling, watch.submitted_at)
-            self.facts.launched = launched
-            watch.facts = self.facts if sampling is not None else watch.facts
+            at = watch.submitted_at
+            self.facts.launched = Launched(envelope.id, envelope.model, sequences, tokens, sampling, at)
+        if sampling is not None:
+            watch.spend = watch.spend if self.caller is None else self.caller.spend
+            watch.facts = self.facts or watch.facts
         return watch
 
     async def pooled(
         self, envelope: Envelope, inputs: Sequence[PooledInput], pooling: Pooling, priority: int
-    ) -> "Pooled":
-        """What the engine gives for each input. Raises CallerError naming the input at fault, before any is sent."""
+    ) -> tuple[list[bytes], int]:
+        """What the engine gives for each input, and the tokens of all.
+        Raises CallerError naming the input at fault, before any is sent."""
         self.server.in_flight.check_open()
         prompts = [await self.engine.pooled_prompt(given) for given in inputs]
         params = SamplingParams(max_tokens=0, seed=0)
@@ -197,43 +194,23 @@ class Service:
         watch = self._watched(envelope, prompts, len(prompts), None)
         limits = self.settings.request_timeout_s, self.waited_s
         run = PooledRun(submit, len(prompts), self.server.slots, self.server.in_flight, watch, *limits)
-        return Pooled(await run.vectors(), sum(map(len, prompts)))
-
-
-@dataclass(frozen=True, slots=True)
-class Pooled:
-    vectors: list[bytes]
-    tokens: int
+        return await run.vectors(), sum(map(len, prompts))
 
 
 def _check_sizes(prompts: Sequence[ReadPrompt], params: GenerationParams, param: str) -> None:
     """Every choice of every prompt takes its grammar, numbers and pixels to the worker, whose inbox has a bound."""
-    choices = params.choices
-    sequences, size = len(prompts) * choices, len(params.grammar or "") * len(prompts) * choices
-    if size > MOST_GRAMMARS_BYTES:
-        message = (
-            f"The grammar of this form times {sequences} choices has {size} bytes, the limit is {MOST_GRAMMARS_BYTES}."
-        )
-        raise refuse(message, "n", "invalid_value")
-    size = choices * sum(len(prompt.data) for prompt in prompts if isinstance(prompt, PromptEmbeds))
-    if size > MOST_EMBEDS_BYTES:
-        message = f"'prompt_embeds' times {choices} choices has {size} bytes, the limit is {MOST_EMBEDS_BYTES}."
-        raise refuse(message, "prompt_embeds", "invalid_value")
-    images = (image for prompt in prompts if isinstance(prompt, ImagePrompt) for image in prompt.images)
-    size = choices * sum(len(image.pixels) for image in images)
-    if size > MOST_PIXELS_BYTES:
-        message = f"The images times {choices} choices have {size} bytes of pixels, the limit is {MOST_PIXELS_BYTES}."
-        raise refuse(message, param, "invalid_value")
-
-
-def _prompted(request: EngineRequest, prompt: ReadPrompt) -> EngineRequest:
-    match prompt:
-        case PromptEmbeds():
-            return replace(request, prompt_ids=prompt.placeholders, prompt_embeds=prompt.data)
-        case ImagePrompt():
-            return replace(request, prompt_ids=prompt.ids, images=prompt.images)
-        case tuple():
-            return replace(request, prompt_ids=prompt)
+    choices, sequences = params.choices, len(prompts) * params.choices
+    grammars = len(params.each.grammar or "") * sequences
+    embeds = choices * sum(len(prompt.data) for prompt in prompts if isinstance(prompt, PromptEmbeds))
+    images = [image for prompt in prompts if isinstance(prompt, ImagePrompt) for image in prompt.images]
+    pixels = choices * sum(len(image.pixels) for image in images)
+    for size, most, told, field in (
+        (grammars, MOST_FORM_BYTES, f"The grammar of this form times {sequences} choices has {grammars} bytes", "n"),
+        (embeds, MOST_FORM_BYTES, f"'prompt_embeds' times {choices} choices has {embeds} bytes", "prompt_embeds"),
+        (pixels, MOST_PIXELS_BYTES, f"The images times {choices} choices have {pixels} bytes of pixels", param),
+    ):
+        if size > most:
+            raise refuse(f"{told}, the limit is {most}.", field, "invalid_value")
 
 
 def server_of(request: HTTPConnection) -> Server:
@@ -259,17 +236,9 @@ async def take_model(request: Request, name: str | None, check: Callable[[Manife
     if engine is None:
         engine = await until_left(request, loaded_engine(server, model))
         check(engine.info.manifest)
-    return Service(
-        server=server,
-        settings=model.settings,
-        engine=engine,
-        model=model.name if name is None else name,
-        caller=request.scope["state"].get("caller"),
-        pinned=model.pinned,
-        waited_s=time.monotonic() - began_s,
-        resumption=resumption_of(request),
-        facts=facts_of(request.scope),
-    )
+    shown, caller = model.name if name is None else name, request.scope["state"].get("caller")
+    waited_s, resumption, facts = time.monotonic() - began_s, resumption_of(request), facts_of(request.scope)
+    return Service(server, model.settings, engine, shown, caller, model.pinned, waited_s, resumption, facts)
 
 
 def resumption_of(request: Request) -> Resumption | None:
@@ -287,10 +256,7 @@ def named_model(server: Server, name: str | None, check: Callable[[Manifest], ob
 
 
 async def loaded_engine(server: Server, model: ServedModel) -> Engine:
-    """The engine of a model that may not be ready yet; RequestTimeout when the request may not live that long.
-
-    The caller has pinned the model.
-    """
+    """The engine of a pinned model that may not be ready; RequestTimeout when the request may not live that long."""
     server.in_flight.check_open()
     timeout_s = server.settings.request_timeout_s
     try:

@@ -1,19 +1,19 @@
 """Request body -> parameters of the generation or of vectors: rules between fields, limits, tokens of the model."""
 
 import re
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from itertools import islice, takewhile
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 from pydantic import Discriminator, Field, StringConstraints, Tag
 
 from engine.bundle.answer_format import Markers
-from engine.bundle.manifest import DiffusionSpec, Manifest
+from engine.bundle.manifest import Manifest
 from engine.bundle.specs import ModelTask, PoolingSpec, RerankSpec, UsualSampling
 from engine.client.engine import Engine, EngineInfo
 from engine.client.pooling import IdsInput, PooledInput, TextInput
-from engine.request import Denoising, SamplingParams, ThinkingBudget, Unmasking
+from engine.request import Denoising, SamplingParams, Unmasking
 from server.generation.chat_request import ChatRequest, GenerationBody, PredictedContent
 from server.generation.chat_template import joined_text
 from server.http.errors import Refusal, echo, refuse
@@ -25,40 +25,31 @@ _TOKEN_KEY = re.compile(r"[0-9]{1,10}", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class GenerationParams:
-    """How every choice of a request is generated, checked. `max_tokens` None = up to the end of the window."""
+    """How every choice of a request is generated, checked. `max_tokens` None = up to the end of the window.
+
+    each: of a choice, but for its bound on tokens and its own seed. keep: of a longer prompt only this many last tokens
+    are used. once: what these enclose ends the text when it comes again in the same words.
+    """
 
     choices: int
     max_tokens: int | None
+    each: SamplingParams
     stop: tuple[str, ...]
-    stop_token_ids: tuple[int, ...]
     include_stop: bool
     skip_special: bool
     priority: int
-    temperature: float
-    top_k: int
-    top_p: float
-    min_p: float
-    repetition_penalty: float
-    frequency_penalty: float
-    presence_penalty: float
-    logit_bias: tuple[tuple[int, float], ...]
-    seed: int | None
-    min_tokens: int
-    logprobs: int | None
-    prompt_logprobs: int | None = None
-    thinking_budget: ThinkingBudget | None = None
-    keep: int | None = None  # of a longer prompt only this many last tokens are used
-    grammar: str | None = None
+    keep: int | None
     prediction: tuple[int, ...] = ()
-    denoising: Denoising | None = None
-    once: Markers | None = None  # what these enclose ends the text when it comes again in the same words
+    once: Markers | None = None
 
     def sampling(self, choice: int, max_tokens: int) -> SamplingParams:
         """The engine's parameters of one choice. Choices of a seeded request use seed, seed + 1, ..."""
-        seed = None if self.seed is None else (self.seed + choice + 2**63) % 2**64 - 2**63
-        names = {field.name for field in fields(SamplingParams)} - {"speech"}  # of what no chat has
-        same = {name: getattr(self, name) for name in names}
-        return SamplingParams(**same | {"max_tokens": max_tokens, "seed": seed})
+        seed = None if self.each.seed is None else (self.each.seed + choice + 2**63) % 2**64 - 2**63
+        return replace(self.each, max_tokens=max_tokens, seed=seed)
+
+    def sampled(self, **changes: Any) -> "GenerationParams":
+        """The same with these fields of `each`."""
+        return replace(self, each=replace(self.each, **changes))
 
 
 def chat_params(body: ChatRequest, engine: Engine, settings: Settings) -> GenerationParams:
@@ -75,9 +66,8 @@ def chat_params(body: ChatRequest, engine: Engine, settings: Settings) -> Genera
 def _single_calls(body: ChatRequest, engine: Engine) -> Markers | None:
     """Small models repeat a call until the tokens run out. Who asks for parallel calls by name may want the same
     one twice."""
-    if not body.tools or body.tool_choice == "none" or body.parallel_tool_calls:
-        return None
-    return engine.info.manifest.text.writes.call_tags
+    is_one_wanted = body.tools and body.tool_choice != "none" and not body.parallel_tool_calls
+    return engine.info.manifest.text.writes.call_tags if is_one_wanted else None
 
 
 OTHER_TASKS = {
@@ -106,15 +96,11 @@ def generation_params(
         raise refuse(message, "min_tokens", "invalid_value")
     window = engine.info.max_context
     room = max(1, window - max(1, max_tokens or 1))
-    asked = usual_sampling(body, engine)
-    return GenerationParams(
-        choices=choices,
-        max_tokens=max_tokens,
-        stop=_stop(body, engine),
-        stop_token_ids=_stop_ids(body, engine),
-        include_stop=bool(body.include_stop_str_in_output),
-        skip_special=body.skip_special_tokens is not False,
-        priority=body.priority or 0,
+    asked, stop_ids, biases = usual_sampling(body, engine), _stop_ids(body, engine), _biases(body.logit_bias, engine)
+    keep = kept_tokens(body.truncate_prompt_tokens, window - 1, room)
+    each = SamplingParams(
+        max_tokens or 0,
+        stop_token_ids=stop_ids,
         temperature=1.0 if asked.temperature is None else float(asked.temperature),
         # top_p 0 keeps the likeliest token only, which is top_k 1; -1 is vLLM's spelling of "off".
         top_k=1 if asked.top_p == 0 else max(0, asked.top_k or 0),
@@ -123,13 +109,15 @@ def generation_params(
         repetition_penalty=1.0 if asked.repetition_penalty is None else float(asked.repetition_penalty),
         frequency_penalty=float(body.frequency_penalty or 0),
         presence_penalty=float(body.presence_penalty or 0),
-        logit_bias=_biases(body.logit_bias, engine),
+        logit_bias=biases,
         seed=body.seed,
         min_tokens=min_tokens,
         logprobs=logprobs,
-        keep=kept_tokens(body.truncate_prompt_tokens, window - 1, room),
         denoising=denoising(body, engine),
     )
+    shows_stop, skips_special = bool(body.include_stop_str_in_output), body.skip_special_tokens is not False
+    stop, priority = _stop(body, engine), body.priority or 0
+    return GenerationParams(choices, max_tokens, each, stop, shows_stop, skips_special, priority, keep)
 
 
 def usual_sampling(body: GenerationBody, engine: Engine) -> UsualSampling:
@@ -194,9 +182,7 @@ PENALTIES = {"repetition_penalty": 1, "frequency_penalty": 0, "presence_penalty"
 
 def denoising(body: GenerationBody, engine: Engine) -> Denoising | None:
     """How the blocks of an answer are denoised, None for a model that takes one token after the other.
-
-    Raises Refusal naming a field that the model served cannot honour.
-    """
+    Raises Refusal naming a field that the model served cannot honour."""
     diffusion = engine.info.manifest.diffusion
     if diffusion is None:
         for field in FIELDS:
@@ -205,14 +191,15 @@ def denoising(body: GenerationBody, engine: Engine) -> Denoising | None:
                 raise refuse(message, field, "unsupported_parameter")
         return None
     _refuse_ordered(body)
-    usual = Denoising(diffusion.block_length, diffusion.mask_token, _steps(body.denoising_steps, diffusion))
-    threshold, bound = body.confidence_threshold, body.entropy_bound
-    return replace(
-        usual,
-        unmasking=Unmasking(body.unmasking_strategy or usual.unmasking),
-        confidence_threshold=usual.confidence_threshold if threshold is None else float(threshold),
-        entropy_bound=usual.entropy_bound if bound is None else float(bound),
-    )
+    asked, most, strategy = body.denoising_steps, diffusion.block_length, body.unmasking_strategy
+    if asked is not None and asked > most:
+        message = f"Invalid 'denoising_steps': {asked} is above the {most} tokens of a block."
+        raise refuse(message, "denoising_steps", "integer_above_max_value")
+    bounds = {"confidence_threshold": body.confidence_threshold, "entropy_bound": body.entropy_bound}
+    given: dict[str, Any] = {name: float(bound) for name, bound in bounds.items() if bound is not None}
+    if strategy is not None:
+        given["unmasking"] = Unmasking(strategy)
+    return Denoising(most, diffusion.mask_token, asked or most, **given)
 
 
 def out_of_order(param: str) -> Refusal:
@@ -221,28 +208,18 @@ def out_of_order(param: str) -> Refusal:
     return refuse(message, param, "unsupported_parameter")
 
 
-def _steps(asked: int | None, diffusion: DiffusionSpec) -> int:
-    most = diffusion.block_length
-    if asked is not None and asked > most:
-        message = f"Invalid 'denoising_steps': {asked} is above the {most} tokens of a block."
-        raise refuse(message, "denoising_steps", "integer_above_max_value")
-    return asked or most
-
-
 def _refuse_ordered(body: GenerationBody) -> None:
     for field, neutral in PENALTIES.items():
         if getattr(body, field) not in (None, neutral):
             raise out_of_order(field)
-    if not isinstance(body, ChatRequest):
-        return
-    asked = {
-        "prediction": body.prediction is not None,
-        "thinking_token_budget": body.thinking_token_budget is not None,
-        "tool_choice": body.tool_choice not in (None, "none", "auto"),
-        "parallel_tool_calls": body.parallel_tool_calls is False,
+    harmless = {
+        "prediction": (None,),
+        "thinking_token_budget": (None,),
+        "tool_choice": (None, "none", "auto"),
+        "parallel_tool_calls": (None, True),
     }
-    for field, is_asked in asked.items():
-        if is_asked:
+    for field, values in harmless.items():
+        if isinstance(body, ChatRequest) and getattr(body, field) not in values:
             raise out_of_order(field)
 
 
@@ -288,28 +265,24 @@ class PooledUsage(Answer):
 def embedding_spec(manifest: Manifest) -> PoolingSpec:
     """How this model's vectors are made; refused by name when it makes none."""
     if manifest.pooling is None:
-        raise refuse(_wrong_task(manifest, "make embeddings", "embed"), "model", "model_not_supported")
+        raise _wrong_task(manifest, "make embeddings", "embed")
     return manifest.pooling
 
 
 def rerank_spec(manifest: Manifest) -> RerankSpec:
     """How this model scores documents; refused by name when it does not."""
     if manifest.rerank is None:
-        raise refuse(_wrong_task(manifest, "rerank", "rerank"), "model", "model_not_supported")
+        raise _wrong_task(manifest, "rerank", "rerank")
     return manifest.rerank
 
 
 def embedding_inputs(body: EmbeddingRequest, info: EngineInfo) -> list[PooledInput]:
     keep, given = kept_tokens(body.truncate_prompt_tokens, info.max_input, info.max_input), body.input
-    if isinstance(given, str):
-        return [TextInput(given, "input", body.prompt_name, keep)]
-    if isinstance(given[0], int):
-        return [IdsInput(tuple(item for item in given if isinstance(item, int)), "input", keep)]
+    many: list[Any] = [] if isinstance(given, str) or isinstance(given[0], int) else given
+    named = [(f"input[{index}]", item) for index, item in enumerate(many)] or [("input", given)]
     return [
-        TextInput(item, f"input[{index}]", body.prompt_name, keep)
-        if isinstance(item, str)
-        else IdsInput(tuple(item if isinstance(item, list) else ()), f"input[{index}]", keep)
-        for index, item in enumerate(given)
+        TextInput(item, param, body.prompt_name, keep) if isinstance(item, str) else IdsInput(tuple(item), param, keep)
+        for param, item in named
     ]
 
 
@@ -325,8 +298,6 @@ def check_dimensions(asked: int | None, spec: PoolingSpec) -> None:
         raise refuse(message, "dimensions", "invalid_value")
 
 
-def _wrong_task(manifest: Manifest, what: str, task: str) -> str:
-    return (
-        f"The model does not {what}: its bundle is for the task '{manifest.task}'. "
-        f"Serve one that was compiled with --task {task}."
-    )
+def _wrong_task(manifest: Manifest, what: str, task: str) -> Refusal:
+    message = f"The model does not {what}: its bundle is for the task '{manifest.task}'."
+    return refuse(f"{message} Serve one that was compiled with --task {task}.", "model", "model_not_supported")

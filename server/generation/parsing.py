@@ -68,10 +68,6 @@ class AnswerParser:
         self._is_closed = False  # the text has ended: what follows is no text of the answer
         self._steps = self._answer(reasoning, is_open, prefilled)
 
-    @property
-    def has_calls(self) -> bool:
-        return self._calls.calls > 0
-
     def feed(self, text: str, is_last: bool = False) -> list[Part]:
         """What is certain now, in order; everything when `is_last`."""
         self._source.text += text
@@ -262,7 +258,3 @@ class ParsedChoice:
     def _arguments(self, call: CallBegin) -> str:
         pieces = (part for part in self.parts if isinstance(part, CallArguments) and part.index == call.index)
         return "".join(piece.text for piece in pieces)
-
-    @property
-    def has_calls(self) -> bool:
-        return self._parser.has_calls

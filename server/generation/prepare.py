@@ -14,7 +14,7 @@ from server.generation.chat_request import ChatRequest
 from server.generation.chat_template import Thinking, chat_tools, thinking_after, thinking_budget
 from server.generation.launch import Service, until_left
 from server.generation.params import GenerationParams, chat_params, predicted_tokens
-from server.generation.parsing import NO_SCHEMAS, PLAIN, AnswerParser, ParsedChoice
+from server.generation.parsing import PLAIN, AnswerParser, ParsedChoice
 from server.generation.structured_output import AnswerForm, chat_form
 from server.http.errors import Refusal
 
@@ -30,16 +30,13 @@ class PreparedChat:
     tools: list[dict[str, Any]] | None
 
     def parsed_choices(self) -> list[ParsedChoice]:
-        return [self._parsed() for _ in range(self.params.choices)]
-
-    def _parsed(self) -> ParsedChoice:
-        thinking, answer = self.thinking, self.answer
+        thinking, answer, may_call = self.thinking, self.answer or PLAIN, self.tools is not None
         functions = [tool["function"] for tool in self.tools or ()]
         schemas = {function["name"]: function.get("parameters") or {} for function in functions}
-        reasoning = (thinking.markers, thinking.is_open)
-        if answer is None or (self.tools is None and answer.content is None):
-            return ParsedChoice(AnswerParser(PLAIN, False, NO_SCHEMAS, "", *reasoning))
-        return ParsedChoice(AnswerParser(answer, self.tools is not None, schemas, thinking.prefilled, *reasoning))
+        is_plain = not may_call and answer.content is None
+        form, prefilled = (PLAIN, "") if is_plain else (answer, thinking.prefilled)
+        told = (form, may_call, schemas, prefilled, thinking.markers, thinking.is_open)
+        return [ParsedChoice(AnswerParser(*told)) for _ in range(self.params.choices)]
 
 
 async def prepared_chat(
@@ -59,7 +56,7 @@ async def prepared_chat(
     prediction = await until_left(request, predicted_tokens(body.prediction, engine))
     thinking = thinking_after(ids_of(prompt), engine)
     budget = thinking_budget(body.thinking_token_budget, thinking, engine)
-    params = replace(params, thinking_budget=budget, prediction=prediction)
+    params = replace(params.sampled(thinking_budget=budget), prediction=prediction)
     params = await until_left(request, service.constrained(params, form, thinking))
     return PreparedChat(prompt, params, thinking, service.writes, tools)
 
@@ -84,22 +81,20 @@ def _checked(
 @contextmanager
 def field_aliases(name_of: Callable[[str], str]) -> Iterator[None]:
     """What is refused inside names the field of this format. name_of: its name for a field of the chat route."""
+
+    def renamed(message: str, param: str | None) -> tuple[str, str | None]:
+        if param is None:
+            return message, None
+        return message.replace(f"'{param}'", f"'{name_of(param)}'"), name_of(param)
+
     try:
         yield
     except ContextLengthExceeded as error:
         raise error.named(name_of(error.param or "messages")) from None
     except CallerError as error:
-        error.args, error.param = (_renamed(str(error), error.param, name_of),), _own(error.param, name_of)
+        message, error.param = renamed(str(error), error.param)
+        error.args = (message,)
         raise
     except Refusal as refusal:
-        wire = refusal.error
-        message = _renamed(wire.message, wire.param, name_of)
-        raise Refusal(replace(wire, message=message, param=_own(wire.param, name_of))) from None
-
-
-def _own(param: str | None, name_of: Callable[[str], str]) -> str | None:
-    return None if param is None else name_of(param)
-
-
-def _renamed(message: str, param: str | None, name_of: Callable[[str], str]) -> str:
-    return message if param is None else message.replace(f"'{param}'", f"'{name_of(param)}'")
+        message, param = renamed(refusal.error.message, refusal.error.param)
+        raise Refusal(replace(refusal.error, message=message, param=param)) from None

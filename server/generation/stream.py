@@ -122,10 +122,7 @@ INPUTS_AT_ONCE = 64  # of one request: as many rows as a step has, unless each h
 
 
 class InputSlots:
-    """Places in the engine for inputs of all requests together, taken in order of asking. One event loop.
-
-    count: of places. requests: most HTTP requests that have or await some.
-    """
+    """Places in the engine for inputs of all requests, in order of asking. requests: most that have or await some."""
 
     def __init__(self, count: int, requests: int) -> None:
         self.places = asyncio.Semaphore(count)
@@ -142,9 +139,7 @@ class InputSlots:
 
 class PooledRun:
     """One request's inputs. `submit(number)` gives the stream of one; it is called when there is a place for it.
-
-    timeout_s: of the request, 0 = none; waited_s: what of it has passed already.
-    """
+    timeout_s: of the request, 0 = none; waited_s: what of it has passed already."""
 
     def __init__(
         self,
@@ -172,9 +167,7 @@ class PooledRun:
 
     async def vectors(self) -> list[bytes]:
         """What the engine gives for each input, in order. Whatever happens, no input is left in the engine.
-
-        Raises what `submit` and the streams raise, RequestTimeout, and what `fail` is told.
-        """
+        Raises what `submit` and the streams raise, RequestTimeout, and what `fail` is told."""
         self._slots.enter()
         self._in_flight.enter(self)
         workers = [asyncio.create_task(self._work()) for _ in range(min(INPUTS_AT_ONCE, len(self._vectors)))]
@@ -293,10 +286,7 @@ def unwrapped(body: dict[str, Any]) -> tuple[dict[str, Any], Resumption]:
 
 
 def comment(deltas: Sequence[ChoiceDelta], events: int = 0) -> bytes:
-    """What a gateway has to note once it has passed on the chunks of these deltas: one line and an empty one.
-
-    events: of the stream so far, where its format numbers them.
-    """
+    """What a gateway notes once it has passed on these deltas. events: so far, where the format numbers them."""
     told = [
         DeliveredChoice(number, delta.token_ids, delta.finish, delta.stopped_by, events) for number, delta in deltas
     ]

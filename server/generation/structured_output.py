@@ -8,15 +8,8 @@ import msgspec
 
 from engine.bundle.answer_format import AnswerFormat
 from engine.grammar.spec import CalledTool, Cfg, Choice, GrammarSpec, JsonSchema, Regex, TextForm, ToolCalls
-from server.generation.chat_request import (
-    ChatRequest,
-    FunctionTool,
-    GenerationBody,
-    JsonObjectFormat,
-    JsonSchemaFormat,
-    NamedToolChoice,
-    StructuredOutputs,
-)
+from server.generation import chat_request as given
+from server.generation.chat_request import ChatRequest, FunctionTool, GenerationBody
 from server.generation.chat_template import Thinking
 from server.http.errors import echo, refuse
 
@@ -38,22 +31,18 @@ def text_form(body: GenerationBody) -> AnswerForm | None:
 
 
 def chat_form(body: ChatRequest, calls: AnswerFormat | None) -> AnswerForm | None:
-    """The form of a chat's answer: of its text, of its calls, or of either; raises Refusal naming the field.
-
-    calls: how the model writes, None when it may make no calls.
-    """
+    """The form of a chat's answer; raises Refusal naming the field. calls: None when the model may make none."""
     text = _text_form(body)
     if calls is None or not body.tools:
         return text_form(body)
     tools = [tool.function for tool in body.tools]
     most = 0 if body.parallel_tool_calls is not False else 1
-    if isinstance(body.tool_choice, NamedToolChoice):
+    if isinstance(body.tool_choice, given.NamedToolChoice):
         name = body.tool_choice.function.name
         tools = [tool for tool in tools if tool.name == name][:1]
         if not tools:
-            raise refuse(
-                f"The function {echo(name)} is not among the 'tools'.", "tool_choice.function.name", "invalid_value"
-            )
+            message, param = f"The function {echo(name)} is not among the 'tools'.", "tool_choice.function.name"
+            raise refuse(message, param, "invalid_value")
         return _calls(calls, tools, 1, is_forced=True)
     if body.tool_choice == "required":
         return _calls(calls, tools, most, is_forced=True)
@@ -100,9 +89,9 @@ def placed(spec: GrammarSpec, answer: AnswerFormat, thinking: Thinking) -> Gramm
 
 def _response_format(body: GenerationBody) -> Iterator[tuple[str, TextForm]]:
     match body.response_format:
-        case JsonObjectFormat():
+        case given.JsonObjectFormat():
             yield "response_format", JsonSchema(ANY_OBJECT)
-        case JsonSchemaFormat(json_schema=named):
+        case given.JsonSchemaFormat(json_schema=named):
             schema = ANY_OBJECT if named.definition is None else _json(named.definition)
             yield "response_format.json_schema.schema", JsonSchema(schema, is_lenient=not named.strict)
 
@@ -111,20 +100,16 @@ def _structured(body: GenerationBody) -> Iterator[tuple[str, TextForm]]:
     asked = body.structured_outputs
     if asked is None:
         return
-    found = list(_structured_forms(asked))
+    found = list(_plain_forms(asked.regex, asked.choice, asked.grammar))
+    whitespace = "" if asked.disable_any_whitespace else asked.whitespace_pattern
+    if asked.json_schema is not None:
+        found.append(("json", JsonSchema(_json(asked.json_schema), whitespace=whitespace)))
+    if asked.json_object:
+        found.append(("json_object", JsonSchema(ANY_OBJECT, whitespace=whitespace)))
     if len(found) != 1:
         message = "'structured_outputs' needs exactly one of 'json', 'json_object', 'regex', 'choice' and 'grammar'."
         raise refuse(message, "structured_outputs", "invalid_value")
     yield f"structured_outputs.{found[0][0]}", found[0][1]
-
-
-def _structured_forms(asked: StructuredOutputs) -> Iterator[tuple[str, TextForm]]:
-    whitespace = "" if asked.disable_any_whitespace else asked.whitespace_pattern
-    if asked.json_schema is not None:
-        yield "json", JsonSchema(_json(asked.json_schema), whitespace=whitespace)
-    if asked.json_object:
-        yield "json_object", JsonSchema(ANY_OBJECT, whitespace=whitespace)
-    yield from _plain_forms(asked.regex, asked.choice, asked.grammar)
 
 
 def _guided(body: GenerationBody) -> Iterator[tuple[str, TextForm]]:

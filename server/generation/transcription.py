@@ -7,16 +7,8 @@ from dataclasses import dataclass, replace
 from engine.bundle.specs import SpeechSpec
 from engine.errors import HexserveError
 from engine.request import Pooling, TextLogprob
-from engine.speech.alignment import (
-    FREE_TEMPERATURE,
-    STEP_S,
-    TEMPERATURES,
-    WindowText,
-    Word,
-    scores_of,
-    segments,
-    words_of,
-)
+from engine.speech import alignment
+from engine.speech.alignment import TEMPERATURES, WindowText, Word
 from engine.speech.live import Float32, Recording, Span, VoiceActivity, windows
 from server.generation.answers import Envelope
 from server.generation.launch import Service
@@ -73,14 +65,10 @@ class TranscriptionRun:
         self._spec: SpeechSpec = spec
         self._options = options
         self._temperatures = TEMPERATURES if options.temperature is None else (options.temperature,)
-        self._writer = WindowWriter(service.engine, envelope.id, options.language, options.translates, options.among)
+        self.writer = WindowWriter(service.engine, envelope.id, options.language, options.translates, options.among)
         self._failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         service.server.in_flight.check_open()
         service.server.in_flight.enter(self)
-
-    @property
-    def language(self) -> str:
-        return self._writer.language
 
     def fail(self, error: HexserveError) -> None:
         if not self._failed.done():
@@ -96,10 +84,7 @@ class TranscriptionRun:
         limit_s = self._service.settings.request_timeout_s
         end_s = asyncio.get_running_loop().time() + limit_s if limit_s else None
         try:
-            while True:
-                found = await self._next(pieces, end_s)
-                if found is None:
-                    return
+            while (found := await self._next(pieces, end_s)) is not None:
                 for segment in found:
                     yield segment
         finally:
@@ -121,20 +106,18 @@ class TranscriptionRun:
                 step.cancel()
                 await asyncio.gather(step, return_exceptions=True)
 
-    # -- which windows ------------------------------------------------------------------------------------------
-
     async def _in_turn(self) -> AsyncGenerator[list[Spoken], None]:
         """Window after window; each knows the text before it."""
-        first, start = await self._writer.ids(self._options.prompt), 0.0
+        first, start = await self.writer.ids(self._options.prompt), 0.0
         said: list[int] = list(first)
         while self.recording.seconds - start > LEAST_S:
-            end = min(start + self._writer.window_s, self.recording.seconds)
+            end = min(start + self.writer.window_s, self.recording.seconds)
             written = await self._write(self.recording.cut(start, end), said)
             found, advance = await self._segments(written, start, end - start)
             yield found
             for segment in found:
                 said += segment.written  # with times: the next window would lose its own
-            if written.window.temperature > FREE_TEMPERATURE or not written.window.is_trusted:
+            if written.window.temperature > alignment.FREE_TEMPERATURE or not written.window.is_trusted:
                 said = []
             start += advance
 
@@ -142,10 +125,10 @@ class TranscriptionRun:
         """Windows of speech, many at once; they are given in order."""
         activity = self._options.activity
         assert activity is not None
-        spans = windows(self.recording, activity, self._writer.window_s)
-        said = await self._writer.ids(self._options.prompt)
-        if spans and not self.language:
-            await self._writer.detect_language_of(self.recording.cut(*spans[0]))
+        spans = windows(self.recording, activity, self.writer.window_s)
+        said = await self.writer.ids(self._options.prompt)
+        if spans and not self.writer.language:
+            await self.writer.detect_language_of(self.recording.cut(*spans[0]))
         places = asyncio.Semaphore(WINDOWS_AT_ONCE)
 
         async def written(span: Span) -> list[Spoken]:
@@ -164,14 +147,14 @@ class TranscriptionRun:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _write(self, samples: Float32, said: Sequence[int]) -> Written:
-        return await self._writer.write(samples, Beginning(said), self._temperatures)
+        return await self.writer.write(samples, Beginning(said), self._temperatures)
 
     async def _segments(self, written: Written, start: float, length: float) -> tuple[list[Spoken], float]:
         """The segments of a window at its place in the recording, and how far the next one begins behind it."""
         window, engine = written.window, self._service.engine
         if window.is_silence:
             return [], length
-        found, advance = segments(window.tokens, self._spec.first_time, length)
+        found, advance = alignment.segments(window.tokens, self._spec.first_time, length)
         pairs = zip(window.tokens, written.logprobs, strict=False)
         scores = tuple(score for token, score in pairs if token < self._spec.first_time)
         made, place = [], 0
@@ -185,13 +168,13 @@ class TranscriptionRun:
         return made, advance
 
     async def _with_words(self, said: list[Spoken], audio: bytes, length: float) -> list[Spoken]:
-        spec, before = self._spec, self._writer.prompt()
+        spec, before = self._spec, self.writer.prompt()
         text = [token for segment in said for token in segment.tokens]
-        raw = await self._writer.pooled((*before, spec.no_timestamps, *text, spec.end), audio, Pooling(alignment=True))
-        scores = scores_of(raw, len(spec.alignment), spec.positions)
+        raw = await self.writer.pooled((*before, spec.no_timestamps, *text, spec.end), audio, Pooling(alignment=True))
+        scores = alignment.scores_of(raw, len(spec.alignment), spec.positions)
         pieces = [score.token_bytes for segment in said for score in segment.logprobs]
-        positions, has_spaces = round(length / STEP_S), self._writer.has_spaces
-        words = iter(await asyncio.to_thread(words_of, pieces, scores, len(before), positions, has_spaces))
+        positions, has_spaces = round(length / alignment.STEP_S), self.writer.has_spaces
+        words = iter(await asyncio.to_thread(alignment.words_of, pieces, scores, len(before), positions, has_spaces))
         found, written, end, seek = [], 0, 0, said[0].seek
         for segment in said:
             end, own = end + len(segment.tokens), list[Word]()

@@ -53,9 +53,7 @@ class MediaFetcher:
 
     async def fetched(self, messages: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
         """The messages with data URLs instead of those that can be fetched. InvalidRequest naming an image's field.
-
-        URLs of a kind that is not allowed stay, and are refused where the images are read.
-        """
+        URLs of a kind that is not allowed stay, and are refused where the images are read."""
         wanted = {image.url: image.param for image in images_of(messages) if self._takes(image.url)}
         if not wanted:
             return messages
@@ -92,9 +90,7 @@ class MediaFetcher:
 
     def _read(self, url: str) -> bytes:
         """A file that lies in a folder by its name, and still does once links are followed.
-
-        By its name first: on Windows a look at //host/share would already talk to that host.
-        """
+        By its name first: on Windows a look at //host/share would already talk to that host."""
         parts = urlsplit(url)
         with suppress(OSError, ValueError):
             named = Path(os.path.normpath(url2pathname(parts.path)))

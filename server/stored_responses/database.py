@@ -60,8 +60,6 @@ class ResponseStatus(StrEnum):
 
 
 CONTINUABLE = (ResponseStatus.COMPLETED, ResponseStatus.INCOMPLETE)  # what a next response may follow
-
-
 Json = dict[str, Any]
 
 
@@ -137,67 +135,52 @@ class Database:
 
     @contextmanager
     def _change(self) -> Iterator[None]:
-        self._link.execute("BEGIN IMMEDIATE")
-        try:
+        with self._link:  # commits, or rolls back what a full disk has not rolled back already
+            self._link.execute("BEGIN IMMEDIATE")
             yield
-        except BaseException:
-            if self._link.in_transaction:  # a full disk may have rolled it back already
-                self._link.execute("ROLLBACK")
-            raise
-        self._link.execute("COMMIT")
 
     def add(self, record: ResponseRecord) -> None:
         response, given = msgspec.json.encode(record.response), msgspec.json.encode(record.input)
         size = len(response) + len(given)
         values = (record.key.id, record.key.owner, self._server, record.previous, record.status, record.is_background)
+        places = "(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, NULL)"
         with self._change():
-            self._link.execute(
-                "INSERT INTO response VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, NULL)",
-                (*values, self._clock(), size, response, given),
-            )
+            self._link.execute(f"INSERT INTO response VALUES {places}", (*values, self._clock(), size, response, given))
 
     def update(self, id: str, status: ResponseStatus, response: object, events: Sequence[object] | None) -> None:
         """The next state of a response; nothing happens when it was deleted."""
         said = msgspec.json.encode(response)
         packed = None if events is None else zlib.compress(msgspec.json.encode(events))
+        query = "UPDATE response SET status = ?, response = ?, events = ?, size = length(input) + ? WHERE id = ?"
         with self._change():
-            self._link.execute(
-                "UPDATE response SET status = ?, response = ?, events = ?, size = length(input) + ? WHERE id = ?",
-                (status, said, packed, len(said) + len(packed or b""), id),
-            )
+            self._link.execute(query, (status, said, packed, len(said) + len(packed or b""), id))
 
     def get(self, key: ResponseKey) -> ResponseRecord:
         """A response. NotStored."""
-        row = self._link.execute(
-            "SELECT previous, status, is_background, response, input FROM response WHERE id = ? AND owner = ?",
-            (key.id, key.owner),
-        ).fetchone()
-        if row is None:
-            raise NotStored(key.id)
-        response, given = msgspec.json.decode(row[3]), msgspec.json.decode(row[4])
-        return ResponseRecord(key, row[0], ResponseStatus(row[1]), bool(row[2]), response, given)
+        previous, status, background, said, given = self._row(key, "previous, status, is_background, response, input")
+        response, items = msgspec.json.decode(said), msgspec.json.decode(given)
+        return ResponseRecord(key, previous, ResponseStatus(status), bool(background), response, items)
 
     def events(self, key: ResponseKey) -> list[Json] | None:
         """The events of a response that has ended, None when none were stored. NotStored."""
-        row = self._link.execute(
-            "SELECT events FROM response WHERE id = ? AND owner = ?", (key.id, key.owner)
-        ).fetchone()
+        (packed,) = self._row(key, "events")
+        return None if packed is None else cast("list[Json]", msgspec.json.decode(zlib.decompress(packed)))
+
+    def _row(self, key: ResponseKey, columns: str) -> tuple[Any, ...]:
+        query = f"SELECT {columns} FROM response WHERE id = ? AND owner = ?"
+        row: tuple[Any, ...] | None = self._link.execute(query, (key.id, key.owner)).fetchone()
         if row is None:
             raise NotStored(key.id)
-        return None if row[0] is None else cast("list[Json]", msgspec.json.decode(zlib.decompress(row[0])))
+        return row
 
     def conversation(self, key: ResponseKey, limit: int) -> list[ResponseRecord]:
-        """A response and all before it, the first one first; they count as used now.
-
-        NotStored names the one that is missing. NotContinuable, also beyond `limit` bytes.
-        """
+        """A response and all before it, the first one first; they count as used now. NotStored names a missing one;
+        NotContinuable also beyond `limit` bytes."""
         asked = {"id": key.id, "owner": key.owner, "now": self._clock()}
+        columns = "id, chain.previous, status, length(response) + length(input)"
+        query = f"{CHAIN}SELECT {columns} FROM chain JOIN response USING (id) ORDER BY depth"
         with self._change():
-            rows = self._link.execute(
-                CHAIN + "SELECT id, chain.previous, status, length(response) + length(input) "
-                "FROM chain JOIN response USING (id) ORDER BY depth",
-                asked,
-            ).fetchall()
+            rows = self._link.execute(query, asked).fetchall()
             _check_chain(key.id, rows, limit)
             self._link.execute(CHAIN + "UPDATE response SET used = :now WHERE id IN (SELECT id FROM chain)", asked)
         return [self.get(ResponseKey(key.owner, row[0])) for row in reversed(rows)]
@@ -217,34 +200,26 @@ class Database:
 
     def servers_at_work(self) -> list[str]:
         """Servers that had not finished a response when they last wrote."""
-        rows = self._link.execute(
-            "SELECT DISTINCT server FROM response WHERE status IN ('queued', 'in_progress') AND server != ?",
-            (self._server,),
-        )
-        return [row[0] for row in rows]
+        query = "SELECT DISTINCT server FROM response WHERE status IN ('queued', 'in_progress') AND server != ?"
+        return [row[0] for row in self._link.execute(query, (self._server,))]
 
     def fail_all_of(self, server: str, error: Json) -> int:
         """Mark what a server has left unfinished as failed; how many that were."""
+        query = "SELECT id, response FROM response WHERE server = ? AND status IN ('queued', 'in_progress')"
+        failed = ResponseStatus.FAILED
         with self._change():
-            rows = self._link.execute(
-                "SELECT id, response FROM response WHERE server = ? AND status IN ('queued', 'in_progress')", (server,)
-            ).fetchall()
+            rows = self._link.execute(query, (server,)).fetchall()
             for id, said in rows:
-                response = msgspec.json.decode(said) | {"status": ResponseStatus.FAILED, "error": error}
-                self._link.execute(
-                    "UPDATE response SET status = ?, response = ? WHERE id = ?",
-                    (ResponseStatus.FAILED, msgspec.json.encode(response), id),
-                )
+                response = msgspec.json.encode(msgspec.json.decode(said) | {"status": failed, "error": error})
+                self._link.execute("UPDATE response SET status = ?, response = ? WHERE id = ?", (failed, response, id))
         return len(rows)
 
     def evict(self, bounds: StorageBounds, pinned: Collection[str]) -> None:
-        """Remove what is too old, then what was not used for longest, until the rest fits.
-
-        What runs, and what is `pinned` because a response that runs follows it, stays.
-        """
+        """Remove what is too old, then what is unused longest, until the rest fits. What runs or is `pinned` stays."""
         if bounds.days:
             self._remove(self._removable(pinned, self._clock() - bounds.days * DAY_S, -1))
-        while (excess := self._size() - (bounds.megabytes << 20)) > 0:
+        total = "SELECT coalesce(sum(size), 0) FROM response"
+        while (excess := self._link.execute(total).fetchone()[0] - (bounds.megabytes << 20)) > 0:
             found = self._removable(pinned, math.inf, AT_ONCE)
             if not found:
                 break
@@ -256,9 +231,6 @@ class Database:
     def close(self) -> None:
         """What is in the write-ahead log goes into the file."""
         self._link.close()
-
-    def _size(self) -> int:
-        return int(self._link.execute("SELECT coalesce(sum(size), 0) FROM response").fetchone()[0])
 
     def _removable(self, pinned: Collection[str], used_before: float, most: int) -> list[tuple[str, int]]:
         """Id and size of those used before, the oldest first; most -1 = all."""

@@ -40,10 +40,7 @@ def data_folder(setting: str) -> Path:
 
 
 def prepare(folder: Path) -> Path:
-    """Make the folder, and the database file as one that only its owner reads. DataFolderError.
-
-    SQLite gives its other files (-wal, -shm) the permissions of the database.
-    """
+    """Make the folder and the database file; their owner alone reads them, and -wal and -shm. DataFolderError."""
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         (folder / LOCKS).mkdir(mode=0o700, exist_ok=True)

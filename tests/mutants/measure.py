@@ -50,7 +50,6 @@ ELSEWHERE = {
     "engine/runtime/vision.py": ("tests/long/engine/vision/test_against_transformers.py",),
     "engine/text/template_pool.py": ("tests/long/engine/client/test_templates.py",),
     "server/api/openai/chat.py": (f"{ROUTES}/test_chat.py",),
-    "server/api/openai/completion_writer.py": (f"{ROUTES}/test_completions.py",),
     "server/generation/answers.py": (
         f"{ROUTES}/test_chat_writer.py",
         f"{ROUTES}/test_completions.py",
@@ -70,7 +69,6 @@ ELSEWHERE = {
     "server/generation/structured_output.py": (f"{ROUTES}/test_chat.py",),
     "server/middleware/checks.py": ("tests/server/http/test_websockets.py",),
     "server/api/openai/response_writer.py": (f"{ROUTES}/test_responses.py", f"{ROUTES}/test_responses_forms.py"),
-    "server/api/openai/response_items.py": (f"{ROUTES}/test_responses.py", f"{ROUTES}/test_responses_forms.py"),
 }
 
 

@@ -9,10 +9,11 @@ from typing import Annotated, Any, Literal
 from uuid import uuid4
 
 from msgspec import UNSET, UnsetType
+from msgspec.structs import asdict
 from pydantic import Field
 
 from engine.errors import HexserveError
-from engine.request import Delta, FinishReason
+from engine.request import FinishReason
 from server.api.anthropic.request import IDENTIFIER
 from server.generation.answers import Envelope, TokenCount
 from server.generation.argument_reading import CallArguments
@@ -136,15 +137,12 @@ class OpenBlock(Block[MessageEvent]):
     def opened(self) -> list[MessageEvent]:
         return [MessageEvent("content_block_start", index=self._index, content_block=self.block())]
 
-    def grow(self, text: str) -> list[MessageEvent]:
-        self._pieces.append(text)
-        return self._delta({"type": self.delta_type, self.delta_field: text})
+    def grown(self, text: str) -> list[MessageEvent]:
+        delta = {"type": self.delta_type, self.delta_field: text}
+        return [MessageEvent("content_block_delta", index=self._index, delta=delta)]
 
     def closed(self) -> list[MessageEvent]:
         return [MessageEvent("content_block_stop", index=self._index)]
-
-    def _delta(self, delta: dict[str, str]) -> list[MessageEvent]:
-        return [MessageEvent("content_block_delta", index=self._index, delta=delta)]
 
 
 class OpenText(OpenBlock):
@@ -169,14 +167,12 @@ class OpenThinking(OpenBlock):
         signature = signature_of(self.text, self._is_shown) if self._pieces else ""
         return SaidThinking(thinking=self.text if self._is_shown else "", signature=signature)
 
-    def grow(self, text: str) -> list[MessageEvent]:
-        """More thoughts; no event when they are left out."""
-        events = super().grow(text)
-        return events if self._is_shown else []
+    def grown(self, text: str) -> list[MessageEvent]:
+        return super().grown(text) if self._is_shown else []
 
     def closed(self) -> list[MessageEvent]:
-        signature = signature_of(self.text, self._is_shown)
-        return [*self._delta({"type": "signature_delta", "signature": signature}), *super().closed()]
+        delta = {"type": "signature_delta", "signature": signature_of(self.text, self._is_shown)}
+        return [MessageEvent("content_block_delta", index=self._index, delta=delta), *super().closed()]
 
 
 class OpenToolUse(OpenBlock):
@@ -220,16 +216,17 @@ class MessageWriter(BlockWriter[MessageEvent, OpenBlock]):
         self._model = envelope.model
         self._has_begun = False
         self._content: list[SaidBlock] = []
-        self._ended = MessageEnd(None, None)
 
     def chunks(self, deltas: Sequence[ChoiceDelta]) -> list[MessageEvent]:
-        begin = [] if self._has_begun else [MessageEvent("message_start", message=self._message())]
+        begin = (
+            [] if self._has_begun else [MessageEvent("message_start", message=self._message(MessageEnd(None, None)))]
+        )
         self._has_begun = True
         return begin + self._grow(deltas)
 
     def last_chunks(self) -> list[MessageEvent]:
-        closed = self._complete()
-        end = MessageEvent("message_delta", delta=self._ended, usage=self._usage())
+        closed = self._close()
+        end = MessageEvent("message_delta", delta=self._ended(), usage=self._usage())
         return [*closed, end, MessageEvent("message_stop")]
 
     def failure(self, error: HexserveError) -> list[MessageEvent]:
@@ -237,14 +234,8 @@ class MessageWriter(BlockWriter[MessageEvent, OpenBlock]):
         return [MessageEvent("error", error=detail, request_id=self._terms.request_id)]
 
     def answer(self) -> MessageAnswer:
-        self._complete()
-        return self._message()
-
-    def _complete(self) -> list[MessageEvent]:
-        closed = self._close()
-        if self._ended.stop_reason == "tool_use" and not any(isinstance(one, SaidToolUse) for one in self._content):
-            self._ended = MessageEnd("end_turn", None)  # no call had an input that can be given to a tool
-        return closed
+        self._close()
+        return self._message(self._ended())
 
     def _block(self, part: Part) -> OpenBlock:
         match part:
@@ -264,26 +255,21 @@ class MessageWriter(BlockWriter[MessageEvent, OpenBlock]):
         self._done += 1
         return block.closed()
 
-    def _end(self, delta: Delta) -> None:
-        if delta.finish is FinishReason.LENGTH:
-            cut: StopReason = "model_context_window_exceeded" if self._terms.is_window_bound else "max_tokens"
-            self._ended = MessageEnd(cut, None)
-        elif isinstance(delta.stopped_by, str) and delta.stopped_by in self._terms.stop_sequences:
-            self._ended = MessageEnd("stop_sequence", delta.stopped_by)
-        else:
-            self._ended = MessageEnd("tool_use" if self._choice.has_calls else "end_turn", None)
+    def _ended(self) -> MessageEnd:
+        """Why it ended; a call whose input cannot be given to a tool is none."""
+        last = self._last
+        if last is not None and last.finish is FinishReason.LENGTH:
+            return MessageEnd("model_context_window_exceeded" if self._terms.is_window_bound else "max_tokens", None)
+        if last is not None and isinstance(last.stopped_by, str) and last.stopped_by in self._terms.stop_sequences:
+            return MessageEnd("stop_sequence", last.stopped_by)
+        has_calls = any(isinstance(block, SaidToolUse) for block in self._content)
+        return MessageEnd("tool_use" if has_calls else "end_turn", None)
 
-    def _message(self) -> MessageAnswer:
+    def _message(self, end: MessageEnd) -> MessageAnswer:
         usage = self._usage()
         usage.service_tier = "standard"
-        return MessageAnswer(
-            id=self._id,
-            model=self._model,
-            content=list(self._content),
-            stop_reason=self._ended.stop_reason,
-            stop_sequence=self._ended.stop_sequence,
-            usage=usage,
-        )
+        content = list(self._content)
+        return MessageAnswer(id=self._id, model=self._model, content=content, usage=usage, **asdict(end))
 
     def _usage(self) -> MessageUsage:
         counted = self._count.usage()

@@ -8,17 +8,9 @@ from functools import partial
 from fastapi import APIRouter, Request, Response
 
 from engine.errors import ContextLengthExceeded
+from server.api.anthropic import translation
 from server.api.anthropic.message import MessageAnswer, MessageEvent, MessageTerms, MessageWriter, TokenCountAnswer
 from server.api.anthropic.request import CountTokensRequest, MessagesRequest
-from server.api.anthropic.translation import (
-    check_fields,
-    conversation_chat,
-    message_chat,
-    own_name,
-    shows_thoughts,
-    template_turns,
-    thinking_options,
-)
 from server.api.body import BoundedRoute
 from server.api.openapi import MESSAGE_ERRORS, MESSAGES, answers
 from server.generation.answers import TokenCount
@@ -37,23 +29,18 @@ message_answers = partial(answers, stream=MESSAGES, statuses=MESSAGE_ERRORS, mod
 async def create_message(body: MessagesRequest, request: Request) -> Response:
     """Answer a conversation, whole or as a stream of named events."""
     service = await take_model(request, body.model, check_generates)
-    check_fields(body)
-    chat = message_chat(body)
+    translation.check_fields(body)
+    chat, options = translation.message_chat(body), translation.thinking_options(body)
     with _own_words():
-        prepared = await prepared_chat(request, service, chat, lambda: template_turns(body), thinking_options(body))
+        prepared = await prepared_chat(request, service, chat, lambda: translation.template_turns(body), options)
     room = service.engine.info.max_context - len(prepared.prompt)
     params = replace(prepared.params, max_tokens=min(body.max_tokens, room))
     envelope = service.envelope("msg_")
     stream = service.launch(envelope, [prepared.prompt], params, "messages")
-    count = TokenCount(stream.prompt_tokens, 1)
     [choice] = prepared.parsed_choices()
-    terms = MessageTerms(
-        stop_sequences=tuple(body.stop_sequences or ()),
-        is_window_bound=body.max_tokens > room,
-        shows_thoughts=shows_thoughts(body),
-        request_id=request_id_of(request.scope),
-    )
-    writer = MessageWriter(envelope, count, choice, terms)
+    stops, shows_thoughts = tuple(body.stop_sequences or ()), translation.shows_thoughts(body)
+    terms = MessageTerms(stops, body.max_tokens > room, shows_thoughts, request_id_of(request.scope))
+    writer = MessageWriter(envelope, TokenCount(stream.prompt_tokens, 1), choice, terms)
     return await answer(request, stream, writer, bool(body.stream), PINGED_EVENTS)
 
 
@@ -62,8 +49,8 @@ async def count_tokens(body: CountTokensRequest, request: Request) -> Response:
     """The tokens of the prompt that /v1/messages would make of the same fields."""
     service = await take_model(request, body.model, check_generates)
     with _own_words():
-        tools = chat_tools(conversation_chat(body), service.writes)
-        work = service.chat_prompt(template_turns(body), tools, thinking_options(body))
+        tools = chat_tools(translation.conversation_chat(body), service.writes)
+        work = service.chat_prompt(translation.template_turns(body), tools, translation.thinking_options(body))
         return written(TokenCountAnswer(len(await until_left(request, work))))
 
 
@@ -71,7 +58,7 @@ async def count_tokens(body: CountTokensRequest, request: Request) -> Response:
 def _own_words() -> Iterator[None]:
     """Refusals name this format's fields; clients know a prompt that is too long by Anthropic's own sentence."""
     try:
-        with field_aliases(own_name):
+        with field_aliases(translation.own_name):
             yield
     except ContextLengthExceeded as error:
         message = f"prompt is too long: {error.prompt_tokens} tokens > {error.limit - 1} maximum"

@@ -26,10 +26,8 @@ Change = given.ToolReference | given.ToolAddition | given.ToolRemoval
 
 
 def offered_tools(body: given.ConversationBody) -> list[given.DeclaredTool]:
-    """The tools as the conversation ends; Refusal when two of `tools` have one name.
-
-    Those that came later are last, so that the prompt up to them is the one before.
-    """
+    """The tools as the conversation ends; later ones are last, so that the prompt up to them is the one before.
+    Refusal when two of `tools` have one name."""
     tools = body.tools or []
     declared = {tool.name: tool for tool in tools}
     for number, tool in enumerate(tools):

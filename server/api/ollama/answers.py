@@ -1,7 +1,7 @@
 """The answers of /api/chat and /api/generate, whole or line by line."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Literal
@@ -34,6 +34,21 @@ class OllamaCalledAnswer(Answer):
 class OllamaCallAnswer(Answer):
     id: str
     function: OllamaCalledAnswer
+
+
+@dataclass(slots=True)
+class Said:
+    text: str = ""
+    thinking: str = ""
+    calls: list[OllamaCallAnswer] = field(default_factory=list)
+
+    def add(self, other: "Said") -> None:
+        self.text += other.text
+        self.thinking += other.thinking
+        self.calls += other.calls
+
+    def __bool__(self) -> bool:
+        return bool(self.text or self.thinking or self.calls)
 
 
 class OllamaAnswerMessage(Answer, kw_only=True):
@@ -71,6 +86,12 @@ class OllamaChatAnswer(OllamaLine, kw_only=True):
     response: UnsetType = UNSET
     thinking: UnsetType = UNSET
 
+    @classmethod
+    def of(cls, model: str, said: Said) -> OllamaLine:
+        thinking, calls = said.thinking or UNSET, said.calls or UNSET
+        message = OllamaAnswerMessage(content=said.text, thinking=thinking, tool_calls=calls)
+        return cls(model=model, created_at=stamp(time.time_ns()), message=message)
+
 
 class OllamaGenerateAnswer(OllamaLine, kw_only=True):
     """Answer of POST /api/generate, whole or a line of its stream."""
@@ -78,9 +99,15 @@ class OllamaGenerateAnswer(OllamaLine, kw_only=True):
     message: UnsetType = UNSET
     response: str
 
+    @classmethod
+    def of(cls, model: str, said: Said) -> OllamaLine:
+        now, thinking = stamp(time.time_ns()), said.thinking or UNSET
+        return cls(model=model, created_at=now, response=said.text, thinking=thinking)
 
-MILLISECOND_NS = 1_000_000
-SECOND_NS = 1_000 * MILLISECOND_NS
+
+LineKind = type[OllamaChatAnswer] | type[OllamaGenerateAnswer]
+
+SECOND_NS = 1_000_000_000
 LONGEST_S = 100 * 365 * 86_400
 NEVER = "9999-12-31T23:59:59Z"
 
@@ -98,16 +125,13 @@ class Stopwatch:
     loaded_ns: int
 
     def durations(self, now_ns: int, timings: RequestTimings | None) -> dict[str, int]:
-        """The four durations of an answer that is complete now.
-
-        The parts of the engine are at least a nanosecond: clients divide counts of tokens by them.
-        """
+        """Of an answer that is complete now. The engine's are a nanosecond at least: clients divide by them."""
         prompt_ms, generate_ms = (timings.prompt_ms, timings.generate_ms) if timings is not None else (0.0, 0.0)
         return {
             "total_duration": now_ns - self.came_ns,
             "load_duration": self.loaded_ns - self.came_ns,
-            "prompt_eval_duration": max(1, round(prompt_ms * MILLISECOND_NS)),
-            "eval_duration": max(1, round(generate_ms * MILLISECOND_NS)),
+            "prompt_eval_duration": max(1, round(prompt_ms * 1_000_000)),
+            "eval_duration": max(1, round(generate_ms * 1_000_000)),
         }
 
 
@@ -151,50 +175,20 @@ class WholeCalls:
             others.append(text)
 
 
-@dataclass(slots=True)
-class Said:
-    text: str = ""
-    thinking: str = ""
-    calls: list[OllamaCallAnswer] = field(default_factory=list)
-
-    def add(self, other: "Said") -> None:
-        self.text += other.text
-        self.thinking += other.thinking
-        self.calls += other.calls
-
-    def __bool__(self) -> bool:
-        return bool(self.text or self.thinking or self.calls)
-
-
-def chat_line(model: str, created_at: str, said: Said) -> OllamaLine:
-    message = OllamaAnswerMessage(content=said.text, thinking=said.thinking or UNSET, tool_calls=said.calls or UNSET)
-    return OllamaChatAnswer(model=model, created_at=created_at, message=message)
-
-
-def generate_line(model: str, created_at: str, said: Said) -> OllamaLine:
-    thinking = said.thinking or UNSET
-    return OllamaGenerateAnswer(model=model, created_at=created_at, response=said.text, thinking=thinking)
-
-
-LineOf = Callable[[str, str, Said], OllamaLine]
-
-
 class OllamaWriter(AnswerWriter):
-    """Lines and answers of one request. line_of: a line of its route. alternatives: None = no logprobs."""
+    """Lines and answers of one request. kind: of its route's lines. alternatives: None = no logprobs."""
 
     def __init__(
         self,
         model: str,
         count: TokenCount,
         choice: ParsedChoice,
-        line_of: LineOf,
+        kind: LineKind,
         stopwatch: Stopwatch,
         alternatives: int | None,
     ) -> None:
-        self._model = model
-        self._count = count
-        self._choice = choice
-        self._line_of = line_of
+        self._model, self._kind = model, kind
+        self._count, self._choice = count, choice
         self._stopwatch = stopwatch
         self._alternatives = alternatives
         self._calls = WholeCalls()
@@ -226,14 +220,11 @@ class OllamaWriter(AnswerWriter):
         others, calls = self._calls.feed(self._choice.take(delta), delta.finish is not None)
         if delta.finish is not None:
             self._finish, self._timings = FINISH_NAMES[delta.finish], delta.timings
-        return Said(
-            "".join(part for part in others if isinstance(part, str)),
-            "".join(part.text for part in others if isinstance(part, Thought)),
-            calls,
-        )
+        thoughts = "".join(part.text for part in others if isinstance(part, Thought))
+        return Said("".join(part for part in others if isinstance(part, str)), thoughts, calls)
 
     def _line(self, said: Said) -> OllamaLine:
-        line = self._line_of(self._model, stamp(time.time_ns()), said)
+        line = self._kind.of(self._model, said)
         if self._alternatives is not None and self._choice.logprobs:
             line.logprobs = self._choice.taken_logprobs(self._alternatives)
         return line

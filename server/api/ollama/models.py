@@ -111,10 +111,7 @@ COUNT_UNITS = ((1e9, "B"), (1e6, "M"), (1e3, "K"))
 
 @dataclass(frozen=True, slots=True)
 class KnownModel:
-    """What is known of a model, or of an adapter, whose `parent` it is.
-
-    manifest: None of a checkpoint that has not been compiled yet. context: tokens, None while it is not known.
-    """
+    """A model, or an adapter, whose `parent` it is. manifest, context (in tokens): None before it is compiled."""
 
     name: str
     parent: str
@@ -129,17 +126,8 @@ class KnownModel:
     def loaded(self, device: str, memory: int, expires_at: str) -> OllamaLoadedModel:
         """What /api/ps says of it while it is loaded. device: what computes. memory: bytes, 0 = as its files have."""
         listed = self.listed()
-        size = memory or listed.size
-        return OllamaLoadedModel(
-            name=self.name,
-            model=self.name,
-            size=size,
-            digest=listed.digest,
-            details=listed.details,
-            expires_at=expires_at,
-            size_vram=size if device == "NPU" else 0,
-            context_length=self.context or 0,
-        )
+        own = (self.name, self.name, size := memory or listed.size, listed.digest, listed.details)
+        return OllamaLoadedModel(*own, expires_at, size if device == "NPU" else 0, self.context or 0)
 
     def shown(self, template: str | None) -> OllamaShown:
         known = (Capability.COMPLETION,) if self.manifest is None else self.manifest.capabilities
@@ -154,16 +142,13 @@ class KnownModel:
         )
 
     def _details(self) -> OllamaDetails:
-        manifest = self.manifest
-        family = "" if manifest is None else manifest.model.family
-        return OllamaDetails(
-            parent_model=self.parent,
-            format="onnx",
-            family=family,
-            families=[family] if family else [],
-            parameter_size="" if manifest is None else _short(manifest.model.parameters),
-            quantization_level="" if manifest is None else manifest.quant,
-        )
+        if self.manifest is None:
+            return OllamaDetails(self.parent, "onnx", "", [], "", "")
+        model, count = self.manifest.model, self.manifest.model.parameters
+        # 3.7M for 3,700,000.
+        short = next((f"{count / unit:.1f}{name}" for unit, name in COUNT_UNITS if count >= unit), str(count))
+        families = [model.family] if model.family else []
+        return OllamaDetails(self.parent, "onnx", model.family, families, short, self.manifest.quant)
 
     def _modified_at(self) -> str:
         return rfc3339((0 if self.manifest is None else self.manifest.created) * SECOND_NS)
@@ -192,11 +177,6 @@ class KnownModel:
             f"{family}.attention.key_length": model.head_dim,
             f"{family}.vocab_size": model.vocab,
         }
-
-
-def _short(count: int) -> str:
-    """3.7M for 3,700,000."""
-    return next((f"{count / unit:.1f}{name}" for unit, name in COUNT_UNITS if count >= unit), str(count))
 
 
 # The Ollama whose API is spoken here: the first with log-probabilities.
@@ -232,11 +212,9 @@ async def list_loaded_models(request: Request) -> Response:
 
 
 def _known(model: ServedModel, name: str) -> KnownModel:
-    manifest, engine = model.manifest, model.engine
-    context = None if manifest is None else manifest.max_context
-    if engine is not None:
-        context = engine.info.max_context
-    return KnownModel(tagged(name), "" if name == model.name else tagged(model.name), manifest, context)
+    known = model.manifest if model.engine is None else model.engine.info
+    context = None if known is None else known.max_context
+    return KnownModel(tagged(name), "" if name == model.name else tagged(model.name), model.manifest, context)
 
 
 @router.get("/api/version", responses={200: {"model": OllamaVersion}})
@@ -254,8 +232,5 @@ async def ollama_version() -> Response:
 @router.post("/api/blobs/{digest}", include_in_schema=False)
 async def change_models() -> Response:
     """Models are files that the operator of the server brings."""
-    message = (
-        "Models are not changed over HTTP. Fetch one with `hexserve pull` or make one with `hexserve compile`, "
-        "then serve it with `hexserve serve`."
-    )
-    raise refuse(message, status=501)
+    how = "Fetch one with `hexserve pull` or make one with `hexserve compile`, then serve it with `hexserve serve`."
+    raise refuse(f"Models are not changed over HTTP. {how}", status=501)

@@ -6,6 +6,7 @@ from pydantic import Field, StringConstraints
 
 from server.generation.chat_request import MAX_URL_CHARACTERS, Stop, Tool
 from server.generation.params import MAX_INPUTS
+from server.http import fields
 from server.http.fields import (
     MAX_MESSAGES,
     MAX_TOKENS,
@@ -13,16 +14,9 @@ from server.http.fields import (
     Body,
     Name,
     NotYet,
-    Penalty,
     Probability,
-    RepetitionPenalty,
-    Seed,
-    Temperature,
     TextOrList,
     TextOrObject,
-    TokenLimit,
-    TopK,
-    TopLogprobs,
 )
 
 One = Annotated[float, Field(ge=1, le=1)]
@@ -32,16 +26,16 @@ class OllamaOptions(Body):
     """Null means the default. The context is always the model's: `num_ctx` may be as much, and makes it no smaller."""
 
     num_predict: Annotated[int, Field(ge=-2, le=MAX_TOKENS)] | None = None
-    temperature: Temperature | None = None
-    top_k: TopK | None = None
+    temperature: fields.Temperature | None = None
+    top_k: fields.TopK | None = None
     top_p: Probability | None = None
     min_p: Probability | None = None
-    seed: Seed | None = None
+    seed: fields.Seed | None = None
     stop: Stop | None = None
-    repeat_penalty: RepetitionPenalty | None = None
+    repeat_penalty: fields.RepetitionPenalty | None = None
     repeat_last_n: Literal[-1, 0] | None = None
-    presence_penalty: Penalty | None = None
-    frequency_penalty: Penalty | None = None
+    presence_penalty: fields.Penalty | None = None
+    frequency_penalty: fields.Penalty | None = None
     num_ctx: Annotated[int, Field(ge=1, le=MAX_TOKENS)] | None = None
 
     # Known, honoured where they change nothing.
@@ -55,7 +49,7 @@ class OllamaOptions(Body):
     embedding_only: Literal[False] | None = None
 
     # How Ollama's runner lays out a model. A bundle says that itself; nothing of them is visible in an answer.
-    num_keep: TokenLimit | None = None
+    num_keep: fields.TokenLimit | None = None
     num_batch: int | None = None
     num_gpu: int | None = None
     main_gpu: int | None = None
@@ -87,7 +81,7 @@ class OllamaGenerationBody(Body):
     think: Think | None = None
     keep_alive: KeepAlive | None = None
     logprobs: bool | None = None
-    top_logprobs: TopLogprobs | None = None
+    top_logprobs: fields.TopLogprobs | None = None
 
     # What does not fit the context is refused, never cut or shifted out.
     truncate: Literal[False] | None = None

@@ -2,8 +2,8 @@
 
 import re
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
@@ -12,21 +12,12 @@ from fastapi import Request
 from engine.bundle.manifest import Manifest
 from engine.client.engine import EngineInfo
 from engine.text.rendering import TextFacts
+from server.api.ollama import requests as given
 from server.api.ollama.answers import Stopwatch
-from server.api.ollama.requests import (
-    OllamaChatRequest,
-    OllamaEmbeddingsRequest,
-    OllamaEmbedRequest,
-    OllamaFormat,
-    OllamaGenerateRequest,
-    OllamaGenerationBody,
-    OllamaMessage,
-    OllamaOptions,
-    OllamaToolCall,
-)
-from server.generation.chat_request import ChatRequest, JsonObjectFormat, JsonSchemaFormat, ResponseFormat
+from server.api.ollama.requests import OllamaEmbeddingsRequest, OllamaGenerateRequest, OllamaMessage, OllamaOptions
+from server.generation.chat_request import ChatRequest, JsonObjectFormat, JsonSchemaFormat
 from server.generation.chat_template import image_part, template_options
-from server.generation.launch import Service, any_model, server_of, take_model
+from server.generation.launch import Service, server_of, take_model
 from server.generation.params import EmbeddingRequest, GenerationParams
 from server.http.errors import echo, refuse
 from server.models.models import ServedModel, find
@@ -119,7 +110,7 @@ def _shown(text: str, images: Sequence[str] | None, param: str) -> str | list[di
     return [*shown, {"type": "text", "text": text}]
 
 
-def _call(call: OllamaToolCall, message: int, place: int) -> dict[str, Any]:
+def _call(call: given.OllamaToolCall, message: int, place: int) -> dict[str, Any]:
     """An id that was left out has nine letters and digits, the form that Mistral's templates insist on."""
     function = {"name": call.function.name, "arguments": call.function.arguments}
     return {"id": call.id or f"c{message:05}{place:03}", "type": "function", "function": function}
@@ -127,27 +118,20 @@ def _call(call: OllamaToolCall, message: int, place: int) -> dict[str, Any]:
 
 def _result_of(message: OllamaMessage, waiting: list[tuple[str, str]]) -> dict[str, Any]:
     """Whose result a tool's message is; that call waits no longer."""
-    tool = message.tool_name or message.name
-    found = next(
-        (
-            (identity, name)
-            for identity, name in waiting
-            if (message.tool_call_id or identity) == identity and (tool or name) == name
-        ),
-        None,
-    )
-    if found is not None:
-        waiting.remove(found)
-    identity = message.tool_call_id or (found[0] if found else None)
-    name = tool or (found[1] if found else None)
-    return {key: text for key, text in (("tool_call_id", identity), ("name", name)) if text is not None}
+    identity, tool = message.tool_call_id, message.tool_name or message.name
+    for call in waiting:
+        if (identity or call[0], tool or call[1]) == call:
+            waiting.remove(call)
+            identity, tool = call
+            break
+    return {key: text for key, text in (("tool_call_id", identity), ("name", tool)) if text is not None}
 
 
 # Ollama's own, which its clients count on when they leave the options out.
 DEFAULT_TEMPERATURE, DEFAULT_TOP_K, DEFAULT_TOP_P = 0.8, 40, 0.9
 OPTIONS = frozenset(OllamaOptions.model_fields)
 # Fields that the chat route's checks name, and what they are called here.
-FIELD_ALIASES: Mapping[str, str] = MappingProxyType(
+FIELD_ALIASES = MappingProxyType(
     {
         "max_completion_tokens": "options.num_predict",
         "repetition_penalty": "options.repeat_penalty",
@@ -166,16 +150,16 @@ def generate_name(param: str) -> str:
     return "prompt" if param.startswith("messages") else chat_name(param)
 
 
-def as_chat(body: OllamaGenerationBody, info: EngineInfo) -> ChatRequest:
+def as_chat(body: given.OllamaGenerationBody, info: EngineInfo) -> ChatRequest:
     """The fields both formats have, under the chat route's names; they were validated already.
-
-    Raises Refusal for a context larger than the model's and for reasoning of a model that does not reason.
-    """
-    options = body.options or OllamaOptions()
-    _check_context(options.num_ctx, info.max_context)
+    Raises Refusal for a context larger than the model's and for reasoning of a model that does not reason."""
+    options, most, form = body.options or OllamaOptions(), info.max_context, body.format
+    if options.num_ctx is not None and options.num_ctx > most:
+        message = f"Invalid 'options.num_ctx': {options.num_ctx} is above the {most} tokens of this model's context."
+        raise refuse(message, "options.num_ctx", "integer_above_max_value")
     if body.think and info.manifest.text.writes.reasoning is None:
         raise refuse("'think' is not supported: this model does not reason.", "think", "unsupported_parameter")
-    penalises = options.repeat_last_n != 0
+    penalises, asked = options.repeat_last_n != 0, JsonObjectFormat(type="json_object") if form == "json" else None
     return ChatRequest.model_construct(
         model=body.model,
         messages=[],
@@ -191,8 +175,9 @@ def as_chat(body: OllamaGenerationBody, info: EngineInfo) -> ChatRequest:
         frequency_penalty=options.frequency_penalty if penalises else None,
         logprobs=body.logprobs,
         top_logprobs=body.top_logprobs,
-        tools=body.tools if isinstance(body, OllamaChatRequest) else None,
-        response_format=_response_format(body.format),
+        tools=body.tools if isinstance(body, given.OllamaChatRequest) else None,
+        # Keywords of a schema that cannot be enforced are ignored, as in Ollama.
+        response_format=JsonSchemaFormat.of(form, False) if isinstance(form, dict) else asked,
     )
 
 
@@ -209,12 +194,6 @@ def think_options(think: bool | str | None) -> dict[str, Any]:
     return template_options(None, think)
 
 
-def _check_context(wanted: int | None, most: int) -> None:
-    if wanted is not None and wanted > most:
-        message = f"Invalid 'options.num_ctx': {wanted} is above the {most} tokens of this model's context."
-        raise refuse(message, "options.num_ctx", "integer_above_max_value")
-
-
 def _most_tokens(num_predict: int | None) -> int | None:
     """-1 and -2 are as many as fit."""
     if num_predict == 0:
@@ -223,53 +202,32 @@ def _most_tokens(num_predict: int | None) -> int | None:
     return None if num_predict is None or num_predict < 0 else num_predict
 
 
-def _response_format(form: OllamaFormat | None) -> ResponseFormat | None:
-    """Keywords of a schema that cannot be enforced are ignored, as in Ollama."""
-    if not isinstance(form, dict):
-        return JsonObjectFormat.model_construct(type="json_object") if form == "json" else None
-    return JsonSchemaFormat.of(form, False)
-
-
 WHOLE = -1  # of `truncate_prompt_tokens`: as many as the model takes
 
 
-def as_embedding(body: OllamaEmbedRequest | OllamaEmbeddingsRequest) -> EmbeddingRequest:
+def as_embedding(body: given.OllamaEmbedRequest | OllamaEmbeddingsRequest) -> EmbeddingRequest:
     """The fields both formats have, under the names of /v1/embeddings; they were validated already."""
     if isinstance(body, OllamaEmbeddingsRequest):
         return EmbeddingRequest.model_construct(model=body.model, input=body.prompt, truncate_prompt_tokens=WHOLE)
-    return EmbeddingRequest.model_construct(
-        model=body.model,
-        input=body.input,
-        dimensions=body.dimensions,
-        truncate_prompt_tokens=None if body.truncate is False else WHOLE,
-    )
+    keep = None if body.truncate is False else WHOLE
+    own = {"model": body.model, "input": body.input, "dimensions": body.dimensions}
+    return EmbeddingRequest.model_construct(**own, truncate_prompt_tokens=keep)
 
 
 def embed_name(param: str) -> str:
     return "prompt" if param == "input" else param
 
 
-@dataclass(frozen=True, slots=True)
-class LoadedModel:
-    """A request whose model is there, and what its waiting took."""
-
-    service: Service
-    stopwatch: Stopwatch
-
-
 async def load_model(
-    request: Request,
-    model: str,
-    keep_alive: float | str | None,
-    check: Callable[[Manifest], object] = any_model,
-) -> LoadedModel:
+    request: Request, model: str, keep_alive: float | str | None, check: Callable[[Manifest], object]
+) -> tuple[Service, Stopwatch]:
     """Wait until the model is there, and say how long it stays without another request. Raises as `take_model`."""
     came_ns = time.perf_counter_ns()
     keep_s = kept_s(keep_alive)
     named, name = named_model(server_of(request).models.models, model)
     service = await take_model(request, name, check)
     named.keep_s = keep_s
-    return LoadedModel(service, Stopwatch(came_ns, time.perf_counter_ns()))
+    return service, Stopwatch(came_ns, time.perf_counter_ns())
 
 
 async def unload_model(request: Request, model: str) -> None:

@@ -7,26 +7,8 @@ from fastapi import APIRouter, Request, Response
 
 from engine.errors import HexserveError
 from server.api.body import validated
-from server.api.openai.audio_forms import (
-    FORM,
-    FormRequest,
-    FormRoute,
-    TranscriptDelta,
-    TranscriptDone,
-    Transcription,
-    TranscriptionForm,
-    TranslationForm,
-    Upload,
-    VerboseTranscription,
-    check_form,
-    logprobs_of,
-    said_before,
-    srt,
-    text_of,
-    usage_of,
-    verbose,
-    vtt,
-)
+from server.api.openai import audio_forms as forms
+from server.api.openai.audio_forms import FORM, TranscriptionForm, TranslationForm, Upload
 from server.api.openapi import SEGMENTS, answers
 from server.generation.framing import EventStream, frame
 from server.generation.launch import server_of, take_model, until_left, written
@@ -35,44 +17,44 @@ from server.generation.window_writer import check_languages, speech_spec
 from server.http.errors import from_engine, openai_body, refuse
 
 UNKNOWN = ("known_speaker_names", "known_speaker_references")  # refused by name
-router = APIRouter(route_class=FormRoute)
-SUBTITLES = {"srt": ("application/x-subrip", srt), "vtt": ("text/vtt", vtt), "text": ("text/plain", text_of)}
+router = APIRouter(route_class=forms.FormRoute)
 
 
 def _described(form: type[TranslationForm]) -> dict[str, Any]:
     """OpenAPI of the form with its file; lists have their names in forms."""
-    fields = {name: schema for name, schema in form.model_json_schema()["properties"].items() if name not in UNKNOWN}
-    if "chunking_strategy" in fields:
-        fields["chunking_strategy"] = {"type": "string", "description": "auto, or a server_vad object as JSON"}
-    named = {f"{name}[]" if schema.get("type") == "array" else name: schema for name, schema in fields.items()}
-    file = {"file": {"type": "string", "format": "binary"}}
-    schema = {"type": "object", "properties": file | named, "required": ["file", "model"]}
+    fields: dict[str, Any] = {"file": {"type": "string", "format": "binary"}}
+    for name, described in form.model_json_schema()["properties"].items():
+        if name == "chunking_strategy":
+            fields[name] = {"type": "string", "description": "auto, or a server_vad object as JSON"}
+        elif name not in UNKNOWN:
+            fields[f"{name}[]" if described.get("type") == "array" else name] = described
+    schema = {"type": "object", "properties": fields, "required": ["file", "model"]}
     return {"requestBody": {"required": True, "content": {FORM: {"schema": schema}}}}
 
 
-ANSWERS = answers(Transcription | VerboseTranscription)
+WHOLE = forms.Transcription | forms.VerboseTranscription
 
 
 @router.post(
     "/v1/audio/transcriptions",
     response_model=None,
-    responses=answers(Transcription | VerboseTranscription, TranscriptDelta, TranscriptDone, stream=SEGMENTS),
+    responses=answers(WHOLE, forms.TranscriptDelta, forms.TranscriptDone, stream=SEGMENTS),
     openapi_extra=_described(TranscriptionForm),
 )
 async def create_transcription(request: Request) -> Response:
     """What is said in a recording, in its language."""
-    upload = await cast(FormRequest, request).upload()
+    upload = await cast(forms.FormRequest, request).upload()
     form = validated(TranscriptionForm, upload.fields)
-    check_form(form)
+    forms.check_form(form)
     return await _answer(request, upload, form, translates=False)
 
 
 @router.post(
-    "/v1/audio/translations", response_model=None, responses=ANSWERS, openapi_extra=_described(TranslationForm)
+    "/v1/audio/translations", response_model=None, responses=answers(WHOLE), openapi_extra=_described(TranslationForm)
 )
 async def create_translation(request: Request) -> Response:
     """What is said in a recording, in English."""
-    upload = await cast(FormRequest, request).upload()
+    upload = await cast(forms.FormRequest, request).upload()
     validated(TranslationForm, upload.fields)
     return await _answer(request, upload, validated(TranscriptionForm, upload.fields), translates=True)
 
@@ -85,7 +67,7 @@ async def _answer(request: Request, upload: Upload, form: TranscriptionForm, tra
         translates=translates,
         language=language,
         among=among,
-        prompt=said_before(form.keywords, form.prompt),
+        prompt=forms.said_before(form.keywords, form.prompt),
         temperature=form.temperature or None,
         activity=form.activity,
         has_words="word" in form.timestamp_granularities,
@@ -110,30 +92,29 @@ async def _all(run: TranscriptionRun) -> list[Spoken]:
 
 
 def _written(found: list[Spoken], run: TranscriptionRun, form: TranscriptionForm, translates: bool) -> Response:
-    seconds = run.recording.seconds
-    if form.response_format in SUBTITLES:
-        media_type, write = SUBTITLES[form.response_format]
-        return Response(write(found) + ("\n" if form.response_format == "text" else ""), media_type=media_type)
-    if form.response_format == "verbose_json":
-        return written(verbose(found, seconds, run.language, translates, form.timestamp_granularities))
-    answer = Transcription(text=text_of(found), usage=usage_of(seconds))
-    if form.include:
-        answer.logprobs = logprobs_of(found)
-    return written(answer)
+    seconds, text = run.recording.seconds, forms.text_of(found)
+    match form.response_format:
+        case "srt":
+            return Response(forms.srt(found), media_type="application/x-subrip")
+        case "vtt":
+            return Response(forms.vtt(found), media_type="text/vtt")
+        case "text":
+            return Response(f"{text}\n", media_type="text/plain")
+        case "verbose_json":
+            return written(forms.verbose(found, seconds, run.writer.language, translates, form.timestamp_granularities))
+        case "json":
+            logprobs = forms.logprobs_of(found, bool(form.include))
+            return written(forms.Transcription(text=text, logprobs=logprobs, usage=forms.usage_of(seconds)))
 
 
 async def _events(run: TranscriptionRun, has_logprobs: bool) -> AsyncIterator[bytes]:
     found: list[Spoken] = []
     try:
         async for segment in run.segments():
-            event = TranscriptDelta(delta=segment.text if found else segment.text.lstrip())
-            if has_logprobs:
-                event.logprobs = logprobs_of([segment])
+            delta = segment.text if found else segment.text.lstrip()
             found.append(segment)
-            yield frame(event)
-        done = TranscriptDone(text=text_of(found), usage=usage_of(run.recording.seconds))
-        if has_logprobs:
-            done.logprobs = logprobs_of(found)
-        yield frame(done)
+            yield frame(forms.TranscriptDelta(delta=delta, logprobs=forms.logprobs_of([segment], has_logprobs)))
+        text, logprobs = forms.text_of(found), forms.logprobs_of(found, has_logprobs)
+        yield frame(forms.TranscriptDone(text=text, logprobs=logprobs, usage=forms.usage_of(run.recording.seconds)))
     except HexserveError as error:
         yield frame(openai_body(from_engine(error)))

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -87,10 +88,7 @@ def check_form(form: TranscriptionForm) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Upload:
-    """The file of a form, and its other fields by name: lists where the name ends in [], objects by name[key] or JSON.
-
-    Only `chunking_strategy` may be JSON.
-    """
+    """The file of a form, and its other fields: name[] is in a list, name[key] in an object."""
 
     data: bytes
     fields: dict[str, Any]
@@ -100,9 +98,9 @@ class FormRequest(BoundedRequest):
     """A request whose body is a form of at most so many bytes and parts."""
 
     def _check_headers(self, limit: int) -> None:
-        if self.headers.get("content-type", "").partition(";")[0].strip().lower() != FORM:
+        if self._media_type != FORM:
             raise refuse(f"The Content-Type must be {FORM}.", status=415)
-        super()._check_length(limit)
+        self._check_length(limit)
 
     async def upload(self) -> Upload:
         """The parts. Refusal 400, 408, 413 or 415."""
@@ -131,7 +129,8 @@ async def _read(form: FormData) -> Upload:
             raise refuse(f"Unknown parameter: '{name[:64]}' is a file.", name[:64], "unknown_parameter")
     strategy = fields.get("chunking_strategy")
     if isinstance(strategy, str) and strategy.startswith("{"):
-        fields["chunking_strategy"] = _parsed(strategy)
+        with suppress(ValueError, RecursionError):  # what is no JSON is refused as the text that it is
+            fields["chunking_strategy"] = json.loads(strategy)
     return Upload(data, fields)
 
 
@@ -148,13 +147,6 @@ def _put(fields: dict[str, Any], name: str, value: str) -> None:
         into[entry] = value
     else:
         raise refuse(f"Invalid form: '{name[:64]}' comes twice or in two forms.", name[:64], "invalid_value")
-
-
-def _parsed(value: str) -> Any:
-    try:
-        return json.loads(value)
-    except (ValueError, RecursionError):
-        return value
 
 
 class FormRoute(BoundedRoute):
@@ -239,16 +231,12 @@ def usage_of(seconds: float) -> DurationUsage:
     return DurationUsage(seconds=int(-(-seconds // 1)))
 
 
-def logprobs_of(segments: Sequence[Spoken]) -> list[SpeechLogprob]:
-    return [logprob_of(score) for segment in segments for score in segment.logprobs]
+def logprobs_of(segments: Sequence[Spoken], is_asked: bool) -> list[SpeechLogprob] | UnsetType:
+    return [logprob_of(score) for segment in segments for score in segment.logprobs] if is_asked else UNSET
 
 
 def verbose(
-    segments: Sequence[Spoken],
-    seconds: float,
-    language: str,
-    translates: bool,
-    granularities: Sequence[str],
+    segments: Sequence[Spoken], seconds: float, language: str, translates: bool, granularities: Sequence[str]
 ) -> VerboseTranscription:
     """granularities: "segment", "word" or both: which times it tells."""
     listed = [
@@ -266,11 +254,8 @@ def verbose(
         )
         for number, segment in enumerate(segments)
     ]
-    words = [
-        TranscriptionWord(word.text.strip(), round(word.start, 2), round(word.end, 2))
-        for segment in segments
-        for word in segment.words
-    ]
+    said = [word for segment in segments for word in segment.words]
+    words = [TranscriptionWord(word.text.strip(), round(word.start, 2), round(word.end, 2)) for word in said]
     return VerboseTranscription(
         task="translate" if translates else "transcribe",
         language="english" if translates else language_name(language),  # of what is written, not of what is said
@@ -300,8 +285,7 @@ def vtt(segments: Sequence[Spoken]) -> str:
 
 
 def _clock(seconds: float, point: str) -> str:
-    milliseconds = round(1000 * seconds)
-    minutes, rest = divmod(milliseconds, 60_000)
+    minutes, rest = divmod(round(1000 * seconds), 60_000)
     return f"{minutes // 60:02}:{minutes % 60:02}:{rest // 1000:02}{point}{rest % 1000:03}"
 
 

@@ -84,11 +84,8 @@ class ChatWriter(PlainEnding):
         alternatives: int | None,
         usage: StreamUsage,
     ) -> None:
-        self._envelope = envelope
-        self._count = count
-        self._alternatives = alternatives
-        self._usage = usage
-        self._choices = choices
+        self._envelope, self._count, self._usage = envelope, count, usage
+        self._choices, self._alternatives = choices, alternatives
         self._has_roles = False
 
     def chunks(self, deltas: Sequence[ChoiceDelta]) -> list[ChatChunk]:
@@ -102,9 +99,8 @@ class ChatWriter(PlainEnding):
                 role = ChunkDelta(role="assistant", content="")
                 chunks += [self._chunk(each, role) for each in range(len(self._choices))]
             parts = choice.take(delta)
-            self._count.add_reasoning(choice.new_reasoning_tokens())
-            for part in parts:
-                chunks.append(self._chunk(number, _delta(part), self._fresh_logprobs(choice)))
+            self._count.reasoning += choice.new_reasoning_tokens()
+            chunks += [self._chunk(number, _delta(part), self._fresh_logprobs(choice)) for part in parts]
             if delta.finish is not None:
                 chunks.append(self._chunk(number, ChunkDelta(), self._fresh_logprobs(choice), choice.finish))
         return chunks
@@ -113,15 +109,11 @@ class ChatWriter(PlainEnding):
         return self._usage.last(self._envelope.around(ChatChunk, []))
 
     def answer(self) -> ChatCompletion:
-        choices = [
-            ChatChoice(
-                number,
-                choice.message(),
-                None if self._alternatives is None else ChatLogprobs(choice.entries),
-                choice.finish or "stop",
-            )
-            for number, choice in enumerate(self._choices)
-        ]
+        has_logprobs = self._alternatives is not None
+        choices = []
+        for number, choice in enumerate(self._choices):
+            logprobs = ChatLogprobs(choice.entries) if has_logprobs else None
+            choices.append(ChatChoice(number, choice.message(), logprobs, choice.finish or "stop"))
         return self._count.on(self._envelope.around(ChatCompletion, choices))
 
     def _fresh_logprobs(self, choice: ParsedChoice) -> ChatLogprobs | None:
@@ -163,5 +155,5 @@ async def create_chat(body: ChatRequest, request: Request) -> Response:
     stream = service.launch(envelope, [chat.prompt], chat.params, "messages")
     count = TokenCount(stream.prompt_tokens, chat.params.choices, body.prediction is not None)
     usage = StreamUsage(count, body.stream_options)
-    writer = ChatWriter(envelope, count, chat.parsed_choices(), chat.params.logprobs, usage)
+    writer = ChatWriter(envelope, count, chat.parsed_choices(), chat.params.each.logprobs, usage)
     return await answer(request, stream, writer, bool(body.stream))

@@ -1,24 +1,16 @@
 """POST /v1/embeddings."""
 
 import base64
-from collections.abc import Sequence
 from typing import Literal
 
 from fastapi import APIRouter, Request, Response
 
-from engine.bundle.specs import PoolingSpec
 from engine.client.pooling import finished
 from engine.request import Pooling
 from server.api.body import BoundedRoute
 from server.api.openapi import answers
 from server.generation.launch import take_model, until_left, written_aside
-from server.generation.params import (
-    EmbeddingRequest,
-    PooledUsage,
-    check_dimensions,
-    embedding_inputs,
-    embedding_spec,
-)
+from server.generation.params import EmbeddingRequest, PooledUsage, check_dimensions, embedding_inputs, embedding_spec
 from server.http.fields import Answer
 
 
@@ -37,19 +29,6 @@ class EmbeddingList(Answer, kw_only=True):
     usage: PooledUsage
 
 
-def embedding_list(
-    vectors: Sequence[bytes], spec: PoolingSpec, body: EmbeddingRequest, model: str, tokens: int
-) -> EmbeddingList:
-    """The list object. vectors: of each input, as the engine gave them."""
-    is_text = body.encoding_format == "base64"
-    found = EmbeddingList(data=[], model=model, usage=PooledUsage(tokens, tokens))
-    for index, raw in enumerate(vectors):
-        vector = finished(raw, spec, body.dimensions)
-        written = base64.b64encode(vector.tobytes()).decode() if is_text else vector.tolist()
-        found.data.append(Embedding(index=index, embedding=written))
-    return found
-
-
 router = APIRouter(route_class=BoundedRoute)
 
 
@@ -61,5 +40,15 @@ async def create_embeddings(body: EmbeddingRequest, request: Request) -> Respons
     check_dimensions(body.dimensions, spec)
     inputs = embedding_inputs(body, service.engine.info)
     envelope = service.envelope("embd-")
-    pooled = await until_left(request, service.pooled(envelope, inputs, Pooling(), body.priority or 0))
-    return await written_aside(lambda: embedding_list(pooled.vectors, spec, body, service.model, pooled.tokens))
+    vectors, tokens = await until_left(request, service.pooled(envelope, inputs, Pooling(), body.priority or 0))
+
+    def made() -> EmbeddingList:
+        data = []
+        for index, raw in enumerate(vectors):
+            vector = finished(raw, spec, body.dimensions)
+            is_text = body.encoding_format == "base64"
+            written = base64.b64encode(vector.tobytes()).decode() if is_text else vector.tolist()
+            data.append(Embedding(index=index, embedding=written))
+        return EmbeddingList(data=data, model=service.model, usage=PooledUsage(tokens, tokens))
+
+    return await written_aside(made)

@@ -1,7 +1,4 @@
-"""What the client of a realtime session for transcription may send, and how its session is described.
-
-A session has two forms, that of `session.update` and the older one of `transcription_session.update`.
-"""
+"""What the client of a realtime session may send, and how the session is described: in a newer and an older form."""
 
 from typing import Annotated, Any, Literal
 
@@ -153,12 +150,12 @@ Event = Annotated[SessionUpdate | OldSessionUpdate | Append | Commit | Clear, Fi
 _EVENTS: TypeAdapter[SessionUpdate | OldSessionUpdate | Append | Commit | Clear] = TypeAdapter(Event)
 
 
-class BadEvent(Exception):
+class BadEvent(Refusal):
     """A client's event cannot be used. event_id: its own name for it, if it has told one."""
 
     def __init__(self, error: WireError, event_id: str | None) -> None:
-        super().__init__(error.message)
-        self.error, self.event_id = error, event_id
+        super().__init__(error)
+        self.event_id = event_id
 
 
 def read_event(text: str) -> SessionUpdate | OldSessionUpdate | Append | Commit | Clear:

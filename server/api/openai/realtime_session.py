@@ -14,21 +14,12 @@ from engine.errors import HexserveError
 from engine.speech.audio import CHUNK_SAMPLES, SpeechDetector
 from engine.speech.live import Float32, LiveEar, LiveSound, SpeechEdges, Utterance
 from engine.speech.log_mel import SAMPLE_RATE
+from server.api.openai import realtime_events as events
 from server.api.openai.audio_forms import SpeechLogprob, logprob_of, said_before, usage_of
-from server.api.openai.realtime_events import (
-    Append,
-    BadEvent,
-    Clear,
-    Commit,
-    OldSessionUpdate,
-    SessionUpdate,
-    TranscriptionSession,
-    described,
-    read_event,
-)
+from server.api.openai.realtime_events import TranscriptionSession
 from server.generation.launch import Server, loaded_engine, named_model
 from server.generation.window_writer import LiveTranscript, WindowWriter, speech_spec
-from server.http.errors import Refusal, WireError, from_engine, refuse
+from server.http.errors import Refusal, from_engine, refuse
 from server.models.models import ServedModel
 
 MOST_BUFFERED_S = 60  # of sound that is not written yet, or not found to be speech; no more is read or kept
@@ -84,7 +75,7 @@ class RealtimeSession:
                 if self._unwritten:
                     continue
                 text = f"No event came for {IDLE_S:g} s, so the session ends."
-                await self._tell_error(WireError(408, text, code="session_expired"), None)
+                await self._tell_error(refuse(text, code="session_expired", status=408), None)
                 return False
             if message["type"] == "websocket.disconnect":
                 return True
@@ -95,24 +86,24 @@ class RealtimeSession:
         name: str | None = None
         try:
             if text is None:
-                raise BadEvent(WireError(400, "An event is JSON in a text message; binary ones are not taken."), None)
-            event = read_event(text)
+                raise refuse("An event is JSON in a text message; binary ones are not taken.")
+            event = events.read_event(text)
             name = event.event_id
             match event:
-                case SessionUpdate():
+                case events.SessionUpdate():
                     await self._update(event.session, "session.audio.input.", "transcription.")
-                case OldSessionUpdate():
+                case events.OldSessionUpdate():
                     await self._update(event.session.modern, "session.", "input_audio_transcription.", is_old=True)
-                case Append():
+                case events.Append():
                     await self._hear(self._decoded(event.audio))
-                case Commit():
+                case events.Commit():
                     await self._commit_asked()
-                case Clear():
+                case events.Clear():
                     await self._clear()
-        except BadEvent as error:
-            await self._tell_error(error.error, error.event_id)
+        except events.BadEvent as error:
+            await self._tell_error(error, error.event_id)
         except (Refusal, HexserveError) as error:
-            await self._tell_error(_wire(error), name)
+            await self._tell_error(error, name)
 
     async def _update(self, given: TranscriptionSession, place: str, below: str, is_old: bool = False) -> None:
         """Refusal naming the field that cannot be had; then nothing has changed."""
@@ -145,7 +136,7 @@ class RealtimeSession:
         return None if turns is None else SpeechEdges(turns.activity, self._sound.chunks)
 
     def _told(self) -> dict[str, Any]:
-        return described(self._name, self._session, self._model.name, self._is_old)
+        return events.described(self._name, self._session, self._model.name, self._is_old)
 
     # -- sound ------------------------------------------------------------------------------------------------------
 
@@ -306,17 +297,14 @@ class RealtimeSession:
         """There will be no more text of it; if it has not ended, what comes is another one."""
         if utterance is self._open:
             self._drop()
-        told = _wire(error)
-        detail = {"type": told.type, "code": told.code, "message": told.message, "param": told.param}
-        await self._tell_of(utterance, "failed", error=detail)
+        await self._tell_of(utterance, "failed", error=_detail(error))
 
     async def _tell_of(self, utterance: Utterance, kind: str, **fields: Any) -> None:
         name = f"conversation.item.input_audio_transcription.{kind}"
         await self._tell(name, item_id=utterance.name, content_index=0, **fields)
 
-    async def _tell_error(self, error: WireError, event_id: str | None) -> None:
-        detail = {"type": error.type, "code": error.code, "message": error.message, "param": error.param}
-        await self._tell("error", error=detail | {"event_id": event_id})
+    async def _tell_error(self, error: Refusal | HexserveError, event_id: str | None) -> None:
+        await self._tell("error", error=_detail(error) | {"event_id": event_id})
 
     async def _tell(self, kind: str, **fields: Any) -> None:
         event = {"type": kind, "event_id": _new_name("event")} | fields
@@ -334,8 +322,9 @@ async def _ended(*tasks: asyncio.Task[Any]) -> None:
             task.exception()
 
 
-def _wire(error: Refusal | HexserveError) -> WireError:
-    return error.error if isinstance(error, Refusal) else from_engine(error)
+def _detail(error: Refusal | HexserveError) -> dict[str, Any]:
+    wire = error.error if isinstance(error, Refusal) else from_engine(error)
+    return {"type": wire.type, "code": wire.code, "message": wire.message, "param": wire.param}
 
 
 def _new_name(kind: str) -> str:

@@ -1,7 +1,4 @@
-"""Input items and tools of /v1/responses -> what the chat route's functions take; what is stored of a request.
-
-Queries of stored responses, and the items that a request follows.
-"""
+"""Input items, tools and queries of /v1/responses, as the chat route's functions take them or as they are stored."""
 
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,86 +11,43 @@ from pydantic import Field, TypeAdapter, ValidationError
 from starlette.datastructures import QueryParams
 
 from server.api.body import validated
+from server.api.openai import response_request as given
 from server.api.openai.response_answer import ResponseItems
-from server.api.openai.response_request import (
-    CalledAs,
-    CustomCallItem,
-    CustomOutputItem,
-    CustomTool,
-    FunctionCallItem,
-    FunctionOutputItem,
-    GrammarInput,
-    Include,
-    InputImage,
-    InputItem,
-    InputMessage,
-    InputText,
-    NamedFunction,
-    NamespaceTool,
-    ReasoningItem,
-    ResponseFunctionTool,
-    ResponsesRequest,
-    TextSchemaFormat,
-    TextSettings,
-)
-from server.generation.chat_request import (
-    ChatRequest,
-    JsonSchemaFormat,
-    NamedToolChoice,
-    ResponseFormat,
-    Tool,
-    ToolChoice,
-)
-from server.generation.chat_template import PART_SEPARATOR, image_part, template_options
+from server.api.openai.response_request import CalledAs, InputItem, InputMessage, ResponsesRequest
+from server.generation.chat_request import ChatRequest, JsonSchemaFormat, NamedToolChoice, Tool
+from server.generation.chat_template import image_part, joined_text, template_options
 from server.http.errors import StorageFailed, echo, refuse
-from server.http.fields import MAX_MESSAGES, MAX_TOOLS, Body
+from server.http.fields import MAX_TOOLS, Body
 from server.stored_responses.database import Json, ResponseRecord
 
 INPUT = "input"  # the only argument of the function that a custom tool is shown as
+PlainTool = given.ResponseFunctionTool | given.CustomTool
 
 
-def shown_tools(body: ResponsesRequest) -> list[Tool]:
-    """Every tool as a function; Refusal when there are too many in all namespaces together."""
-    found = [_function(who, tool, about) for who, tool, about in _all(body)]
-    if len(found) > MAX_TOOLS:
-        message = f"Invalid 'tools': {len(found)} tools in all namespaces. At most {MAX_TOOLS} are allowed."
-        raise refuse(message, "tools", "array_above_max_length")
-    return found
-
-
-def tool_identities(body: ResponsesRequest) -> Mapping[str, CalledAs]:
-    return {who.shown: who for who, _, _ in _all(body)}
-
-
-def _all(body: ResponsesRequest) -> Iterator[tuple[CalledAs, ResponseFunctionTool | CustomTool, str | None]]:
+def named_tools(body: ResponsesRequest) -> Iterator[tuple[CalledAs, PlainTool, str | None]]:
+    """How each tool is called, and what the tools of its namespace are for."""
     for tool in body.tools or []:
-        if isinstance(tool, NamespaceTool):
+        if isinstance(tool, given.NamespaceTool):
             for inner in tool.tools:
-                yield CalledAs(inner.name, tool.name, isinstance(inner, CustomTool)), inner, tool.description
+                is_custom = isinstance(inner, given.CustomTool)
+                yield CalledAs(inner.name, tool.name, is_custom), inner, tool.description
         else:
-            yield CalledAs(tool.name, None, isinstance(tool, CustomTool)), tool, None
+            yield CalledAs(tool.name, None, isinstance(tool, given.CustomTool)), tool, None
 
 
-def _function(who: CalledAs, tool: ResponseFunctionTool | CustomTool, about: str | None) -> Tool:
-    """about: what the tools of its namespace are for."""
-    told = "\n\n".join(text for text in (about, tool.description, _grammar(tool)) if text)
-    if isinstance(tool, CustomTool):
-        return Tool.of(who.shown, told, _input_schema(tool), True)
+def _function(who: CalledAs, tool: PlainTool, about: str | None) -> Tool:
+    """A tool as a function. Inside a JSON string no grammar in Lark can be enforced, so the model is told."""
+    grammar, text = "", {"type": "string"}
+    form = tool.format if isinstance(tool, given.CustomTool) else None
+    if isinstance(form, given.GrammarInput) and form.syntax == "regex":
+        text["pattern"] = f"^(?:{form.definition})$"
+    elif isinstance(form, given.GrammarInput):
+        grammar = f"The input has the form of this Lark grammar:\n{form.definition}"
+    told = "\n\n".join(filter(None, (about, tool.description, grammar)))
+    if isinstance(tool, given.CustomTool):
+        schema = {"type": "object", "properties": {INPUT: text}, "required": [INPUT], "additionalProperties": False}
+        return Tool.of(who.shown, told, schema, True)
     return Tool.of(who.shown, told if about else tool.description, tool.parameters, tool.strict)
-
-
-def _input_schema(tool: CustomTool) -> dict[str, Any]:
-    text: dict[str, Any] = {"type": "string"}
-    if isinstance(tool.format, GrammarInput) and tool.format.syntax == "regex":
-        text["pattern"] = f"^(?:{tool.format.definition})$"
-    return {"type": "object", "properties": {INPUT: text}, "required": [INPUT], "additionalProperties": False}
-
-
-def _grammar(tool: ResponseFunctionTool | CustomTool) -> str | None:
-    """Inside a JSON string no grammar can be enforced, so the model is told."""
-    if isinstance(tool, CustomTool) and isinstance(tool.format, GrammarInput) and tool.format.syntax == "lark":
-        return f"The input has the form of this Lark grammar:\n{tool.format.definition}"
-    return None
 
 
 LOGPROBS = "message.output_text.logprobs"
@@ -109,65 +63,58 @@ FIELD_ALIASES = MappingProxyType(
 )
 
 
+def own_name(param: str) -> str:
+    return FIELD_ALIASES.get(param, "input" if param.startswith("messages[") else param)
+
+
 def as_chat(body: ResponsesRequest) -> ChatRequest:
-    """The fields both routes have, under the chat route's names; they were validated already."""
-    wants_logprobs = body.top_logprobs is not None or LOGPROBS in (body.include or [])
-    tools = shown_tools(body)
+    """The fields both routes have, under the chat route's names; they were validated already.
+    Refusal when there are too many tools in all namespaces together."""
+    tools = [_function(*named) for named in named_tools(body)]
+    if len(tools) > MAX_TOOLS:
+        message = f"Invalid 'tools': {len(tools)} tools in all namespaces. At most {MAX_TOOLS} are allowed."
+        raise refuse(message, "tools", "array_above_max_length")
+    form, choice = body.text and body.text.format, body.tool_choice
+    if choice in ("auto", "none") and not tools:  # SDKs send "auto" without tools
+        choice = None
     return ChatRequest.model_construct(
         **body.sampling,
         messages=[],
         max_completion_tokens=body.max_output_tokens,
-        logprobs=wants_logprobs,
+        logprobs=body.top_logprobs is not None or LOGPROBS in (body.include or []),
         top_logprobs=body.top_logprobs,
         tools=tools,
-        # SDKs send "auto" without tools.
-        tool_choice=_tool_choice(body) if tools or body.tool_choice not in ("auto", "none") else None,
+        tool_choice=NamedToolChoice.of(choice.name) if isinstance(choice, given.NamedFunction) else choice,
         parallel_tool_calls=body.parallel_tool_calls if tools else None,
         thinking_token_budget=body.thinking_token_budget,
-        response_format=_response_format(body.text),
+        response_format=(
+            JsonSchemaFormat.of(form.definition, form.strict) if isinstance(form, given.TextSchemaFormat) else form
+        ),
     )
 
 
 def response_options(body: ResponsesRequest) -> dict[str, Any]:
     """Options for the chat template; a verbosity changes something where the template reads it."""
-    verbosity = body.text.verbosity if body.text is not None else None
+    verbosity = body.text and body.text.verbosity
     told = {} if verbosity is None else {"verbosity": verbosity}
-    return told | template_options(body.chat_template_kwargs, body.reasoning.effort if body.reasoning else None)
-
-
-def own_name(param: str) -> str:
-    return FIELD_ALIASES.get(param, "input" if param.startswith("messages[") else param)
-
-
-def _tool_choice(body: ResponsesRequest) -> ToolChoice | None:
-    choice = body.tool_choice
-    if isinstance(choice, NamedFunction):
-        return NamedToolChoice.of(choice.name)
-    return choice
-
-
-def _response_format(text: TextSettings | None) -> ResponseFormat | None:
-    form = text.format if text is not None else None
-    if isinstance(form, TextSchemaFormat):
-        return JsonSchemaFormat.of(form.definition, form.strict)
-    return form
+    return told | template_options(body.chat_template_kwargs, body.reasoning and body.reasoning.effort)
 
 
 def given_items(body: ResponsesRequest) -> list[InputItem]:
     return [InputMessage(role="user", content=body.input)] if isinstance(body.input, str) else list(body.input)
 
 
-def template_items(instructions: str | None, items: Sequence[InputItem], given: int) -> list[dict[str, Any]]:
-    """One dictionary per message, as a chat template reads it. given: the last items, which are this request's own.
+def template_items(instructions: str | None, items: Sequence[InputItem], own: int) -> list[dict[str, Any]]:
+    """One dictionary per message, as a chat template reads it. own: how many of the last items are this request's.
 
     What the model thought and called between two other messages is one message of the assistant.
     """
     messages: list[dict[str, Any]] = []
     if instructions is not None:
         messages.append({"role": "system", "content": instructions})
-    for number, item in enumerate(items, given - len(items)):
-        if isinstance(item, FunctionOutputItem | CustomOutputItem):
-            messages.append({"role": "tool", "content": _text(item.output), "tool_call_id": item.call_id})
+    for number, item in enumerate(items, own - len(items)):
+        if isinstance(item, given.FunctionOutputItem | given.CustomOutputItem):
+            messages.append({"role": "tool", "content": joined_text(item.output), "tool_call_id": item.call_id})
         elif isinstance(item, InputMessage) and item.role != "assistant":
             role = "system" if item.role == "developer" else item.role
             messages.append({"role": role, "content": _content(item, number)})
@@ -177,51 +124,48 @@ def template_items(instructions: str | None, items: Sequence[InputItem], given: 
 
 
 def _add_to_assistant(
-    messages: list[dict[str, Any]], item: InputMessage | FunctionCallItem | CustomCallItem | ReasoningItem, number: int
+    messages: list[dict[str, Any]],
+    item: InputMessage | given.FunctionCallItem | given.CustomCallItem | given.ReasoningItem,
+    number: int,
 ) -> None:
     last = messages[-1] if messages and messages[-1]["role"] == "assistant" else None
     has_spoken = last is not None and (last["content"] or "tool_calls" in last)
-    if last is None or (isinstance(item, InputMessage | ReasoningItem) and has_spoken):
+    if last is None or (isinstance(item, InputMessage | given.ReasoningItem) and has_spoken):
         last = {"role": "assistant", "content": ""}
         messages.append(last)
     if isinstance(item, InputMessage):
         last["content"] = _content(item, number)
-    elif isinstance(item, ReasoningItem):
+    elif isinstance(item, given.ReasoningItem):
         thoughts = item.content or item.summary
         last["reasoning_content"] = last.get("reasoning_content", "") + "".join(part.text for part in thoughts)
     else:
-        arguments = (
-            msgspec.json.encode({INPUT: item.input}).decode() if isinstance(item, CustomCallItem) else item.arguments
-        )
+        if isinstance(item, given.CustomCallItem):
+            arguments = msgspec.json.encode({INPUT: item.input}).decode()
+        else:
+            arguments = item.arguments
         call = {"name": CalledAs(item.name, item.namespace).shown, "arguments": arguments}
         last.setdefault("tool_calls", []).append({"id": item.call_id, "type": "function", "function": call})
 
 
 def _content(item: InputMessage, number: int) -> str | list[dict[str, Any]]:
-    """Text, or the parts in order where a user shows images. Refusal of those that somebody else shows.
-
-    number: below zero in an item of an earlier response.
-    """
+    """Text, or the parts in order where a user shows images; Refusal where somebody else does.
+    number: below zero in an item of an earlier response."""
     if isinstance(item.content, str):
         return item.content
-    texts = [part for part in item.content if isinstance(part, InputText)]
+    texts = [part for part in item.content if isinstance(part, given.InputText)]
     if len(texts) == len(item.content):
-        return _text(texts)
+        return joined_text(texts)
     path = f"input[{number}].content"
     if item.role != "user":
         raise refuse(f"'{path}' has an image: only a user's message may.", path, "unsupported_value")
-    return [
-        {"type": "text", "text": part.text}
-        if isinstance(part, InputText)
-        else image_part(
-            part.image_url, f"{path}[{index}].image_url" if number >= 0 else "previous_response_id", part.detail
-        )
-        for index, part in enumerate(item.content)
-    ]
-
-
-def _text(content: str | Sequence[InputText]) -> str:
-    return content if isinstance(content, str) else PART_SEPARATOR.join(part.text for part in content)
+    parts: list[dict[str, Any]] = []
+    for index, part in enumerate(item.content):
+        if isinstance(part, given.InputText):
+            parts.append({"type": "text", "text": part.text})
+        else:
+            param = f"{path}[{index}].image_url" if number >= 0 else "previous_response_id"
+            parts.append(image_part(part.image_url, param, part.detail))
+    return parts
 
 
 OFF = "this server stores no responses; its setting store_responses is off"
@@ -274,28 +218,16 @@ def items_of(records: Sequence[ResponseRecord]) -> list[InputItem]:
     try:
         return _ITEMS.validate_python(listed_items(records))
     except ValidationError as error:
-        raise StorageFailed(
-            f"The stored response {records[-1].key.id} cannot be read: {error.error_count()} errors."
-        ) from None
+        message = f"The stored response {records[-1].key.id} cannot be read: {error.error_count()} errors."
+        raise StorageFailed(message) from None
 
 
 def listed_items(records: Sequence[ResponseRecord]) -> list[Json]:
     return [item for record in records for item in (*record.input, *record.response["output"])]
 
 
-def check_count(items: Sequence[InputItem]) -> None:
-    """Refusal when a conversation has more items than one request may bring."""
-    if len(items) > MAX_MESSAGES:
-        message = f"The conversation has {len(items)} items; {MAX_MESSAGES} are allowed."
-        raise refuse(message, "input", "array_above_max_length")
-
-
-def stored_items(items: Sequence[InputItem]) -> list[Json]:
-    """The items of a request as they are stored and listed: each with an id, a type and a status."""
-    return [_stored(item) for item in items]
-
-
-def _stored(item: InputItem) -> Json:
+def stored_item(item: InputItem) -> Json:
+    """An item of a request as it is stored and listed: with an id, a type and a status."""
     plain = item.model_dump(exclude_none=True, exclude={"parsed_arguments"})
     kind = plain.setdefault("type", "message")
     plain.setdefault("id", f"{PREFIXES[kind]}_{uuid.uuid4().hex}")
@@ -306,8 +238,8 @@ def _stored(item: InputItem) -> Json:
     return plain
 
 
-def _part(role: str, part: str | InputText | InputImage) -> Json:
-    if isinstance(part, InputImage):
+def _part(role: str, part: str | given.InputText | given.InputImage) -> Json:
+    if isinstance(part, given.InputImage):
         return part.model_dump(exclude_none=True)
     text = part if isinstance(part, str) else part.text
     if role == "assistant":
@@ -318,7 +250,7 @@ def _part(role: str, part: str | InputText | InputImage) -> Json:
 class StoredQuery(Body):
     """Base of queries. include: it changes nothing here, as what was answered has it, or never had."""
 
-    include: list[Include] | None = None
+    include: list[given.Include] | None = None
 
 
 class EventsQuery(StoredQuery):

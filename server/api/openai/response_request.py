@@ -14,23 +14,8 @@ from server.generation.chat_request import (
     TextFormat,
     ToolName,
 )
-from server.http.fields import (
-    MAX_MESSAGES,
-    MAX_TOKENS,
-    MAX_TOOLS,
-    Body,
-    Effort,
-    Metadata,
-    MetadataKey,
-    Name,
-    NotYet,
-    ServiceTier,
-    TemplateOptions,
-    TextOrList,
-    TextOrObject,
-    TokenLimit,
-    TopLogprobs,
-)
+from server.http import fields
+from server.http.fields import MAX_MESSAGES, MAX_TOKENS, MAX_TOOLS, Body, Name, NotYet, TextOrList, TextOrObject
 
 
 class ResponseFunctionTool(FunctionTool):
@@ -226,7 +211,7 @@ class TextSettings(Body):
 class ReasoningSettings(Body):
     """How much to think. Summaries may be asked for; what comes is the reasoning itself."""
 
-    effort: Effort | None = None
+    effort: fields.Effort | None = None
     summary: Literal["auto", "concise", "detailed"] | None = None
     generate_summary: Literal["auto", "concise", "detailed"] | None = None
 
@@ -247,7 +232,7 @@ class ResponsesRequest(SamplingBody):
     max_tool_calls: Annotated[int, Field(ge=1, le=MAX_TOKENS)] | None = None  # of built-in tools; there are none
     stream: bool | None = None
     stream_options: ResponseStreamOptions | None = None
-    top_logprobs: TopLogprobs | None = None
+    top_logprobs: fields.TopLogprobs | None = None
     include: Annotated[list[Include], Field(max_length=16)] | None = None
     tools: Annotated[list[ResponseTool], Field(max_length=MAX_TOOLS, fail_fast=True)] | None = None
     tool_choice: ResponseToolChoice | None = None
@@ -258,15 +243,15 @@ class ResponsesRequest(SamplingBody):
     store: bool | None = None
     background: bool | None = None
     previous_response_id: Name | None = None
-    metadata: Metadata | None = None
-    service_tier: ServiceTier | None = None
+    metadata: fields.Metadata | None = None
+    service_tier: fields.ServiceTier | None = None
     safety_identifier: Name | None = None
     prompt_cache_key: Name | None = None
-    client_metadata: Annotated[dict[MetadataKey, Any], Field(max_length=64)] | None = None  # Codex tells of itself
+    client_metadata: Annotated[dict[fields.MetadataKey, Any], Field(max_length=64)] | None = None  # of Codex
 
     # Extensions with the names the chat route has.
-    thinking_token_budget: TokenLimit | None = None
-    chat_template_kwargs: TemplateOptions | None = None
+    thinking_token_budget: fields.TokenLimit | None = None
+    chat_template_kwargs: fields.TemplateOptions | None = None
 
     # Known, not honoured.
     conversation: NotYet = None

@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import replace
 from typing import Any
 
@@ -56,12 +56,14 @@ class ResponseRun:
         try:
             await self._generate()
             self._failure = None
-        except ResponseCancelled as error:
-            self._failure = error
-            await self._break_off(ResponseStatus.CANCELLED, self._writer.cancelled())
         except HexserveError as error:
             self._failure = error
-            await self._break_off(ResponseStatus.FAILED, self._writer.failure(error))
+            is_cancelled = isinstance(error, ResponseCancelled)
+            events = self._writer.cancelled() if is_cancelled else self._writer.failure(error)
+            try:
+                await self._keep(ResponseStatus.CANCELLED if is_cancelled else ResponseStatus.FAILED, events)
+            except StorageFailed:  # told already, by the log and by what made this one end
+                self._say(events)
         finally:
             self._stream.abort()
             self._has_ended = True
@@ -73,12 +75,10 @@ class ResponseRun:
 
     async def first(self, patience_s: float) -> None:
         """Wait until the model has said something, or the response has ended, or `patience_s` (0 = for ever)."""
-        try:
+        with suppress(TimeoutError):
             async with asyncio.timeout(patience_s or None):
                 while not (self.has_said or self._has_ended):
                     await self._grown.wait()
-        except TimeoutError:
-            pass
 
     async def ended(self) -> None:
         while not self._has_ended:
@@ -87,8 +87,7 @@ class ResponseRun:
     async def events(self, after: int = -1) -> AsyncIterator[Sequence[Any]]:
         place = after + 1
         while True:
-            new = self._events[place:]
-            if new:
+            if new := self._events[place:]:
                 place += len(new)
                 yield new
             elif self._has_ended:
@@ -106,12 +105,6 @@ class ResponseRun:
             self._say(self._writer.chunks(deltas))
         self._say(self._writer.closing())
         await self._keep(ResponseStatus(self._writer.response.status), [self._writer.ended()])
-
-    async def _break_off(self, status: ResponseStatus, events: Sequence[ResponseEvent]) -> None:
-        try:
-            await self._keep(status, events)
-        except StorageFailed:  # told already, by the log and by what made this one end
-            self._say(events)
 
     async def _keep(self, status: ResponseStatus, last: Sequence[ResponseEvent]) -> None:
         everything = [*self._events, *self._in_order(last)] if self.is_background else None
@@ -202,9 +195,7 @@ class StoredResponses:
 
     async def events(self, key: ResponseKey, after: int) -> AsyncIterator[Sequence[Any]]:
         """The events of a response in the background behind a sequence number. NotHere.
-
-        Of one whose server is gone no events are known: only its end is told.
-        """
+        Of one whose server is gone no events are known: only its end is told."""
         run = self._run(key)
         if run is not None:
             return run.events(after)

@@ -1,60 +1,168 @@
-"""The response object of /v1/responses and the events of its stream, in the order SDKs depend on."""
+"""The response object of /v1/responses and the events of its stream, item by item, in the order SDKs depend on."""
 
 import hashlib
 import time
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from copy import copy
-from types import MappingProxyType
+from typing import Any
 
+import msgspec
+from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
 from engine.errors import HexserveError
-from engine.request import Delta, FinishReason
-from server.api.openai.response_answer import (
-    FailureCode,
-    IncompleteDetails,
-    InputDetails,
-    ItemStatus,
-    OutputItem,
-    ResponseAnswer,
-    ResponseChosenFunction,
-    ResponseCustomTool,
-    ResponseEvent,
-    ResponseFailure,
-    ResponseFunction,
-    ResponseNamespace,
-    ResponsePlainFormat,
-    ResponseReasoning,
-    ResponseSchemaFormat,
-    ResponseState,
-    ResponseText,
-    ResponseUsage,
-    ShownTool,
-)
+from engine.request import FinishReason
+from server.api.openai import response_answer as said
+from server.api.openai import response_request as given
+from server.api.openai.response_answer import ItemStatus, OutputItem, ResponseAnswer, ResponseEvent
 from server.api.openai.response_input import Storing
-from server.api.openai.response_items import OpenCall, OpenCustomCall, OpenItem, OpenMessage, OpenReasoning
-from server.api.openai.response_request import (
-    CalledAs,
-    CustomTool,
-    ResponseFunctionTool,
-    ResponsesRequest,
-    ResponseTool,
-    TextSchemaFormat,
-    TextSettings,
-)
 from server.generation.answers import Envelope, TokenCount, TokenLogprobEntry
+from server.generation.argument_reading import CallArguments
 from server.generation.call_reading import CallBegin
-from server.generation.framing import BlockWriter
+from server.generation.framing import Block, BlockWriter
 from server.generation.params import GenerationParams
 from server.generation.parsing import ParsedChoice, Part, Thought
 from server.generation.stream import ChoiceDelta
 from server.http.errors import from_engine
 
-NO_NAMES: Mapping[str, CalledAs] = MappingProxyType({})
+
+class OpenItem(Block[ResponseEvent]):
+    """One item that is being built. `number`: 32 hexadecimal digits of its own. event: of more of its text."""
+
+    prefix, event = "", ""
+    content_index: int | UnsetType = UNSET
+
+    def __init__(self, index: int, number: str) -> None:
+        super().__init__(index)
+        self.id = f"{self.prefix}_{number}"
+
+    @abstractmethod
+    def item(self, status: ItemStatus) -> OutputItem:
+        """The item as it is now."""
+
+    @abstractmethod
+    def ending(self) -> list[ResponseEvent]:
+        """What is told of its whole text, before the item is done."""
+
+    def opened(self) -> list[ResponseEvent]:
+        return [ResponseEvent("response.output_item.added", output_index=self._index, item=self.item("in_progress"))]
+
+    def grown(self, text: str) -> list[ResponseEvent]:
+        return [self._event(f"{self.event}.delta", delta=text)]
+
+    def closed(self, status: ItemStatus) -> list[ResponseEvent]:
+        done = ResponseEvent("response.output_item.done", output_index=self._index, item=self.item(status))
+        return [*self.ending(), done]
+
+    def _event(self, name: str, /, **fields: Any) -> ResponseEvent:
+        place = {"item_id": self.id, "output_index": self._index, "content_index": self.content_index}
+        return ResponseEvent(f"response.{name}", **place, **fields)
+
+
+class TextItem(OpenItem):
+    """An item with one part of text in it: a message, or reasoning."""
+
+    content_index = 0
+
+    @abstractmethod
+    def part(self) -> said.OutputText | said.OutputThought:
+        """The part as it is now."""
+
+    def opened(self) -> list[ResponseEvent]:
+        """The item without a part, then the part, empty."""
+        [added] = super().opened()
+        assert isinstance(added.item, said.OutputReasoning | said.OutputMessage)
+        added.item.content = []
+        return [added, self._event("content_part.added", part=self.part())]
+
+    def ending(self) -> list[ResponseEvent]:
+        return [self._event(f"{self.event}.done", text=self.text), self._event("content_part.done", part=self.part())]
+
+
+class OpenReasoning(TextItem):
+    """What the model thinks; the raw text is the item's content, nothing is summarised or encrypted."""
+
+    prefix, event = "rs", "reasoning_text"
+    grows_by = Thought
+
+    def part(self) -> said.OutputThought:
+        return said.OutputThought(text=self.text)
+
+    def item(self, status: ItemStatus) -> OutputItem:
+        return said.OutputReasoning(id=self.id, content=[self.part()], status=status)
+
+
+class OpenMessage(TextItem):
+    """What the model says. logprobs: of its tokens, where they were asked for; also of those that ended the text."""
+
+    prefix, event = "msg", "output_text"
+
+    def __init__(self, index: int, number: str) -> None:
+        super().__init__(index, number)
+        self.logprobs: list[TokenLogprobEntry] = []
+
+    def ending(self) -> list[ResponseEvent]:
+        events = super().ending()
+        events[0].logprobs = list(self.logprobs)
+        return events
+
+    def part(self) -> said.OutputText:
+        return said.OutputText(text=self.text, logprobs=list(self.logprobs))
+
+    def item(self, status: ItemStatus) -> OutputItem:
+        return said.OutputMessage(id=self.id, status=status, content=[self.part()])
+
+
+class OpenCall(OpenItem):
+    """A function call, whose arguments grow as text."""
+
+    prefix, event = "fc", "function_call_arguments"
+    grows_by = CallArguments
+
+    def __init__(self, index: int, number: str, called: given.CalledAs) -> None:
+        super().__init__(index, number)
+        self._name, namespace = called.name, UNSET if called.namespace is None else called.namespace
+        call_id = f"call_{number[:24]}"
+        self._own: dict[str, Any] = {"id": self.id, "call_id": call_id, "name": called.name, "namespace": namespace}
+
+    def ending(self) -> list[ResponseEvent]:
+        return [self._event(f"{self.event}.done", name=self._name, arguments=self.text)]
+
+    def item(self, status: ItemStatus) -> OutputItem:
+        return said.OutputCall(**self._own, status=status, arguments=self.text)
+
+
+class OpenCustomCall(OpenCall):
+    """A call of a custom tool. Its input is known when its arguments are whole: the model writes a function's call."""
+
+    prefix, event = "ctc", "custom_tool_call_input"
+
+    def grown(self, text: str) -> list[ResponseEvent]:
+        return []
+
+    def ending(self) -> list[ResponseEvent]:
+        text = custom_input(self.text)
+        return [*(super().grown(text) if text else []), self._event(f"{self.event}.done", input=text)]
+
+    def item(self, status: ItemStatus) -> OutputItem:
+        return said.OutputCustomCall(**self._own, status=status, input=custom_input(self.text) if self.text else "")
+
+
+class _CustomArguments(msgspec.Struct):
+    input: str
+
+
+def custom_input(arguments: str) -> str:
+    """The input in the arguments of a custom tool's call; the arguments themselves when they were cut."""
+    try:
+        return msgspec.json.decode(arguments, type=_CustomArguments).input
+    except msgspec.DecodeError:
+        return arguments
 
 
 class ResponseWriter(BlockWriter[ResponseEvent, OpenItem]):
-    """Owns the output of one response; streamed or not, the same events make it."""
+    """Owns the output of one response; streamed or not, the same events make it. `events` has another server's too."""
 
     def __init__(
         self,
@@ -62,8 +170,8 @@ class ResponseWriter(BlockWriter[ResponseEvent, OpenItem]):
         count: TokenCount,
         choice: ParsedChoice,
         alternatives: int | None,
-        called_as: Mapping[str, CalledAs] = NO_NAMES,
-        known_events: int = 0,
+        called_as: Mapping[str, given.CalledAs],
+        known_events: int,
     ) -> None:
         """response: as `response_object` begins it. called_as: tools that the model knows by another name.
 
@@ -75,9 +183,7 @@ class ResponseWriter(BlockWriter[ResponseEvent, OpenItem]):
         self._known_events = known_events
         self._response = response
         self._output: list[OutputItem] = []
-        self._number = 0
         self._has_begun = False
-        self._finish: FinishReason | None = None
 
     @property
     def response(self) -> ResponseAnswer:
@@ -90,13 +196,8 @@ class ResponseWriter(BlockWriter[ResponseEvent, OpenItem]):
     def chunks(self, deltas: Sequence[ChoiceDelta]) -> list[ResponseEvent]:
         events = [*self._begin(), *(self._numbered(event) for event in self._grow(deltas))]
         if self._known_events and deltas and all(each.delta.is_known for each in deltas):
-            self._number = self._known_events  # the other server wrote them in more or fewer pieces
+            self.events = self._known_events  # the other server wrote them in more or fewer pieces
         return events
-
-    @property
-    def events(self) -> int:
-        """Events so far, those of another server counted in."""
-        return self._number
 
     def last_chunks(self) -> list[ResponseEvent]:
         return [*self.closing(), self.ended()]
@@ -111,13 +212,18 @@ class ResponseWriter(BlockWriter[ResponseEvent, OpenItem]):
 
     def failure(self, error: HexserveError) -> list[ResponseEvent]:
         wire = from_engine(error)
-        code: FailureCode = "server_error" if wire.status >= 500 else "invalid_prompt"
-        return self._broken_off("failed", ResponseFailure(code=code, message=wire.message))
+        code: said.FailureCode = "server_error" if wire.status >= 500 else "invalid_prompt"
+        return self._broken_off("failed", said.ResponseFailure(code=code, message=wire.message))
 
     def cancelled(self) -> list[ResponseEvent]:
         return self._broken_off("cancelled", None)
 
-    def _broken_off(self, status: ResponseState, reason: ResponseFailure | None) -> list[ResponseEvent]:
+    def answer(self) -> ResponseAnswer:
+        self._close()
+        self._complete()
+        return self._response
+
+    def _broken_off(self, status: said.ResponseState, reason: said.ResponseFailure | None) -> list[ResponseEvent]:
         events = [*self._begin(), *(self._numbered(event) for event in self._close("incomplete"))]
         self._response.status, self._response.error, self._response.output = status, reason, self._output
         return [*events, self._lifecycle(status)]
@@ -127,23 +233,15 @@ class ResponseWriter(BlockWriter[ResponseEvent, OpenItem]):
             return []
         self._has_begun = True
         self._response.status = "in_progress"
-        created = [] if self._number else [self._lifecycle("created")]
+        created = [] if self.events else [self._lifecycle("created")]
         return [*created, self._lifecycle("in_progress")]
-
-    def answer(self) -> ResponseAnswer:
-        self._close()
-        self._complete()
-        return self._response
-
-    def _end(self, delta: Delta) -> None:
-        self._finish = delta.finish
 
     def _say(self, part: Part) -> list[ResponseEvent]:
         logprobs, before = self._taken_logprobs(), self._open  # only what is said shows them here
         events = super()._say(part)
         if isinstance(self._open, OpenMessage) and isinstance(part, str):
             logprobs = logprobs if self._open is before else _of_text(logprobs, part)
-            self._open.add_logprobs(logprobs)
+            self._open.logprobs += logprobs
             events[-1].logprobs = logprobs
         return events
 
@@ -160,9 +258,8 @@ class ResponseWriter(BlockWriter[ResponseEvent, OpenItem]):
         if isinstance(part, str):
             return OpenMessage(index, number)
         assert isinstance(part, CallBegin), "arguments follow the begin of their call"
-        called = self._called_as.get(part.name, CalledAs(part.name))
-        kind = OpenCustomCall if called.is_custom else OpenCall
-        return kind(index, number, called.name, called.namespace)
+        called = self._called_as.get(part.name, given.CalledAs(part.name))
+        return (OpenCustomCall if called.is_custom else OpenCall)(index, number, called)
 
     def _close(self, status: ItemStatus | None = None) -> list[ResponseEvent]:
         """End the open item; one that max_output_tokens cut is incomplete."""
@@ -170,22 +267,25 @@ class ResponseWriter(BlockWriter[ResponseEvent, OpenItem]):
         if item is None:
             return []
         if isinstance(item, OpenMessage) and self._count.finished:
-            item.add_logprobs(self._taken_logprobs())
-        status = status or ("incomplete" if self._finish is FinishReason.LENGTH else "completed")
+            item.logprobs += self._taken_logprobs()
+        status = status or ("incomplete" if self._is_cut else "completed")
         self._output.append(item.item(status))
         self._done += 1
         return item.closed(status)
 
+    @property
+    def _is_cut(self) -> bool:
+        return self._last is not None and self._last.finish is FinishReason.LENGTH
+
     def _complete(self) -> None:
-        is_cut = self._finish is FinishReason.LENGTH
         usage, response = self._count.usage(), self._response
-        response.status = "incomplete" if is_cut else "completed"
-        response.completed_at = None if is_cut else int(time.time())
-        response.incomplete_details = IncompleteDetails(reason="max_output_tokens") if is_cut else None
+        response.status = "incomplete" if self._is_cut else "completed"
+        response.completed_at = None if self._is_cut else int(time.time())
+        response.incomplete_details = said.IncompleteDetails(reason="max_output_tokens") if self._is_cut else None
         response.output = self._output
-        response.usage = ResponseUsage(
+        response.usage = said.ResponseUsage(
             input_tokens=usage.prompt_tokens,
-            input_tokens_details=InputDetails(cached_tokens=usage.prompt_tokens_details.cached_tokens),
+            input_tokens_details=said.InputDetails(cached_tokens=usage.prompt_tokens_details.cached_tokens),
             output_tokens=usage.completion_tokens,
             output_tokens_details=usage.completion_tokens_details,
             total_tokens=usage.total_tokens,
@@ -195,16 +295,16 @@ class ResponseWriter(BlockWriter[ResponseEvent, OpenItem]):
         return self._numbered(ResponseEvent(f"response.{name}", response=copy(self._response)))
 
     def _numbered(self, event: ResponseEvent) -> ResponseEvent:
-        event.sequence_number = self._number
-        self._number += 1
+        event.sequence_number = self.events
+        self.events += 1
         return event
 
 
 def response_object(
-    envelope: Envelope, body: ResponsesRequest, storing: Storing, params: GenerationParams
+    envelope: Envelope, body: given.ResponsesRequest, storing: Storing, params: GenerationParams
 ) -> ResponseAnswer:
     """As it begins. params: how it is generated."""
-    text, reasoning, choice = body.text, body.reasoning, body.tool_choice or "auto"
+    text, reasoning, choice = body.text or given.TextSettings(), body.reasoning, body.tool_choice or "auto"
     return ResponseAnswer(
         id=envelope.id,
         created_at=envelope.created,
@@ -212,15 +312,15 @@ def response_object(
         previous_response_id=storing.previous,
         instructions=body.instructions,
         tools=[_tool(tool) for tool in body.tools or []],
-        tool_choice=choice if isinstance(choice, str) else ResponseChosenFunction(type=choice.type, name=choice.name),
+        tool_choice=choice if isinstance(choice, str) else said.ResponseChosenFunction(**choice.model_dump()),
         parallel_tool_calls=body.parallel_tool_calls is not False,
-        text=ResponseText(format=_format(text), verbosity=(text and text.verbosity) or "medium"),
-        top_p=params.top_p if body.top_p is None else body.top_p,
+        text=said.ResponseText(format=_format(text.format), verbosity=text.verbosity or "medium"),
+        top_p=params.each.top_p if body.top_p is None else body.top_p,
         presence_penalty=body.presence_penalty or 0.0,
         frequency_penalty=body.frequency_penalty or 0.0,
         top_logprobs=body.top_logprobs or 0,
-        temperature=params.temperature,
-        reasoning=ResponseReasoning() if reasoning is None else ResponseReasoning(reasoning.effort, reasoning.summary),
+        temperature=params.each.temperature,
+        reasoning=said.ResponseReasoning(reasoning and reasoning.effort, reasoning and reasoning.summary),
         user=body.user,
         max_output_tokens=body.max_output_tokens,
         max_tool_calls=body.max_tool_calls,
@@ -232,26 +332,22 @@ def response_object(
     )
 
 
-def _tool(tool: ResponseTool) -> ShownTool:
+def _tool(tool: given.ResponseTool) -> said.ShownTool:
     """A tool as it was given; of a function every key."""
-    given = tool.model_dump(exclude_none=True)
-    match tool:
-        case ResponseFunctionTool():
-            return ResponseFunction(**given)
-        case CustomTool():
-            return ResponseCustomTool(**given)
-        case _:
-            return ResponseNamespace(**given)
+    kinds: dict[str, type[said.ShownTool]] = {
+        "function": said.ResponseFunction,
+        "custom": said.ResponseCustomTool,
+        "namespace": said.ResponseNamespace,
+    }
+    return kinds[tool.type](**tool.model_dump(exclude_none=True))
 
 
-def _format(text: TextSettings | None) -> ResponsePlainFormat | ResponseSchemaFormat:
+def _format(form: given.TextFormats | None) -> said.ResponsePlainFormat | said.ResponseSchemaFormat:
     """The form of the text as it was asked for, every key there."""
-    form = text.format if text is not None else None
-    if isinstance(form, TextSchemaFormat):
-        return ResponseSchemaFormat(
-            name=form.name, definition=form.definition, description=form.description, strict=bool(form.strict)
-        )
-    return ResponsePlainFormat() if form is None else ResponsePlainFormat(type=form.type)
+    if isinstance(form, given.TextSchemaFormat):
+        about = {"name": form.name, "definition": form.definition, "description": form.description}
+        return said.ResponseSchemaFormat(**about, strict=bool(form.strict))
+    return said.ResponsePlainFormat() if form is None else said.ResponsePlainFormat(type=form.type)
 
 
 def _of_text(entries: list[TokenLogprobEntry], text: str) -> list[TokenLogprobEntry]:

@@ -9,26 +9,8 @@ import msgspec
 from fastapi import APIRouter, Request, Response
 
 from server.api.body import BoundedRoute
+from server.api.openai import response_input as given
 from server.api.openai.response_answer import DeletedResponse, InputTokens, ResponseAnswer, ResponseEvent, ResponseItems
-from server.api.openai.response_input import (
-    OFF,
-    EventsQuery,
-    ItemsQuery,
-    StoredQuery,
-    as_chat,
-    check_count,
-    given_items,
-    item_page,
-    items_of,
-    listed_items,
-    own_name,
-    read_query,
-    response_options,
-    stored_items,
-    storing,
-    template_items,
-    tool_identities,
-)
 from server.api.openai.response_request import InputItem, ResponsesRequest
 from server.api.openai.response_runs import NotHere, ResponseRun, StoredResponses
 from server.api.openai.response_writer import ResponseWriter, response_object
@@ -40,15 +22,10 @@ from server.generation.launch import answer, resumption_of, server_of, take_mode
 from server.generation.params import check_generates
 from server.generation.prepare import field_aliases, prepared_chat
 from server.http.errors import echo, refuse
+from server.http.fields import MAX_MESSAGES
 from server.middleware.auth import Caller
-from server.stored_responses.database import (
-    Database,
-    NotContinuable,
-    NotStored,
-    ResponseKey,
-    ResponseRecord,
-    ResponseStatus,
-)
+from server.stored_responses import database
+from server.stored_responses.database import ResponseKey, ResponseRecord, ResponseStatus
 
 router = APIRouter(route_class=BoundedRoute)
 
@@ -56,26 +33,28 @@ router = APIRouter(route_class=BoundedRoute)
 @router.post("/v1/responses", responses=answers(ResponseAnswer, ResponseEvent))
 async def create_response(body: ResponsesRequest, request: Request) -> Response:
     """Answer a list of input items with a list of output items, whole or as a stream of named events."""
-    stored = _stored_of(request)
-    wanted = storing(body, stored is not None, resumption_of(request) is not None)
+    stored, own = _stored_of(request), given.given_items(body)
+    wanted = given.storing(body, stored is not None, resumption_of(request) is not None)
     before = await _previous_of(request, wanted.previous)
-    given = given_items(body)
-    turns = _turns(body, before, given)
+    turns = _turns(body, before, own)
     service = await take_model(request, body.model, check_generates)
-    with field_aliases(own_name):
-        prepared = await prepared_chat(request, service, as_chat(body), turns, response_options(body))
+    with field_aliases(given.own_name):
+        chat, options = given.as_chat(body), given.response_options(body)
+        prepared = await prepared_chat(request, service, chat, turns, options)
     envelope = service.envelope("resp_")
     stream = service.launch(envelope, [prepared.prompt], prepared.params, "input")
-    count = TokenCount(stream.prompt_tokens, 1)
     [choice] = prepared.parsed_choices()
     response = response_object(envelope, body, wanted, prepared.params)
     known_events = 0 if service.resumption is None else service.resumption.events
-    writer = ResponseWriter(response, count, choice, prepared.params.logprobs, tool_identities(body), known_events)
+    names = {who.shown: who for who, _, _ in given.named_tools(body)}
+    count, alternatives = TokenCount(stream.prompt_tokens, 1), prepared.params.each.logprobs
+    writer = ResponseWriter(response, count, choice, alternatives, names, known_events)
     if stored is None or not wanted.is_kept:
         return await answer(request, stream, writer, bool(body.stream))
     status = ResponseStatus.QUEUED if wanted.is_background else ResponseStatus.IN_PROGRESS
     key, begun = _caller_key(request, envelope.id), msgspec.structs.replace(response, status=status.value)
-    record = ResponseRecord(key, wanted.previous, status, wanted.is_background, begun, stored_items(given))
+    items = [given.stored_item(item) for item in own]
+    record = ResponseRecord(key, wanted.previous, status, wanted.is_background, begun, items)
     run = await stored.start(record, stream, writer, [one.key.id for one in before], service.pinned())
     return await _stored_answer(request, run, bool(body.stream), service.settings.keep_alive_s)
 
@@ -83,23 +62,24 @@ async def create_response(body: ResponsesRequest, request: Request) -> Response:
 @router.post("/v1/responses/input_tokens", responses=answers(InputTokens))
 async def count_input_tokens(body: ResponsesRequest, request: Request) -> Response:
     """The tokens of the prompt that /v1/responses would make of the same fields."""
-    before = await _previous_of(request, storing(body, _stored_of(request) is not None).previous)
-    turns = _turns(body, before, given_items(body))
+    before = await _previous_of(request, given.storing(body, _stored_of(request) is not None).previous)
+    turns = _turns(body, before, given.given_items(body))
     service = await take_model(request, body.model, check_generates)
-    with field_aliases(own_name):
-        tools = chat_tools(as_chat(body), service.writes)
-        work = service.chat_prompt(turns(), tools, response_options(body))
+    with field_aliases(given.own_name):
+        tools = chat_tools(given.as_chat(body), service.writes)
+        work = service.chat_prompt(turns(), tools, given.response_options(body))
         return written(InputTokens(input_tokens=len(await until_left(request, work))))
 
 
 def _turns(
-    body: ResponsesRequest, before: Sequence[ResponseRecord], given: Sequence[InputItem]
+    body: ResponsesRequest, before: Sequence[ResponseRecord], own: Sequence[InputItem]
 ) -> Callable[[], list[dict[str, Any]]]:
-    """What a conversation is to a chat template, made once it is asked for; Refusal for too many items. before: what
-    the request follows."""
-    items = [*items_of(before), *given]
-    check_count(items)
-    return lambda: template_items(body.instructions, items, len(given))
+    """What a chat template reads, made once it is asked for; Refusal of too many items. own: the last of them."""
+    items = [*given.items_of(before), *own]
+    if len(items) > MAX_MESSAGES:
+        message = f"The conversation has {len(items)} items; {MAX_MESSAGES} are allowed."
+        raise refuse(message, "input", "array_above_max_length")
+    return lambda: given.template_items(body.instructions, items, len(own))
 
 
 def _stored_of(request: Request) -> StoredResponses | None:
@@ -114,18 +94,16 @@ def _caller_key(request: Request, id: str) -> ResponseKey:
 
 async def _previous_of(request: Request, id: str | None) -> Sequence[ResponseRecord]:
     """The responses that a request follows, the first one first. Refusal naming `previous_response_id`."""
-    stored = _stored_of(request)
+    stored, param = _stored_of(request), "previous_response_id"
     if id is None or stored is None:
         return ()
-    param = "previous_response_id"
+    key, most = _caller_key(request, id), request.app.state.body_limits.size_bytes
     try:
-        return await stored.store.ask(
-            Database.conversation, _caller_key(request, id), request.app.state.body_limits.size_bytes
-        )
-    except NotStored as missing:
+        return await stored.store.ask(database.Database.conversation, key, most)
+    except database.NotStored as missing:
         message = f"Previous response with id {echo(missing.id)} not found."
         raise refuse(message, param, "previous_response_not_found", 404) from None
-    except NotContinuable as error:
+    except database.NotContinuable as error:
         raise refuse(str(error), param, "invalid_value") from None
 
 
@@ -147,21 +125,22 @@ PATH = "/v1/responses/{response_id}"
 stored_answers = partial(answers, statuses=(400, 404, 409, 500))
 
 
-def _query(kind: type[StoredQuery]) -> dict[str, Any]:
+def _query(kind: type[given.StoredQuery]) -> dict[str, Any]:
     fields = kind.model_json_schema()["properties"]
     return {"parameters": [{"in": "query", "name": name, "schema": schema} for name, schema in fields.items()]}
 
 
-@router.get(PATH, responses=stored_answers(ResponseAnswer, ResponseEvent), openapi_extra=_query(EventsQuery))
+@router.get(PATH, responses=stored_answers(ResponseAnswer, ResponseEvent), openapi_extra=_query(given.EventsQuery))
 async def get_response(response_id: str, request: Request) -> Response:
     """A response as it is now; with `stream=true` the events of one in the background, behind `starting_after`."""
-    query = read_query(EventsQuery, request.query_params)
+    query = given.read_query(given.EventsQuery, request.query_params)
     if query.starting_after is not None and not query.stream:
         raise refuse("'starting_after' is only allowed when 'stream' is true.", "starting_after", "invalid_value")
     with _asked(request, response_id) as (stored, key):
+        record = await stored.get(key)
         if not query.stream:
-            return written((await stored.get(key)).response)
-        if not (await stored.get(key)).is_background:
+            return written(record.response)
+        if not record.is_background:
             message = "Only a response that was created with 'background' true can be streamed again."
             raise refuse(message, "stream", "invalid_value")
         events = await stored.events(key, -1 if query.starting_after is None else query.starting_after)
@@ -185,14 +164,14 @@ async def cancel_response(response_id: str, request: Request) -> Response:
         return written((await stored.cancel(key)).response)
 
 
-@router.get(PATH + "/input_items", responses=stored_answers(ResponseItems), openapi_extra=_query(ItemsQuery))
+@router.get(PATH + "/input_items", responses=stored_answers(ResponseItems), openapi_extra=_query(given.ItemsQuery))
 async def list_input_items(response_id: str, request: Request) -> Response:
     """What a response answered: the items of its own request and of the responses before it."""
-    page = read_query(ItemsQuery, request.query_params)
+    page = given.read_query(given.ItemsQuery, request.query_params)
     with _asked(request, response_id) as (stored, key):
         record = await stored.get(key)
         before = await stored.history(record)
-    return written(item_page([*listed_items(before), *record.input], page))
+    return written(given.item_page([*given.listed_items(before), *record.input], page))
 
 
 @contextmanager
@@ -200,17 +179,15 @@ def _asked(request: Request, response_id: str) -> Iterator[tuple[StoredResponses
     """What a path names. Refusal 404 for what is not stored, 409 for what another server generates."""
     stored = _stored_of(request)
     if stored is None:
-        raise refuse(f"Response with id {echo(response_id)} not found: {OFF}.", "response_id", status=404)
+        raise refuse(f"Response with id {echo(response_id)} not found: {given.OFF}.", "response_id", status=404)
     try:
         yield stored, _caller_key(request, response_id)
-    except NotStored:
+    except database.NotStored:
         message = f"Response with id {echo(response_id)} not found."
         raise refuse(message, "response_id", status=404) from None
     except NotHere:
-        message = (
-            f"The response {echo(response_id)} is being generated by another server of this data folder: ask that one."
-        )
-        raise refuse(message, "response_id", "invalid_value", 409) from None
+        message = f"The response {echo(response_id)} is being generated by another server of this data folder"
+        raise refuse(f"{message}: ask that one.", "response_id", "invalid_value", 409) from None
 
 
 async def _frames(batches: AsyncIterator[Sequence[Any]]) -> AsyncIterator[bytes]:

@@ -7,8 +7,7 @@ import httpx
 import pytest
 
 from server.api.openai.chat import ChatChunk, ChatCompletion
-from server.api.openai.completion_writer import Completion
-from server.api.openai.completions import CompletionRequest
+from server.api.openai.completions import Completion, CompletionRequest
 from server.api.openai.response_answer import ResponseAnswer, ResponseEvent
 from server.api.openai.response_request import ResponsesRequest
 from server.generation.chat_request import ChatRequest

@@ -79,7 +79,7 @@ def test_images_stay_in_their_place() -> None:
         check_no_images(shown)
     assert (refused.value.error.param, refused.value.error.code) == ("messages[1].content[1].type", "unsupported_value")
     check_no_images(messages({"role": "user", "content": [TEXT]}))
-    assert (joined_text(None), joined_text("b")) == ("", "b")
+    assert joined_text("b") == "b"
 
 
 def tools(answer: AnswerFormat, **fields: Any) -> list[dict[str, Any]] | None:

@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from engine.request import Delta, FinishReason, Request, TextLogprob
-from server.api.openai.completion_writer import Completion, CompletionWriter
+from server.api.openai.completions import Completion, CompletionWriter
 from tests.server.answers import check_answer
 from tests.server.scripted_engine import NAME, ScriptedEngine, say
 

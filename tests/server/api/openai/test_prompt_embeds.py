@@ -8,7 +8,7 @@ import httpx
 import numpy as np
 import pytest
 
-from server.api.openai.completion_writer import Completion
+from server.api.openai.completions import Completion
 from tests.embeds import encoded
 from tests.server.answers import check_answer
 from tests.server.scripted_engine import NAME, ScriptedEngine
@@ -81,7 +81,7 @@ async def test_a_prompt_is_still_needed(client: httpx.AsyncClient) -> None:
 async def test_numbers_times_choices_are_bounded(
     client: httpx.AsyncClient, engine: ScriptedEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("server.generation.launch.MOST_EMBEDS_BYTES", 100)
+    monkeypatch.setattr("server.generation.launch.MOST_FORM_BYTES", 100)
     assert (await post(client, prompt_embeds=encoded(THREE), n=2)).status_code == 200
     answer = await post(client, prompt_embeds=encoded(THREE), n=3)
     assert answer.status_code == 400
