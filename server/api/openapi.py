@@ -3,7 +3,6 @@
 import copy
 from collections.abc import Collection, Mapping
 from threading import Lock
-from types import MappingProxyType
 from typing import Any, Literal
 
 from fastapi import FastAPI
@@ -16,25 +15,23 @@ from server.http.fields import Answer
 from server.middleware.checks import OPEN_PATHS
 
 REFERENCE = "#/components/schemas/"
-_ERROR_TEXTS: Mapping[int | str, str] = MappingProxyType(
-    {
-        400: "The request is wrong; `param` names the field.",
-        401: "The API key is missing or wrong.",
-        403: "The Host is not served here.",
-        404: "Unknown model or path.",
-        408: "The body came too slowly.",
-        409: "Another server of the same data folder generates this response.",
-        413: "The body is too large.",
-        415: "The body is not application/json, or it is compressed.",
-        429: "Too fast for the limits of this key or address; come back after Retry-After seconds.",
-        431: "The request line and headers are too large.",
-        500: "The server is at fault.",
-        503: "Full, loading or shutting down; come back after Retry-After seconds.",
-        504: "The request took too long.",
-        529: "Full, loading or shutting down; come back after Retry-After seconds.",
-        "default": "Any other error has the same body.",
-    }
-)
+_ERROR_TEXTS: Mapping[int | str, str] = {
+    400: "The request is wrong; `param` names the field.",
+    401: "The API key is missing or wrong.",
+    403: "The Host is not served here.",
+    404: "Unknown model or path.",
+    408: "The body came too slowly.",
+    409: "Another server of the same data folder generates this response.",
+    413: "The body is too large.",
+    415: "The body is not application/json, or it is compressed.",
+    429: "Too fast for the limits of this key or address; come back after Retry-After seconds.",
+    431: "The request line and headers are too large.",
+    500: "The server is at fault.",
+    503: "Full, loading or shutting down; come back after Retry-After seconds.",
+    504: "The request took too long.",
+    529: "Full, loading or shutting down; come back after Retry-After seconds.",
+    "default": "Any other error has the same body.",
+}
 
 
 EVENTS = "text/event-stream", "`data: ` events of {}, then `data: [DONE]`"
@@ -52,10 +49,8 @@ def answers(
     model: type[Answer] = ErrorBody,
 ) -> dict[int | str, dict[str, Any]]:
     """OpenAPI of a route that answers `whole` as JSON, or a stream of `chunks` when the request asked for one.
-
     whole: None where the route always streams. stream: media type and form. statuses: of its errors, by default all
-    that a route with a body has. model: of its errors.
-    """
+    that a route with a body has. model: of its errors."""
     found: dict[str, Any] = {"model": whole, "description": "The answer."}
     if chunks:
         references = [{"$ref": f"{REFERENCE}{chunk.__name__}"} for chunk in chunks]

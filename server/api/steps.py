@@ -65,14 +65,9 @@ class StepsEvent(Answer, kw_only=True):
 
 def steps_event(gauges: Stats, records: Sequence[StepRecord] = (), dropped: int = 0) -> StepsEvent:
     """The steps since the last event, of which `dropped` before these were not kept, and the engine's gauges."""
-    return StepsEvent(
-        dropped=dropped,
-        steps=[msgspec.convert(record, WatchedStep, from_attributes=True) for record in records],
-        running=gauges.running,
-        waiting=gauges.waiting,
-        kv_slots_used=gauges.kv_slots_used,
-        kv_slots_total=gauges.kv_slots_total,
-    )
+    steps = [msgspec.convert(record, WatchedStep, from_attributes=True) for record in records]
+    now = {name: getattr(gauges, name) for name in ("running", "waiting", "kv_slots_used", "kv_slots_total")}
+    return StepsEvent(dropped=dropped, steps=steps, **now)
 
 
 router = APIRouter()

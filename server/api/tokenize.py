@@ -5,7 +5,6 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Request, Response
 from pydantic import Discriminator, Field, StringConstraints, Tag
 
-from engine.client.engine import Engine
 from engine.errors import InvalidRequest
 from engine.request import ids_of
 from server.api.body import BoundedRoute
@@ -91,37 +90,30 @@ router = APIRouter(route_class=BoundedRoute)
 async def tokenize(body: TokenizeRequest, request: Request) -> Response:
     """Token ids of a text or a conversation."""
     service = await take_model(request, body.model)
+    engine = service.engine
     if isinstance(body, TokenizeChat):
         tools = template_tools(body.tools) if body.tools else None
         options = {"add_generation_prompt": body.add_generation_prompt is not False}
         work = service.chat_prompt(template_messages(body.messages), tools, options)
         ids = ids_of(await until_left(request, work))
     else:
-        ids = await until_left(request, _text_tokens(service.engine, body.prompt, body.add_special_tokens is not False))
-    names = await service.engine.token_names(ids) if body.return_token_strs else None
-    spelled = None if names is None else list(names)
-    return written(TokenizeAnswer(len(ids), service.engine.info.max_context, list(ids), spelled))
-
-
-async def _text_tokens(engine: Engine, text: str, add_special: bool) -> tuple[int, ...]:
-    """The tokens that a prompt of this text has, or of a model that makes embeddings the input."""
-    spec = engine.info.manifest.pooling
-    if spec is None or not add_special:
-        return await engine.tokenize(text, add_special)
-    return (*spec.begin_ids, *await engine.tokenize(text, False), *spec.end_ids)
+        has_special, spec = body.add_special_tokens is not False, engine.info.manifest.pooling
+        ids = await until_left(request, engine.tokenize(body.prompt, has_special and spec is None))
+        if has_special and spec is not None:  # what an input has, of a model that makes embeddings
+            ids = (*spec.begin_ids, *ids, *spec.end_ids)
+    spelled = list(await engine.token_names(ids)) if body.return_token_strs else None
+    return written(TokenizeAnswer(len(ids), engine.info.max_context, list(ids), spelled))
 
 
 @router.post("/detokenize", responses=answers(Detokenized))
 async def detokenize(body: DetokenizeRequest, request: Request) -> Response:
     """The text of token ids, special tokens included."""
     service = await take_model(request, body.model)
-    vocabulary = service.engine.info.vocab
+    most = service.engine.info.vocab - 1
     for index, token_id in enumerate(body.tokens):
-        if token_id >= vocabulary:
+        if token_id > most:
             param = f"tokens[{index}]"
-            raise InvalidRequest(
-                f"'{param}' is {token_id}, not a token id of this model (0 to {vocabulary - 1}).", param
-            )
+            raise InvalidRequest(f"'{param}' is {token_id}, not a token id of this model (0 to {most}).", param)
     return written(Detokenized(await until_left(request, service.engine.detokenize(body.tokens))))
 
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any, Literal, TypeVar
 
 from msgspec import UNSET, UnsetType
@@ -77,9 +76,11 @@ class Timings(Answer):
 
 
 # A stop string ends a request by aborting it; nobody reads the answer of a client that left.
-FINISH_NAMES: Mapping[FinishReason, Literal["stop", "length"]] = MappingProxyType(
-    {FinishReason.STOP: "stop", FinishReason.LENGTH: "length", FinishReason.ABORT: "stop"}
-)
+FINISH_NAMES: Mapping[FinishReason, Literal["stop", "length"]] = {
+    FinishReason.STOP: "stop",
+    FinishReason.LENGTH: "length",
+    FinishReason.ABORT: "stop",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,9 +140,7 @@ class StreamUsage:
 
 class TokenCount:
     """Counts the tokens of a request; a prompt counts once, however many choices it has. reasoning: of the completion.
-
-    has_prediction: guesses from the caller's prediction are counted as well, once a choice has finished.
-    """
+    has_prediction: guesses from the caller's prediction are counted as well, once a choice has finished."""
 
     def __init__(self, prompt_tokens: Sequence[int], choices_per_prompt: int, has_prediction: bool = False) -> None:
         self._prompt = sum(prompt_tokens[::choices_per_prompt])

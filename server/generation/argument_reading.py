@@ -32,10 +32,8 @@ Steps = Generator[CallArguments | None, None, T]
 
 class ArgumentReader:
     """Reads the arguments of call `index`. Its generators raise Ended when the text does.
-
     A value ends where what closes it is followed by another argument or by the end of the call: what closes it alone
-    may be part of a string.
-    """
+    may be part of a string."""
 
     def __init__(self, source: GrowingText, index: int) -> None:
         self._source, self._index = source, index

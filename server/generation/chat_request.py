@@ -5,29 +5,15 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, StringConstraints
 
 from server.http import fields
-from server.http.fields import (
-    MAX_MESSAGES,
-    MAX_TOKENS,
-    MAX_TOOLS,
-    Body,
-    Name,
-    NotYet,
-    Probability,
-    TextOrList,
-    TextOrObject,
-)
+from server.http.fields import MAX_TOKENS, Body, Name, NotYet, Probability, TextOrList, TextOrObject
 
-MAX_REGEX_CHARACTERS = 16_384
-MAX_GRAMMAR_CHARACTERS = 262_144
-MAX_SCHEMA_CHARACTERS = 1_048_576  # of a schema given as text; the whole form is bounded by grammar_limit_bytes
-MAX_OPTIONS = 8192
-MAX_OPTION_CHARACTERS = 4096
-SchemaText = Annotated[str, StringConstraints(min_length=1, max_length=MAX_SCHEMA_CHARACTERS)]
+# The whole form is bounded by grammar_limit_bytes too.
+SchemaText = Annotated[str, StringConstraints(min_length=1, max_length=1_048_576)]
 Schema = TextOrObject[SchemaText, dict[str, Any]]
-RegexText = Annotated[str, StringConstraints(min_length=1, max_length=MAX_REGEX_CHARACTERS)]
-GrammarText = Annotated[str, StringConstraints(min_length=1, max_length=MAX_GRAMMAR_CHARACTERS)]
-OptionText = Annotated[str, StringConstraints(min_length=1, max_length=MAX_OPTION_CHARACTERS)]
-OptionTexts = Annotated[list[OptionText], Field(min_length=1, max_length=MAX_OPTIONS, fail_fast=True)]
+RegexText = Annotated[str, StringConstraints(min_length=1, max_length=16_384)]
+GrammarText = Annotated[str, StringConstraints(min_length=1, max_length=262_144)]
+OptionText = Annotated[str, StringConstraints(min_length=1, max_length=4096)]
+OptionTexts = Annotated[list[OptionText], Field(min_length=1, max_length=8192, fail_fast=True)]
 
 
 class StructuredOutputs(Body):
@@ -79,10 +65,6 @@ class JsonSchemaFormat(Body):
 
 
 ResponseFormat = Annotated[TextFormat | JsonObjectFormat | JsonSchemaFormat, Field(discriminator="type")]
-MAX_STOPS = 16
-MAX_STOP_CHARACTERS = 512
-MAX_BIASES = 300
-MAX_STOP_IDS = 64
 MAX_CHOICES = 128
 
 
@@ -94,8 +76,9 @@ class StreamOptions(Body):
     continuous_usage_stats: bool | None = None
 
 
-StopText = Annotated[str, StringConstraints(min_length=1, max_length=MAX_STOP_CHARACTERS)]
-StopTexts = Annotated[list[StopText], Field(max_length=MAX_STOPS, fail_fast=True)]
+StopText = Annotated[str, StringConstraints(min_length=1, max_length=512)]
+StopTexts = Annotated[list[StopText], Field(max_length=16, fail_fast=True)]
+Biases = Annotated[dict[str, Annotated[float, Field(ge=-100, le=100)]], Field(max_length=300)]
 Stop = TextOrList[StopText, StopTexts]
 
 
@@ -133,12 +116,10 @@ class GenerationBody(SamplingBody):
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     stop: Stop | None = None
-    logit_bias: Annotated[dict[str, Annotated[float, Field(ge=-100, le=100)]], Field(max_length=MAX_BIASES)] | None = (
-        None
-    )
+    logit_bias: Biases | None = None
 
     # Extensions with vLLM's names.
-    stop_token_ids: Annotated[list[fields.TokenId], Field(max_length=MAX_STOP_IDS, fail_fast=True)] | None = None
+    stop_token_ids: Annotated[list[fields.TokenId], Field(max_length=64, fail_fast=True)] | None = None
     ignore_eos: bool | None = None
     min_tokens: fields.TokenLimit | None = None
     include_stop_str_in_output: bool | None = None
@@ -164,11 +145,7 @@ class TextPart(Body):
 
 TextParts = Annotated[list[TextPart], Field(min_length=1, max_length=1024, fail_fast=True)]
 Content = TextOrList[str, TextParts]
-
-
 MAX_URL_CHARACTERS = 32 * 1024 * 1024  # the body's own limit is lower unless it was raised
-
-
 ImageText = Annotated[str, StringConstraints(min_length=1, max_length=MAX_URL_CHARACTERS)]
 
 
@@ -265,10 +242,8 @@ class Tool(Body):
     @classmethod
     def of(cls, name: str, description: str | None, parameters: dict[str, Any] | None, strict: bool | None) -> "Tool":
         """A tool of another format, whose fields were validated there."""
-        function = FunctionTool.model_construct(
-            name=name, description=description, parameters=parameters, strict=strict
-        )
-        return cls.model_construct(type="function", function=function)
+        own = {"name": name, "description": description, "parameters": parameters, "strict": strict}
+        return cls.model_construct(type="function", function=FunctionTool.model_construct(**own))
 
 
 class ChosenFunction(Body):
@@ -295,11 +270,11 @@ class PredictedContent(Body):
 
 
 class ChatRequest(GenerationBody):
-    messages: Annotated[list[Message], Field(min_length=1, max_length=MAX_MESSAGES, fail_fast=True)]
+    messages: Annotated[list[Message], Field(min_length=1, max_length=fields.MAX_MESSAGES, fail_fast=True)]
     max_completion_tokens: Annotated[int, Field(ge=1, le=MAX_TOKENS)] | None = None
     logprobs: bool | None = None
     top_logprobs: fields.TopLogprobs | None = None
-    tools: Annotated[list[Tool], Field(max_length=MAX_TOOLS, fail_fast=True)] | None = None
+    tools: Annotated[list[Tool], Field(max_length=fields.MAX_TOOLS, fail_fast=True)] | None = None
     tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool | None = None
     prediction: PredictedContent | None = None

@@ -114,10 +114,8 @@ def template_options(
 @dataclass(frozen=True, slots=True)
 class Thinking:
     """Whether the model reasons before it answers. `markers` open and close the block; None = it does not reason.
-
     is_open: the prompt has opened the block. is_over: it has closed it too, so that the answer comes at once.
-    prefilled: what the prompt has written of the answer.
-    """
+    prefilled: what the prompt has written of the answer."""
 
     markers: Markers | None
     is_open: bool = False

@@ -31,17 +31,15 @@ HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 
 class AnswerWriter(ABC):
     """Makes of the deltas of one request the chunks of its route, or the whole answer, and counts tokens.
-
-    ending: frames after the last chunk. events: how many there were so far, in a format that numbers them; else 0.
-    """
+    ending: frames after the last chunk. events: how many there were so far, in a format that numbers them; else 0."""
 
     ending = b""
     events = 0
-    _count: TokenCount
+    count: TokenCount
 
     @property
     def finished(self) -> bool:
-        return self._count.finished
+        return self.count.finished
 
     @abstractmethod
     def chunks(self, deltas: Sequence[ChoiceDelta]) -> list[Any]:
@@ -76,10 +74,8 @@ def frame(payload: Any) -> bytes:
 @dataclass(frozen=True, slots=True)
 class Framing:
     """How chunks become bytes. idle: what is sent when nothing comes for long; "" = `keep_alive`, which SSE has.
-
     opens_early: the writer's chunks of no deltas go out at once when the first delta is late.
-    notes_tokens: each piece ends in a comment that says which tokens it was, for a gateway.
-    """
+    notes_tokens: each piece ends in a comment that says which tokens it was, for a gateway."""
 
     media_type: str
     frame: Callable[[Any], bytes]
@@ -162,18 +158,6 @@ class EventStream(EventSourceResponse):
             self._ended()
 
 
-def stream_response(
-    stream: MergedStream,
-    first: Sequence[ChoiceDelta],
-    writer: AnswerWriter,
-    keep_alive_s: float,
-    framing: Framing = EVENTS,
-) -> EventStream:
-    """The answer that streams; it aborts the stream also when it never got to its first frame."""
-    idle_s, ping_s = (keep_alive_s, 0.0) if framing.idle else (0.0, keep_alive_s)
-    return EventStream(frames(stream, first, writer, framing, idle_s), ping_s, stream.abort, framing)
-
-
 def line(payload: Any) -> bytes:
     return msgspec.json.encode(payload) + b"\n"
 
@@ -221,7 +205,7 @@ class BlockWriter(AnswerWriter, Generic[Event, Open]):
     """Makes the events of the blocks of one choice; streamed or not, the same events make the answer."""
 
     def __init__(self, count: TokenCount, choice: ParsedChoice) -> None:
-        self._count = count
+        self.count = count
         self._choice = choice
         self._open: Open | None = None
         self._done = 0  # blocks that are closed
@@ -230,10 +214,10 @@ class BlockWriter(AnswerWriter, Generic[Event, Open]):
     def _grow(self, deltas: Sequence[ChoiceDelta]) -> list[Event]:
         events: list[Event] = []
         for number, delta in deltas:
-            self._count.add(number, delta)
+            self.count.add(number, delta)
             for part in self._choice.take(delta):
                 events += self._say(part)
-            self._count.reasoning += self._choice.new_reasoning_tokens()
+            self.count.reasoning += self._choice.new_reasoning_tokens()
             self._last = delta
         return events
 

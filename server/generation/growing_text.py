@@ -221,10 +221,8 @@ def first_of(literals: Sequence[str], text: str, start: int, name: str = "") -> 
 
 def find(literal: str, text: str, start: int = 0, name: str = "") -> Found | None:
     """The literal at `start`, behind white space; None when something else stands there. Raises Unsure.
-
     name: what stands where the literal repeats the name of a function or a key; "" = any key. White space at the
-    literal's end is not taken.
-    """
+    literal's end is not taken."""
     identifier = ""
     for place in _PLACES.split(literal):
         if (written := _WRITTEN.get(place)) is not None and not (place == KEY and name):

@@ -21,7 +21,7 @@ from engine.request import ImagePrompt, Pooling, PromptEmbeds, SamplingParams
 from engine.request import Request as EngineRequest
 from server.generation.answers import Envelope
 from server.generation.chat_template import Thinking, check_no_images
-from server.generation.framing import EVENTS, AnswerWriter, Framing, deltas_within, stream_response
+from server.generation.framing import EVENTS, AnswerWriter, EventStream, Framing, deltas_within, frames
 from server.generation.params import GenerationParams, out_of_order
 from server.generation.stream import InputSlots, MergedStream, PooledRun, Resumption
 from server.generation.structured_output import AnswerForm, placed
@@ -90,9 +90,7 @@ class Service:
         keep: int | None = None,
     ) -> tuple[int, ...] | ImagePrompt:
         """As `Engine.chat_prompt`, with the images that the messages name by URL. Raises what it and `fetched` raise.
-
-        Refusal naming the first image for a model that reads text only, before anything is fetched for it.
-        """
+        Refusal naming the first image for a model that reads text only, before anything is fetched for it."""
         if self.engine.info.manifest.vision is None:
             check_no_images(messages)
         else:
@@ -135,7 +133,7 @@ class Service:
                 raise error.named(param) from None
             raise
         limit = self._limit(prompts[-1], params)
-        watch = self._watched(envelope, prompts, len(streams), params.sampling(0, limit), params.choices)
+        watch = self._watched(envelope, prompts, params.sampling(0, limit), params.choices)
         return MergedStream(streams, self.server.in_flight, watch, self.settings.request_timeout_s, self.waited_s)
 
     def _limit(self, prompt: ReadPrompt, params: GenerationParams) -> int:
@@ -157,12 +155,7 @@ class Service:
                 return replace(request, prompt_ids=prompt)
 
     def _watched(
-        self,
-        envelope: Envelope,
-        prompts: Sequence[ReadPrompt],
-        sequences: int,
-        sampling: SamplingParams | None,
-        choices: int = 1,
+        self, envelope: Envelope, prompts: Sequence[ReadPrompt], sampling: SamplingParams | None, choices: int = 1
     ) -> RequestWatch:
         """The request as metrics and logs see it; its prompts are paid for. sampling: None = it generates nothing."""
         tokens = sum(map(len, prompts))
@@ -171,8 +164,8 @@ class Service:
         if self.caller is not None:
             self.caller.spend(tokens)
         if self.facts is not None:
-            at = watch.submitted_at
-            self.facts.launched = Launched(envelope.id, envelope.model, sequences, tokens, sampling, at)
+            told = (envelope.id, envelope.model, len(prompts) * choices, tokens, sampling, watch.submitted_at)
+            self.facts.launched = Launched(*told)
         if sampling is not None:
             watch.spend = watch.spend if self.caller is None else self.caller.spend
             watch.facts = self.facts or watch.facts
@@ -191,7 +184,7 @@ class Service:
             request = self._request(envelope, number, prompts[number], params, priority)
             return self.engine.submit(replace(request, pooling=pooling))
 
-        watch = self._watched(envelope, prompts, len(prompts), None)
+        watch = self._watched(envelope, prompts, None)
         limits = self.settings.request_timeout_s, self.waited_s
         run = PooledRun(submit, len(prompts), self.server.slots, self.server.in_flight, watch, *limits)
         return await run.vectors(), sum(map(len, prompts))
@@ -276,7 +269,8 @@ async def answer(
             first = await until_left(request, deltas_within(stream, keep_alive_s))
             if framing is EVENTS and resumption_of(request) is not None:
                 framing = replace(framing, notes_tokens=True)
-            return stream_response(stream, first, writer, keep_alive_s, framing)
+            idle_s, ping_s = (keep_alive_s, 0.0) if framing.idle else (0.0, keep_alive_s)
+            return EventStream(frames(stream, first, writer, framing, idle_s), ping_s, stream.abort, framing)
         await until_left(request, _collect(stream, writer))
     except BaseException:
         stream.abort()

@@ -26,10 +26,8 @@ _TOKEN_KEY = re.compile(r"[0-9]{1,10}", re.ASCII)
 @dataclass(frozen=True, slots=True)
 class GenerationParams:
     """How every choice of a request is generated, checked. `max_tokens` None = up to the end of the window.
-
     each: of a choice, but for its bound on tokens and its own seed. keep: of a longer prompt only this many last tokens
-    are used. once: what these enclose ends the text when it comes again in the same words.
-    """
+    are used. once: what these enclose ends the text when it comes again in the same words."""
 
     choices: int
     max_tokens: int | None
@@ -96,7 +94,8 @@ def generation_params(
         raise refuse(message, "min_tokens", "invalid_value")
     window = engine.info.max_context
     room = max(1, window - max(1, max_tokens or 1))
-    asked, stop_ids, biases = usual_sampling(body, engine), _stop_ids(body, engine), _biases(body.logit_bias, engine)
+    asked, (stop, stop_ids) = usual_sampling(body, engine), _stops(body, engine)
+    biases = _biases(body.logit_bias, engine)
     keep = kept_tokens(body.truncate_prompt_tokens, window - 1, room)
     each = SamplingParams(
         max_tokens or 0,
@@ -116,8 +115,7 @@ def generation_params(
         denoising=denoising(body, engine),
     )
     shows_stop, skips_special = bool(body.include_stop_str_in_output), body.skip_special_tokens is not False
-    stop, priority = _stop(body, engine), body.priority or 0
-    return GenerationParams(choices, max_tokens, each, stop, shows_stop, skips_special, priority, keep)
+    return GenerationParams(choices, max_tokens, each, stop, shows_stop, skips_special, body.priority or 0, keep)
 
 
 def usual_sampling(body: GenerationBody, engine: Engine) -> UsualSampling:
@@ -144,17 +142,13 @@ def kept_tokens(asked: int | None, most: int, all_that_fit: int) -> int | None:
     return all_that_fit if asked == -1 else asked
 
 
-def _stop(body: GenerationBody, engine: Engine) -> tuple[str, ...]:
+def _stops(body: GenerationBody, engine: Engine) -> tuple[tuple[str, ...], tuple[int, ...]]:
+    """Texts and tokens that end an answer: the model's own, and those of the request."""
+    text, ids = engine.info.manifest.text, body.stop_token_ids or []
+    _check_vocabulary(ids, engine.info.vocab, "stop_token_ids")
     asked = [body.stop] if isinstance(body.stop, str) else body.stop or []
-    own = () if body.ignore_eos else engine.info.manifest.text.stop_texts
-    return tuple(dict.fromkeys((*own, *asked)))
-
-
-def _stop_ids(body: GenerationBody, engine: Engine) -> tuple[int, ...]:
-    asked = body.stop_token_ids or []
-    _check_vocabulary(asked, engine.info.vocab, "stop_token_ids")
-    own = () if body.ignore_eos else engine.info.manifest.text.stop_ids
-    return tuple(dict.fromkeys((*own, *asked)))
+    own_texts, own_ids = ((), ()) if body.ignore_eos else (text.stop_texts, text.stop_ids)
+    return tuple(dict.fromkeys((*own_texts, *asked))), tuple(dict.fromkeys((*own_ids, *ids)))
 
 
 def _biases(given: dict[str, float] | None, engine: Engine) -> tuple[tuple[int, float], ...]:

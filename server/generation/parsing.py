@@ -48,9 +48,7 @@ class AnswerParser:
         is_open: bool = False,
     ) -> None:
         """schemas: of the parameters of functions, by name. prefilled: what the prompt has written of the answer.
-
-        reasoning: its markers; is_open: the prompt has already opened it.
-        """
+        reasoning: its markers; is_open: the prompt has already opened it."""
         self.is_thinking: bool | None = None if reasoning is not None else False  # None: that is not known yet
         opening, closing = (form.content.opening, form.content.closing) if form.content else ("", "")
         self._openings = frozenset(text for text in (opening, *form.asides) if text)
@@ -125,7 +123,9 @@ class AnswerParser:
                 yield None
             return
         mark = self._search.search(source.text)
-        if mark is not None and (source.is_last or not self._may_be_longer(source.text[mark.start() :])):
+        rest = "" if mark is None else source.text[mark.start() :]
+        may_be_longer = any(len(each) > len(rest) and each.startswith(rest) for each in self._marks)
+        if mark is not None and (source.is_last or not may_be_longer):
             yield from self._marked(mark)
             return
         end = len(source.text) if mark is None else mark.start()
@@ -135,9 +135,6 @@ class AnswerParser:
         yield self._text(text)
         if not source.is_last:
             yield None
-
-    def _may_be_longer(self, text: str) -> bool:
-        return any(len(each) > len(text) and each.startswith(text) for each in self._marks)
 
     def _marked(self, mark: re.Match[str]) -> Steps:
         """The text in front of a mark, and the calls that it begins, if it begins some."""
@@ -225,8 +222,11 @@ class ParsedChoice:
         if self._parser.is_thinking is not None:
             self._undecided = 0
         if delta.finish is not None:
+            call = next((part for part in reversed(self.parts) if isinstance(part, CallBegin)), None)
+            # The last call can be made unless a stop string has cut its arguments.
+            is_call = call is not None and whole_object(self._arguments(call)) is not None
             name = FINISH_NAMES[delta.finish]
-            self.finish = "tool_calls" if name == "stop" and self._has_whole_call() else name
+            self.finish = "tool_calls" if name == "stop" and is_call else name
         return parts
 
     def new_reasoning_tokens(self) -> int:
@@ -249,11 +249,6 @@ class ParsedChoice:
         taken, self.logprobs = chat_entries(self.logprobs, alternatives), []
         self.entries += taken
         return taken
-
-    def _has_whole_call(self) -> bool:
-        """Whether the last call can be made: a stop string may have cut its arguments."""
-        call = next((part for part in reversed(self.parts) if isinstance(part, CallBegin)), None)
-        return call is not None and whole_object(self._arguments(call)) is not None
 
     def _arguments(self, call: CallBegin) -> str:
         pieces = (part for part in self.parts if isinstance(part, CallArguments) and part.index == call.index)

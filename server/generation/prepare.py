@@ -47,10 +47,8 @@ async def prepared_chat(
     options: Mapping[str, Any],
 ) -> PreparedChat:
     """Render and tokenise the messages, and compile the grammar of the answer's form.
-
     messages, options: what the chat template reads; the messages are made once the body is checked and admitted. Raises
-    CallerError and Refusal naming a field, Busy, ClientLeft.
-    """
+    CallerError and Refusal naming a field, Busy, ClientLeft."""
     engine, (params, tools, form) = service.engine, _checked(body, service)
     prompt = await until_left(request, service.chat_prompt(messages(), tools, options, params.keep))
     prediction = await until_left(request, predicted_tokens(body.prediction, engine))

@@ -48,12 +48,10 @@ class MergedStream:
     ) -> None:
         self.prompt_tokens = tuple(stream.prompt_tokens for stream in streams)
         self._unfinished = dict(enumerate(streams))
-        self._in_flight = in_flight
-        self._watch = watch
+        self._in_flight, self._watch = in_flight, watch
         self._deltas: deque[ChoiceDelta] = deque()
         self._failure: HexserveError | None = None
-        self._wake = asyncio.Event()
-        self._room = asyncio.Event()
+        self._wake, self._room = asyncio.Event(), asyncio.Event()
         self._pumps = [asyncio.create_task(self._pump(i, stream)) for i, stream in self._unfinished.items()]
         for pump in self._pumps:
             pump.add_done_callback(self._pump_ended)
@@ -151,12 +149,9 @@ class PooledRun:
         timeout_s: float = 0.0,
         waited_s: float = 0.0,
     ) -> None:
-        self._submit = submit
+        self._submit, self._slots, self._in_flight, self._watch = submit, slots, in_flight, watch
         self._vectors: list[bytes | None] = [None] * count
         self._numbers: Iterator[int] = iter(range(count))
-        self._slots = slots
-        self._in_flight = in_flight
-        self._watch = watch
         self._timeout_s = timeout_s
         self._left_s = max(0.0, timeout_s - waited_s) if timeout_s else None
         self._failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -193,24 +188,18 @@ class PooledRun:
                 stream = self._submit(number)
                 try:
                     self._vectors[number] = await self._vector(stream)
+                except BaseException as error:
+                    self._watch.finished("error" if isinstance(error, HexserveError) else "abort", None)
+                    raise
                 finally:
                     stream.abort()
 
     async def _vector(self, stream: TokenStream) -> bytes:
-        reason = "abort"
-        try:
-            async for delta in stream:
-                if delta.finish is not None:
-                    self._watch.finished(delta.finish.value, delta.timings)
-                    reason = ""
-                    return delta.vector
-            raise EngineFailure("An input ended without a vector.")
-        except HexserveError:
-            reason = "error"
-            raise
-        finally:
-            if reason:
-                self._watch.finished(reason, None)
+        async for delta in stream:
+            if delta.finish is not None:
+                self._watch.finished(delta.finish.value, delta.timings)
+                return delta.vector
+        raise EngineFailure("An input ended without a vector.")
 
 
 RESUMABLE = "application/vnd.hexserve.resumable+json"
@@ -251,10 +240,8 @@ class Resumption(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def of(self, choice: int) -> Delivered | None:
         """What was delivered of a choice; None when nothing was."""
-        for each in self.delivered:
-            if each.choice == choice:
-                return Delivered(each.token_ids, each.finish, each.stopped_by)
-        return None
+        found = next((each for each in self.delivered if each.choice == choice), None)
+        return None if found is None else Delivered(found.token_ids, found.finish, found.stopped_by)
 
     @property
     def events(self) -> int:
@@ -287,9 +274,7 @@ def unwrapped(body: dict[str, Any]) -> tuple[dict[str, Any], Resumption]:
 
 def comment(deltas: Sequence[ChoiceDelta], events: int = 0) -> bytes:
     """What a gateway notes once it has passed on these deltas. events: so far, where the format numbers them."""
-    told = [
-        DeliveredChoice(number, delta.token_ids, delta.finish, delta.stopped_by, events) for number, delta in deltas
-    ]
+    told = [DeliveredChoice(number, each.token_ids, each.finish, each.stopped_by, events) for number, each in deltas]
     return COMMENT + msgspec.json.encode(told) + b"\n\n"
 
 

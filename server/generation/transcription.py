@@ -22,10 +22,8 @@ LEAST_S = 0.1  # nobody says a word in less
 @dataclass(frozen=True, slots=True)
 class SpeechOptions:
     """What is asked for. language: "" = it is detected, among these. temperature: None = as low as can be trusted.
-
     activity: where somebody speaks decides where windows begin, and all of them are written at once; None = each
-    begins where the one before has ended, and knows its text. has_words: with the times of words.
-    """
+    begins where the one before has ended, and knows its text. has_words: with the times of words."""
 
     translates: bool
     language: str
@@ -39,9 +37,7 @@ class SpeechOptions:
 @dataclass(frozen=True, slots=True)
 class Spoken:
     """Times in seconds of the recording. window: what the model wrote, of which these tokens are a part.
-
-    written: the tokens with their times. words: those that begin in it, if asked for.
-    """
+    written: the tokens with their times. words: those that begin in it, if asked for."""
 
     start: float
     end: float

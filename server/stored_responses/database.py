@@ -74,9 +74,7 @@ class ResponseKey:
 @dataclass(frozen=True, slots=True)
 class ResponseRecord:
     """One response. `input`: the items of its own request, those of `previous` not among them.
-
-    response: what msgspec writes as the response; as JSON is read, in a record of the database.
-    """
+    response: what msgspec writes as the response; as JSON is read, in a record of the database."""
 
     key: ResponseKey
     previous: str | None

@@ -87,9 +87,7 @@ RESTARTED: Json = {"code": "server_error", "message": "The server ended while it
 
 class ResponseStore:
     """Belongs to one event loop; SQLite runs in a thread that does nothing else, so no request waits for the disk.
-
-    Its coroutines raise StorageFailed when the database cannot do it: a full disk, a damaged file.
-    """
+    Its coroutines raise StorageFailed when the database cannot do it: a full disk, a damaged file."""
 
     def __init__(self, folder: Path, bounds: StorageBounds) -> None:
         """Open the database, and mark as failed what servers that are gone have left. DataFolderError."""

@@ -272,7 +272,7 @@ class MessageWriter(BlockWriter[MessageEvent, OpenBlock]):
         return MessageAnswer(id=self._id, model=self._model, content=content, usage=usage, **asdict(end))
 
     def _usage(self) -> MessageUsage:
-        counted = self._count.usage()
+        counted = self.count.usage()
         cached = counted.prompt_tokens_details.cached_tokens
         return MessageUsage(
             input_tokens=counted.prompt_tokens - cached,

@@ -1,7 +1,6 @@
 """A body of /v1/messages as the chat route's, and its turns as a chat template reads them."""
 
 from collections.abc import Iterator, Sequence
-from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -72,17 +71,15 @@ def shows_thoughts(body: given.MessagesRequest) -> bool:
 
 
 # Fields that the chat route's checks name, and what they are called here.
-FIELD_ALIASES = MappingProxyType(
-    {
-        "max_completion_tokens": "max_tokens",
-        "stop": "stop_sequences",
-        "thinking_token_budget": "thinking",
-        "response_format": "output_config.format",
-        "response_format.json_schema.schema": "output_config.format.schema",
-        "tool_choice.function.name": "tool_choice.name",
-        "parallel_tool_calls": "tool_choice.disable_parallel_tool_use",
-    }
-)
+FIELD_ALIASES = {
+    "max_completion_tokens": "max_tokens",
+    "stop": "stop_sequences",
+    "thinking_token_budget": "thinking",
+    "response_format": "output_config.format",
+    "response_format.json_schema.schema": "output_config.format.schema",
+    "tool_choice.function.name": "tool_choice.name",
+    "parallel_tool_calls": "tool_choice.disable_parallel_tool_use",
+}
 
 
 def own_name(param: str) -> str:
@@ -91,14 +88,16 @@ def own_name(param: str) -> str:
 
 def conversation_chat(body: given.ConversationBody) -> ChatRequest:
     """What makes the prompt, but for the messages: the tools and which of them may be called."""
-    offered = offered_tools(body)
+    offered, choice, parallel = offered_tools(body), body.tool_choice, None
     tools = [Tool.of(tool.name, tool.description, tool.input_schema, tool.strict) for tool in offered]
+    if tools and choice is not None and not isinstance(choice, given.NoChoice):
+        parallel = not choice.disable_parallel_tool_use
     return ChatRequest.model_construct(
         model=body.model,
         messages=[],
         tools=tools,
         tool_choice=_tool_choice(body, has_tools=bool(tools)),
-        parallel_tool_calls=_parallel(body) if tools else None,
+        parallel_tool_calls=parallel,
     )
 
 
@@ -121,20 +120,13 @@ def message_chat(body: given.MessagesRequest) -> ChatRequest:
 def _tool_choice(body: given.ConversationBody, has_tools: bool) -> ToolChoice | None:
     """Choices that force nothing are harmless without tools; the others are refused with the chat route's words."""
     match body.tool_choice:
-        case None:
-            return None
-        case given.AutoChoice():
-            return "auto" if has_tools else None
-        case given.NoChoice():
-            return "none" if has_tools else None
+        case given.AnyChoice():
+            return "required"
         case given.OneChoice(name=name):
             return NamedToolChoice.of(name)
-    return "required"
-
-
-def _parallel(body: given.ConversationBody) -> bool | None:
-    choice = body.tool_choice
-    return None if choice is None or isinstance(choice, given.NoChoice) else not choice.disable_parallel_tool_use
+        case given.AutoChoice(type=kind) | given.NoChoice(type=kind) if has_tools:
+            return kind
+    return None
 
 
 # A note to Anthropic's accounting, different with each request: shown to the model it would spoil every cached prefix.
@@ -143,10 +135,8 @@ BILLING_NOTE = "x-anthropic-billing-header:"
 
 def template_turns(body: given.ConversationBody) -> list[dict[str, Any]]:
     """One dictionary per turn and per result of a call; turns of one role in a row are one.
-
     An instruction in the middle is part of the user's turn, as most chat templates know none there. Raises Refusal
-    when the last turn is the assistant's, as answers are not continued, or has nothing in it.
-    """
+    when the last turn is the assistant's, as answers are not continued, or has nothing in it."""
     last = body.messages[-1]
     if isinstance(last, given.UserTurn) and not isinstance(last.content, str) and not last.content:
         field = f"messages[{len(body.messages) - 1}].content"
@@ -237,9 +227,5 @@ def _add_assistant(messages: list[dict[str, Any]], turn: given.AssistantTurn) ->
             thoughts = thoughts_of(block.thinking, block.signature)
             last["reasoning_content"] = last.get("reasoning_content", "") + thoughts
         else:
-            last.setdefault("tool_calls", []).append(_call(block))
-
-
-def _call(block: given.ToolUseBlock) -> dict[str, Any]:
-    function = {"name": block.name, "arguments": msgspec.json.encode(block.input).decode()}
-    return {"id": block.id, "type": "function", "function": function}
+            function = {"name": block.name, "arguments": msgspec.json.encode(block.input).decode()}
+            last.setdefault("tool_calls", []).append({"id": block.id, "type": "function", "function": function})

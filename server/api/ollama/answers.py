@@ -175,32 +175,26 @@ class WholeCalls:
             others.append(text)
 
 
+@dataclass
 class OllamaWriter(AnswerWriter):
     """Lines and answers of one request. kind: of its route's lines. alternatives: None = no logprobs."""
 
-    def __init__(
-        self,
-        model: str,
-        count: TokenCount,
-        choice: ParsedChoice,
-        kind: LineKind,
-        stopwatch: Stopwatch,
-        alternatives: int | None,
-    ) -> None:
-        self._model, self._kind = model, kind
-        self._count, self._choice = count, choice
-        self._stopwatch = stopwatch
-        self._alternatives = alternatives
-        self._calls = WholeCalls()
-        self._whole = Said()
-        self._finish: DoneReason = "stop"
-        self._timings: RequestTimings | None = None
+    model: str
+    count: TokenCount
+    choice: ParsedChoice
+    kind: LineKind
+    stopwatch: Stopwatch
+    alternatives: int | None
+    calls: WholeCalls = field(default_factory=WholeCalls)
+    whole: Said = field(default_factory=Said)
+    finish: DoneReason = "stop"
+    timings: RequestTimings | None = None
 
     def chunks(self, deltas: Sequence[ChoiceDelta]) -> list[OllamaLine]:
         """A line per delta that says something. Logprobs of tokens without text go with what follows."""
         found = [self._take(number, delta) for number, delta in deltas]
         for said in found:
-            self._whole.add(said)
+            self.whole.add(said)
         return [self._line(said) for said in found if said]
 
     def last_chunks(self) -> list[OllamaLine]:
@@ -210,29 +204,29 @@ class OllamaWriter(AnswerWriter):
         return [OllamaError(from_engine(error).message)]
 
     def answer(self) -> OllamaLine:
-        line = self._ended(self._whole)
-        if self._choice.entries:
-            line.logprobs = self._choice.entries
+        line = self._ended(self.whole)
+        if self.choice.entries:
+            line.logprobs = self.choice.entries
         return line
 
     def _take(self, number: int, delta: Delta) -> Said:
-        self._count.add(number, delta)
-        others, calls = self._calls.feed(self._choice.take(delta), delta.finish is not None)
+        self.count.add(number, delta)
+        others, calls = self.calls.feed(self.choice.take(delta), delta.finish is not None)
         if delta.finish is not None:
-            self._finish, self._timings = FINISH_NAMES[delta.finish], delta.timings
+            self.finish, self.timings = FINISH_NAMES[delta.finish], delta.timings
         thoughts = "".join(part.text for part in others if isinstance(part, Thought))
         return Said("".join(part for part in others if isinstance(part, str)), thoughts, calls)
 
     def _line(self, said: Said) -> OllamaLine:
-        line = self._kind.of(self._model, said)
-        if self._alternatives is not None and self._choice.logprobs:
-            line.logprobs = self._choice.taken_logprobs(self._alternatives)
+        line = self.kind.of(self.model, said)
+        if self.alternatives is not None and self.choice.logprobs:
+            line.logprobs = self.choice.taken_logprobs(self.alternatives)
         return line
 
     def _ended(self, said: Said) -> OllamaLine:
-        line, usage = self._line(said), self._count.usage()
-        line.done, line.done_reason = True, self._finish
-        for name, nanoseconds in self._stopwatch.durations(time.perf_counter_ns(), self._timings).items():
+        line, usage = self._line(said), self.count.usage()
+        line.done, line.done_reason = True, self.finish
+        for name, nanoseconds in self.stopwatch.durations(time.perf_counter_ns(), self.timings).items():
             setattr(line, name, nanoseconds)
         line.prompt_eval_count, line.eval_count = usage.prompt_tokens, usage.completion_tokens
         return line

@@ -119,9 +119,12 @@ class KnownModel:
     context: int | None
 
     def listed(self) -> OllamaModel:
-        files = self.manifest.files.values() if self.manifest is not None else ()
-        size = sum(entry.bytes for entry in files)
-        return OllamaModel(self.name, self.name, self._modified_at(), size, self._digest(), self._details())
+        files = {} if self.manifest is None else self.manifest.files
+        size = sum(entry.bytes for entry in files.values())
+        # SHA-256 of what the bundle's files are.
+        parts = sorted(f"{name} {entry.sha256}" for name, entry in files.items())
+        digest = hashlib.sha256("\n".join(parts).encode()).hexdigest()
+        return OllamaModel(self.name, self.name, self._modified_at(), size, digest, self._details())
 
     def loaded(self, device: str, memory: int, expires_at: str) -> OllamaLoadedModel:
         """What /api/ps says of it while it is loaded. device: what computes. memory: bytes, 0 = as its files have."""
@@ -152,12 +155,6 @@ class KnownModel:
 
     def _modified_at(self) -> str:
         return rfc3339((0 if self.manifest is None else self.manifest.created) * SECOND_NS)
-
-    def _digest(self) -> str:
-        """SHA-256 of what the bundle's files are."""
-        files = {} if self.manifest is None else self.manifest.files
-        parts = sorted(f"{name} {entry.sha256}" for name, entry in files.items())
-        return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
     def _model_info(self) -> dict[str, Any]:
         """GGUF's names of what a manifest knows; clients look the context length up."""

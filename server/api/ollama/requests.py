@@ -7,17 +7,7 @@ from pydantic import Field, StringConstraints
 from server.generation.chat_request import MAX_URL_CHARACTERS, Stop, Tool
 from server.generation.params import MAX_INPUTS
 from server.http import fields
-from server.http.fields import (
-    MAX_MESSAGES,
-    MAX_TOKENS,
-    MAX_TOOLS,
-    Body,
-    Name,
-    NotYet,
-    Probability,
-    TextOrList,
-    TextOrObject,
-)
+from server.http.fields import MAX_TOKENS, Body, Name, NotYet, Probability, TextOrList, TextOrObject
 
 One = Annotated[float, Field(ge=1, le=1)]
 
@@ -120,8 +110,8 @@ class OllamaMessage(Body):
 class OllamaChatRequest(OllamaGenerationBody):
     """POST /api/chat. Without messages it loads the model, or unloads it when `keep_alive` is 0."""
 
-    messages: Annotated[list[OllamaMessage], Field(max_length=MAX_MESSAGES, fail_fast=True)] | None = None
-    tools: Annotated[list[Tool], Field(max_length=MAX_TOOLS, fail_fast=True)] | None = None
+    messages: Annotated[list[OllamaMessage], Field(max_length=fields.MAX_MESSAGES, fail_fast=True)] | None = None
+    tools: Annotated[list[Tool], Field(max_length=fields.MAX_TOOLS, fail_fast=True)] | None = None
 
 
 class OllamaGenerateRequest(OllamaGenerationBody):

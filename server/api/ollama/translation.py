@@ -4,7 +4,6 @@ import re
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
-from types import MappingProxyType
 from typing import Any
 
 from fastapi import Request
@@ -64,10 +63,8 @@ def kept_s(keep_alive: float | str | None) -> float | None:
 
 def template_turns(messages: Sequence[OllamaMessage]) -> list[dict[str, Any]]:
     """One dictionary per message; raises Refusal naming the message at fault.
-
     Ollama's calls may be without ids, which some templates need: then a result belongs to the first call of its
-    tool, or of any tool, that has none yet.
-    """
+    tool, or of any tool, that has none yet."""
     turns: list[dict[str, Any]] = []
     waiting: list[tuple[str, str]] = []  # id and tool of the calls without a result
     for number, message in enumerate(messages):
@@ -131,15 +128,13 @@ def _result_of(message: OllamaMessage, waiting: list[tuple[str, str]]) -> dict[s
 DEFAULT_TEMPERATURE, DEFAULT_TOP_K, DEFAULT_TOP_P = 0.8, 40, 0.9
 OPTIONS = frozenset(OllamaOptions.model_fields)
 # Fields that the chat route's checks name, and what they are called here.
-FIELD_ALIASES = MappingProxyType(
-    {
-        "max_completion_tokens": "options.num_predict",
-        "repetition_penalty": "options.repeat_penalty",
-        "response_format": "format",
-        "response_format.json_schema.schema": "format",
-        "chat_template_kwargs.enable_thinking": "think",
-    }
-)
+FIELD_ALIASES = {
+    "max_completion_tokens": "options.num_predict",
+    "repetition_penalty": "options.repeat_penalty",
+    "response_format": "format",
+    "response_format.json_schema.schema": "format",
+    "chat_template_kwargs.enable_thinking": "think",
+}
 
 
 def chat_name(param: str) -> str:

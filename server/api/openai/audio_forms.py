@@ -268,25 +268,21 @@ def verbose(
 
 
 def srt(segments: Sequence[Spoken]) -> str:
-    blocks = (
-        f"{number}\n{_clock(segment.start, ',')} --> {_clock(segment.end, ',')}\n{segment.text.strip()}\n"
-        for number, segment in enumerate(segments, 1)
-    )
-    return "\n".join(blocks)
+    return "\n".join(f"{n}\n{_times(each, ',')}\n{each.text.strip()}\n" for n, each in enumerate(segments, 1))
 
 
 def vtt(segments: Sequence[Spoken]) -> str:
     """WebVTT subtitles (w3.org/TR/webvtt1): an arrow in a text would end its cue."""
-    blocks = (
-        f"{_clock(segment.start, '.')} --> {_clock(segment.end, '.')}\n{segment.text.strip().replace('-->', '->')}\n"
-        for segment in segments
-    )
-    return "WEBVTT\n\n" + "\n".join(blocks)
+    cues = (f"{_times(each, '.')}\n{each.text.strip().replace('-->', '->')}\n" for each in segments)
+    return "WEBVTT\n\n" + "\n".join(cues)
 
 
-def _clock(seconds: float, point: str) -> str:
-    minutes, rest = divmod(round(1000 * seconds), 60_000)
-    return f"{minutes // 60:02}:{minutes % 60:02}:{rest // 1000:02}{point}{rest % 1000:03}"
+def _times(segment: Spoken, point: str) -> str:
+    clocks = []
+    for seconds in (segment.start, segment.end):
+        minutes, rest = divmod(round(1000 * seconds), 60_000)
+        clocks.append(f"{minutes // 60:02}:{minutes % 60:02}:{rest // 1000:02}{point}{rest % 1000:03}")
+    return " --> ".join(clocks)
 
 
 def logprob_of(score: TextLogprob) -> SpeechLogprob:

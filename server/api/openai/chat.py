@@ -1,7 +1,7 @@
 """POST /v1/chat/completions: the chat.completion object and the chunks of its stream."""
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from fastapi import APIRouter, Request, Response
@@ -75,57 +75,55 @@ class ChatChunk(Identified, kw_only=True):
     choices: list[ChatChunkChoice]
 
 
+@dataclass
 class ChatWriter(PlainEnding):
-    def __init__(
-        self,
-        envelope: Envelope,
-        count: TokenCount,
-        choices: Sequence[ParsedChoice],
-        alternatives: int | None,
-        usage: StreamUsage,
-    ) -> None:
-        self._envelope, self._count, self._usage = envelope, count, usage
-        self._choices, self._alternatives = choices, alternatives
-        self._has_roles = False
+    """alternatives: None = no logprobs."""
+
+    envelope: Envelope
+    count: TokenCount
+    choices: Sequence[ParsedChoice]
+    alternatives: int | None
+    usage: StreamUsage
+    has_roles: bool = False
 
     def chunks(self, deltas: Sequence[ChoiceDelta]) -> list[ChatChunk]:
         """Role first, then content and calls, then the finish. Logprobs of tokens without text go with what follows."""
         chunks = []
         for number, delta in deltas:
-            choice = self._choices[number]
-            self._count.add(number, delta)
-            if not self._has_roles:  # of all choices in order: openai-python's helper needs choice 0 to come first
-                self._has_roles = True
+            choice = self.choices[number]
+            self.count.add(number, delta)
+            if not self.has_roles:  # of all choices in order: openai-python's helper needs choice 0 to come first
+                self.has_roles = True
                 role = ChunkDelta(role="assistant", content="")
-                chunks += [self._chunk(each, role) for each in range(len(self._choices))]
+                chunks += [self._chunk(each, role) for each in range(len(self.choices))]
             parts = choice.take(delta)
-            self._count.reasoning += choice.new_reasoning_tokens()
+            self.count.reasoning += choice.new_reasoning_tokens()
             chunks += [self._chunk(number, _delta(part), self._fresh_logprobs(choice)) for part in parts]
             if delta.finish is not None:
                 chunks.append(self._chunk(number, ChunkDelta(), self._fresh_logprobs(choice), choice.finish))
         return chunks
 
     def last_chunks(self) -> list[ChatChunk]:
-        return self._usage.last(self._envelope.around(ChatChunk, []))
+        return self.usage.last(self.envelope.around(ChatChunk, []))
 
     def answer(self) -> ChatCompletion:
-        has_logprobs = self._alternatives is not None
+        has_logprobs = self.alternatives is not None
         choices = []
-        for number, choice in enumerate(self._choices):
+        for number, choice in enumerate(self.choices):
             logprobs = ChatLogprobs(choice.entries) if has_logprobs else None
             choices.append(ChatChoice(number, choice.message(), logprobs, choice.finish or "stop"))
-        return self._count.on(self._envelope.around(ChatCompletion, choices))
+        return self.count.on(self.envelope.around(ChatCompletion, choices))
 
     def _fresh_logprobs(self, choice: ParsedChoice) -> ChatLogprobs | None:
-        if self._alternatives is None or not choice.logprobs:
+        if self.alternatives is None or not choice.logprobs:
             return None
-        return ChatLogprobs(choice.taken_logprobs(self._alternatives))
+        return ChatLogprobs(choice.taken_logprobs(self.alternatives))
 
     def _chunk(
         self, number: int, delta: ChunkDelta, logprobs: ChatLogprobs | None = None, finish: ChatFinish | None = None
     ) -> ChatChunk:
         choice = ChatChunkChoice(number, delta, logprobs, finish)
-        return self._usage.on(self._envelope.around(ChatChunk, [choice]))
+        return self.usage.on(self.envelope.around(ChatChunk, [choice]))
 
 
 def _delta(part: Part) -> ChunkDelta:

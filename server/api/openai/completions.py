@@ -112,10 +112,8 @@ Piece = tuple[str, CompletionLogprobs | None]  # text and its lists
 
 class TextChoice:
     """One choice of a completion, delta by delta. `alternatives` None = no logprobs.
-
     `text_offset` is the number of characters of the choice's text before the token; a token inside a code point
-    shares the offset of its beginning.
-    """
+    shares the offset of its beginning."""
 
     def __init__(self, alternatives: int | None, echo: Echo | None) -> None:
         self._alternatives, self._echo = alternatives, echo
@@ -192,39 +190,36 @@ def best_choices(choices: Sequence[TextChoice], made: int, shown: int) -> Sequen
     return best
 
 
+@dataclass
 class CompletionWriter(PlainEnding):
-    def __init__(
-        self,
-        envelope: Envelope,
-        count: TokenCount,
-        choices: Sequence[TextChoice],
-        usage: StreamUsage,
-        made: int,
-        shown: int,
-    ) -> None:
-        """made, shown: as in `best_choices`."""
-        self._envelope, self._count, self._usage = envelope, count, usage
-        self._choices, self._made, self._shown = choices, made, shown
+    """made, shown: as in `best_choices`."""
+
+    envelope: Envelope
+    count: TokenCount
+    choices: Sequence[TextChoice]
+    usage: StreamUsage
+    made: int
+    shown: int
 
     def chunks(self, deltas: Sequence[ChoiceDelta]) -> list[Completion]:
         """One chunk per delta that has text, logprobs or a finish; an echo goes before in a chunk of its own."""
         chunks = []
         for number, delta in deltas:
-            self._count.add(number, delta)
+            self.count.add(number, delta)
             finish = None if delta.finish is None else FINISH_NAMES[delta.finish]
-            pieces = self._choices[number].pieces(delta) or ([("", None)] if finish else [])
+            pieces = self.choices[number].pieces(delta) or ([("", None)] if finish else [])
             for place, (text, logprobs) in enumerate(pieces, 1):
                 choice = CompletionChoice(text, number, logprobs, finish if place == len(pieces) else None)
-                chunks.append(self._usage.on(self._envelope.around(Completion, [choice])))
+                chunks.append(self.usage.on(self.envelope.around(Completion, [choice])))
         return chunks
 
     def last_chunks(self) -> list[Completion]:
-        return self._usage.last(self._envelope.around(Completion, []))
+        return self.usage.last(self.envelope.around(Completion, []))
 
     def answer(self) -> Completion:
-        best = best_choices(self._choices, self._made, self._shown)
+        best = best_choices(self.choices, self.made, self.shown)
         choices = [choice.answer(number) for number, choice in enumerate(best)]
-        return self._count.on(self._envelope.around(Completion, choices))
+        return self.count.on(self.envelope.around(Completion, choices))
 
 
 DEFAULT_COMPLETION_TOKENS = 16  # OpenAI's default for /v1/completions

@@ -2,8 +2,6 @@
 
 from typing import Any, Literal
 
-from engine.bundle.manifest import Manifest
-from engine.client.engine import Engine
 from engine.errors import EngineFailure
 from server.http.errors import from_engine
 from server.http.fields import Answer
@@ -39,56 +37,37 @@ META = (
 
 
 def listed_model(model: ServedModel, name: str) -> Model:
-    manifest, engine = model.manifest, model.engine
+    manifest, is_itself = model.manifest, name == model.name
     root = model.name if manifest is None else manifest.name
-    longest = None if manifest is None else manifest.max_context
-    if engine is not None:
-        longest = engine.info.max_context
-    facts = _bundle_facts(manifest) | _place(model) | _engine_facts(engine)
+    known = manifest if model.engine is None else model.engine.info
+    longest = None if known is None else known.max_context
+    facts = _facts(model)
     return Model(
         id=name,
         created=0 if manifest is None else manifest.created,
-        root=root if name == model.name else name,
-        parent=None if name == model.name else model.name,
+        root=root if is_itself else name,
+        parent=None if is_itself else model.name,
         max_model_len=longest,
         context_length=longest,
         meta={**{name: facts[name] for name in META if name in facts}, **_residence(model)},
     )
 
 
-def _engine_facts(engine: Engine | None) -> dict[str, Any]:
-    if engine is None:
-        return {}
-    info = engine.info
-    return {
-        "device": engine.device,
-        "vocab": info.vocab,
-        "variants": list(info.ready.variants),
-        "fingerprint": info.fingerprint,
-    }
-
-
-def _bundle_facts(manifest: Manifest | None) -> dict[str, Any]:
-    if manifest is None:  # a checkpoint that has not been compiled yet
-        return {}
-    return {
-        "task": manifest.task.value,
-        "generates": manifest.generates,
-        "capabilities": [each.value for each in manifest.capabilities],
-        "family": manifest.model.family,
-        "quant": manifest.quant,
-        "split": manifest.split,
-        "parameters": manifest.model.parameters,
-        "kv_bytes_per_token": manifest.kv_bytes_per_token,
-        **({"block_length": manifest.diffusion.block_length} if manifest.diffusion is not None else {}),
-    }
-
-
-def _place(model: ServedModel) -> dict[str, Any]:
-    """The device that its bundle was made for; of a model for two devices their workers tell."""
-    if model.manifest is None or model.settings.engine.devices:
-        return {}
-    return {"device": "CPU" if model.manifest.npu is None else "NPU"}
+def _facts(model: ServedModel) -> dict[str, Any]:
+    facts: dict[str, Any] = {}
+    if (manifest := model.manifest) is not None:  # else a checkpoint that has not been compiled yet
+        for name in ("generates", "quant", "split", "kv_bytes_per_token"):
+            facts[name] = getattr(manifest, name)
+        facts |= {"task": manifest.task.value, "capabilities": [each.value for each in manifest.capabilities]}
+        facts |= {"family": manifest.model.family, "parameters": manifest.model.parameters}
+        if manifest.diffusion is not None:
+            facts["block_length"] = manifest.diffusion.block_length
+        if not model.settings.engine.devices:  # of a model for two devices their workers tell
+            facts["device"] = "CPU" if manifest.npu is None else "NPU"
+    if (engine := model.engine) is not None:
+        facts |= {"device": engine.device, "variants": list(engine.info.ready.variants)}
+        facts |= {"vocab": engine.info.vocab, "fingerprint": engine.info.fingerprint}
+    return facts
 
 
 def _residence(model: ServedModel) -> dict[str, Any]:

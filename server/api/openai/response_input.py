@@ -3,7 +3,6 @@
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
@@ -52,15 +51,13 @@ def _function(who: CalledAs, tool: PlainTool, about: str | None) -> Tool:
 
 LOGPROBS = "message.output_text.logprobs"
 # Fields that the chat route's checks name, and what they are called here.
-FIELD_ALIASES = MappingProxyType(
-    {
-        "messages": "input",
-        "max_completion_tokens": "max_output_tokens",
-        "response_format": "text.format",
-        "response_format.json_schema.schema": "text.format.schema",
-        "tool_choice.function.name": "tool_choice.name",
-    }
-)
+FIELD_ALIASES = {
+    "messages": "input",
+    "max_completion_tokens": "max_output_tokens",
+    "response_format": "text.format",
+    "response_format.json_schema.schema": "text.format.schema",
+    "tool_choice.function.name": "tool_choice.name",
+}
 
 
 def own_name(param: str) -> str:
@@ -106,9 +103,7 @@ def given_items(body: ResponsesRequest) -> list[InputItem]:
 
 def template_items(instructions: str | None, items: Sequence[InputItem], own: int) -> list[dict[str, Any]]:
     """One dictionary per message, as a chat template reads it. own: how many of the last items are this request's.
-
-    What the model thought and called between two other messages is one message of the assistant.
-    """
+    What the model thought and called between two other messages is one message of the assistant."""
     messages: list[dict[str, Any]] = []
     if instructions is not None:
         messages.append({"role": "system", "content": instructions})
@@ -169,16 +164,14 @@ def _content(item: InputMessage, number: int) -> str | list[dict[str, Any]]:
 
 
 OFF = "this server stores no responses; its setting store_responses is off"
-PREFIXES: Mapping[str, str] = MappingProxyType(
-    {
-        "message": "msg",
-        "reasoning": "rs",
-        "function_call": "fc",
-        "function_call_output": "fco",
-        "custom_tool_call": "ctc",
-        "custom_tool_call_output": "ctco",
-    }
-)
+PREFIXES: Mapping[str, str] = {
+    "message": "msg",
+    "reasoning": "rs",
+    "function_call": "fc",
+    "function_call_output": "fco",
+    "custom_tool_call": "ctc",
+    "custom_tool_call_output": "ctco",
+}
 _ITEMS: TypeAdapter[list[InputItem]] = TypeAdapter(list[InputItem])
 
 
@@ -193,9 +186,7 @@ class Storing:
 
 def storing(body: ResponsesRequest, is_on: bool, is_resumption: bool = False) -> Storing:
     """What to store; Refusal naming the field. is_on: responses are stored, also where `store` is absent.
-
-    is_resumption: the request comes with one, whose id another response may have, perhaps of another caller.
-    """
+    is_resumption: the request comes with one, whose id another response may have, perhaps of another caller."""
     if not is_on:
         if body.previous_response_id is not None:
             message = f"Unsupported parameter: 'previous_response_id' is not supported: {OFF}."

@@ -5,20 +5,13 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, StringConstraints, Tag
 
-from server.generation.chat_request import (
-    FunctionTool,
-    ImageText,
-    JsonObjectFormat,
-    NamedSchema,
-    SamplingBody,
-    TextFormat,
-    ToolName,
-)
+from server.generation import chat_request as chat
+from server.generation.chat_request import SamplingBody
 from server.http import fields
 from server.http.fields import MAX_MESSAGES, MAX_TOKENS, MAX_TOOLS, Body, Name, NotYet, TextOrList, TextOrObject
 
 
-class ResponseFunctionTool(FunctionTool):
+class ResponseFunctionTool(chat.FunctionTool):
     """A function the model may call; `parameters` is a JSON schema, enforced when the function is strict."""
 
     type: Literal["function"]
@@ -38,7 +31,7 @@ class GrammarInput(Body):
 
 class CustomTool(Body):
     type: Literal["custom"]
-    name: ToolName
+    name: chat.ToolName
     description: str | None = None
     format: Annotated[PlainInput | GrammarInput, Field(discriminator="type")] | None = None
 
@@ -50,7 +43,7 @@ class NamespaceTool(Body):
     """Tools that belong together; a call names the namespace beside the tool."""
 
     type: Literal["namespace"]
-    name: ToolName
+    name: chat.ToolName
     description: str | None = None
     tools: Annotated[list[NamedTool], Field(min_length=1, max_length=MAX_TOOLS, fail_fast=True)]
 
@@ -96,7 +89,7 @@ class InputText(Body):
 class InputImage(Body):
     type: Literal["input_image"]
     file_id: NotYet = None  # refused before image_url is missed
-    image_url: ImageText
+    image_url: chat.ImageText
     detail: Literal["auto", "low", "high"] | None = None
 
 
@@ -193,14 +186,14 @@ InputItem = Annotated[
 InputItems = Annotated[list[InputItem], Field(min_length=1, max_length=MAX_MESSAGES, fail_fast=True)]
 
 
-class TextSchemaFormat(NamedSchema):
+class TextSchemaFormat(chat.NamedSchema):
     """A JSON value that a schema accepts, with the fields of the chat route's `json_schema` beside the type."""
 
     type: Literal["json_schema"]
     definition: dict[str, Any] = Field(alias="schema")
 
 
-TextFormats = Annotated[TextFormat | JsonObjectFormat | TextSchemaFormat, Field(discriminator="type")]
+TextFormats = Annotated[chat.TextFormat | chat.JsonObjectFormat | TextSchemaFormat, Field(discriminator="type")]
 
 
 class TextSettings(Body):

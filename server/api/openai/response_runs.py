@@ -27,14 +27,11 @@ class ResponseRun:
     def __init__(
         self, record: ResponseRecord, stream: MergedStream, writer: ResponseWriter, store: ResponseStore
     ) -> None:
-        self.key: ResponseKey = record.key
-        self.is_background = record.is_background
+        self.key, self.is_background = record.key, record.is_background
         self.has_said = False  # something of the model
         self.is_stored = False  # its end
         self._status = record.status
-        self._stream = stream
-        self._writer = writer
-        self._store = store
+        self._stream, self._writer, self._store = stream, writer, store
         self._failure: HexserveError | None = EngineFailure("The response broke off.")  # until it has ended well
         self._events: list[ResponseEvent] = []
         self._has_ended = False
@@ -153,19 +150,14 @@ class StoredResponses:
         model: AbstractContextManager[None],
     ) -> ResponseRun:
         """Store a response as begun and have it generated.
-
-        followed: ids of the responses before it, which stay; model: keeps its model loaded, until it has ended.
-        """
-        cleanup = ExitStack()
-        cleanup.callback(stream.abort)
-        cleanup.callback(self.store.unpin, followed)
-        self.store.pin(followed)
-        try:
-            cleanup.enter_context(model)
+        followed: ids of the responses before it, which stay; model: keeps its model loaded, until it has ended."""
+        with ExitStack() as begun:
+            begun.callback(stream.abort)
+            begun.callback(self.store.unpin, followed)
+            self.store.pin(followed)
+            begun.enter_context(model)
             await self.store.ask(Database.add, record)
-        except BaseException:
-            cleanup.close()
-            raise
+            cleanup = begun.pop_all()
         run = self._runs[record.key.id] = ResponseRun(record, stream, writer, self.store)
         task = asyncio.create_task(self._drive(run, cleanup))
         self._tasks.add(task)

@@ -174,9 +174,7 @@ class ResponseWriter(BlockWriter[ResponseEvent, OpenItem]):
         known_events: int,
     ) -> None:
         """response: as `response_object` begins it. called_as: tools that the model knows by another name.
-
-        known_events: how many of the events a client has got from another server.
-        """
+        known_events: how many of the events a client has got from another server."""
         super().__init__(count, choice)
         self._alternatives = alternatives
         self._called_as = called_as
@@ -266,7 +264,7 @@ class ResponseWriter(BlockWriter[ResponseEvent, OpenItem]):
         item, self._open = self._open, None
         if item is None:
             return []
-        if isinstance(item, OpenMessage) and self._count.finished:
+        if isinstance(item, OpenMessage) and self.count.finished:
             item.logprobs += self._taken_logprobs()
         status = status or ("incomplete" if self._is_cut else "completed")
         self._output.append(item.item(status))
@@ -278,7 +276,7 @@ class ResponseWriter(BlockWriter[ResponseEvent, OpenItem]):
         return self._last is not None and self._last.finish is FinishReason.LENGTH
 
     def _complete(self) -> None:
-        usage, response = self._count.usage(), self._response
+        usage, response = self.count.usage(), self._response
         response.status = "incomplete" if self._is_cut else "completed"
         response.completed_at = None if self._is_cut else int(time.time())
         response.incomplete_details = said.IncompleteDetails(reason="max_output_tokens") if self._is_cut else None

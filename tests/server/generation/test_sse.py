@@ -8,7 +8,7 @@ from starlette.types import Message
 
 from engine.errors import HexserveError, StepFailed
 from engine.request import Delta, FinishReason
-from server.generation.framing import PlainEnding, frame, frames, stream_response
+from server.generation.framing import EVENTS, EventStream, PlainEnding, frame, frames
 from server.generation.stream import ChoiceDelta
 from server.http.fields import Answer
 
@@ -94,7 +94,8 @@ async def test_a_response_that_never_got_to_its_first_frame_aborts_too() -> None
         raise OSError("nobody is there")
 
     stream = Stream()
-    response = stream_response(stream, [], Writer(), 15.0)  # type: ignore[arg-type]
+    pieces = frames(stream, [], Writer(), EVENTS)  # type: ignore[arg-type]
+    response = EventStream(pieces, 15.0, stream.abort)
     with pytest.raises((OSError, ExceptionGroup)):
         await response({"type": "http", "method": "POST", "path": "/"}, receive, send)
     assert stream.aborted == 1
