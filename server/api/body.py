@@ -20,10 +20,8 @@ Checked = TypeVar("Checked", bound=Body)
 MAX_DEPTH = 64
 MAX_KEYS = 4096  # of one object: pydantic reports every unknown key
 MAX_CONTAINERS = 65_536
-BROWSER_HEADERS = (
-    "origin",
-    "sec-fetch-site",
-)  # one at least comes with every POST of a browser, and no page can omit it
+# One at least comes with every POST of a browser, and no page can omit it.
+BROWSER_HEADERS = ("origin", "sec-fetch-site")
 CLOSE = (("Connection", "close"),)  # the rest of the body stays unread, so the connection cannot be used again
 
 

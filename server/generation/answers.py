@@ -96,7 +96,7 @@ class Envelope:
     def around(self, kind: type["Whole"], choices: Sequence[Any]) -> "Whole":
         """An answer or chunk of this kind around its choices, without its usage."""
         own: dict[str, Any] = {"id": self.id, "created": self.created, "model": self.model, "choices": list(choices)}
-        tier = "default" if self.names_tier else UNSET
+        tier: Literal["default"] | UnsetType = "default" if self.names_tier else UNSET
         return kind(**own, system_fingerprint=self.fingerprint, service_tier=tier)
 
 

@@ -242,7 +242,7 @@ class Tool(Body):
     @classmethod
     def of(cls, name: str, description: str | None, parameters: dict[str, Any] | None, strict: bool | None) -> "Tool":
         """A tool of another format, whose fields were validated there."""
-        own = {"name": name, "description": description, "parameters": parameters, "strict": strict}
+        own: dict[str, Any] = {"name": name, "description": description, "parameters": parameters, "strict": strict}
         return cls.model_construct(type="function", function=FunctionTool.model_construct(**own))
 
 

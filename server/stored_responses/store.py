@@ -9,9 +9,9 @@ import sys
 import time
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Concatenate, ParamSpec, TypeVar
@@ -34,7 +34,13 @@ class DataFolderError(Exception):
 def data_folder(setting: str) -> Path:
     """The folder that a setting names, the user's own if empty. DataFolderError when it would be in no home."""
     try:
-        return Path(setting).expanduser() if setting else _own_folder()
+        if setting:
+            return Path(setting).expanduser()
+        if sys.platform == "win32":
+            return Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local") / "hexserve" / "data"
+        if sys.platform == "darwin":
+            return Path.home() / "Library" / "Application Support" / "hexserve"
+        return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "hexserve"
     except RuntimeError:
         raise DataFolderError("this account has no home folder: name a folder with data_dir") from None
 
@@ -55,26 +61,6 @@ def prepare(folder: Path) -> Path:
     except OSError as error:
         raise DataFolderError(f"responses cannot be stored in {folder}: {error.strerror or error}") from None
     return folder / DATABASE
-
-
-def server_lock(folder: Path, server: str) -> AbstractContextManager[bool]:
-    """The lock of one server, free as soon as its process is gone; False when another process has it. OSError."""
-    return exclusive_if_free(folder / LOCKS / server)
-
-
-def dead(folder: Path, servers: list[str]) -> Iterator[str]:
-    for server in servers:
-        with server_lock(folder, server) as is_free:
-            if is_free:
-                yield server
-
-
-def _own_folder() -> Path:
-    if sys.platform == "win32":
-        return Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local") / "hexserve" / "data"
-    if sys.platform == "darwin":
-        return Path.home() / "Library" / "Application Support" / "hexserve"
-    return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "hexserve"
 
 
 _log = logging.getLogger("hexserve")
@@ -107,9 +93,12 @@ class ResponseStore:
         """What a method of the database gives, called in its thread. Raises what that raises, and StorageFailed."""
         if time.monotonic() - self._swept_at > SWEEP_S:
             self._sweep()
-        with _told():
-            work_there = partial(work, self._database, *args, **kwargs)
+        work_there = partial(work, self._database, *args, **kwargs)
+        try:
             return await asyncio.get_running_loop().run_in_executor(self._thread, work_there)
+        except BROKEN as error:
+            _log.error("stored responses: %s", error)
+            raise StorageFailed(f"Stored responses cannot be used now: {error}.") from None
 
     async def update(
         self, id: str, status: ResponseStatus, response: object, events: Sequence[object] | None = None
@@ -140,25 +129,19 @@ class ResponseStore:
         try:
             # Alone: two that make the database at once would be in each other's way.
             with exclusive(folder / LOCKS / "opening", lambda: None):
-                self._cleanup.enter_context(server_lock(folder, server))
+                # The lock of a server is free as soon as its process is gone.
+                self._cleanup.enter_context(exclusive_if_free(folder / LOCKS / server))
                 database = Database(file, server)
                 self._cleanup.callback(database.close)
-                for gone in dead(folder, database.servers_at_work()):
-                    count = database.fail_all_of(gone, RESTARTED)
-                    _log.warning("failed, because their server ended while it generated them: %d responses", count)
+                for other in database.servers_at_work():
+                    with exclusive_if_free(folder / LOCKS / other) as is_gone:
+                        count = database.fail_all_of(other, RESTARTED) if is_gone else 0
+                    if count:
+                        _log.warning("failed, because their server ended while it generated them: %d responses", count)
                 database.evict(self._bounds, ())
                 return database
         except BROKEN as error:
             raise DataFolderError(f"responses cannot be stored in {folder}: {error}") from None
-
-
-@contextmanager
-def _told() -> Iterator[None]:
-    try:
-        yield
-    except BROKEN as error:
-        _log.error("stored responses: %s", error)
-        raise StorageFailed(f"Stored responses cannot be used now: {error}.") from None
 
 
 def _logged(done: "Future[None]") -> None:

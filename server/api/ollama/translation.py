@@ -205,7 +205,7 @@ def as_embedding(body: given.OllamaEmbedRequest | OllamaEmbeddingsRequest) -> Em
     if isinstance(body, OllamaEmbeddingsRequest):
         return EmbeddingRequest.model_construct(model=body.model, input=body.prompt, truncate_prompt_tokens=WHOLE)
     keep = None if body.truncate is False else WHOLE
-    own = {"model": body.model, "input": body.input, "dimensions": body.dimensions}
+    own: dict[str, Any] = {"model": body.model, "input": body.input, "dimensions": body.dimensions}
     return EmbeddingRequest.model_construct(**own, truncate_prompt_tokens=keep)
 
 

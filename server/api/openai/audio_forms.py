@@ -76,13 +76,12 @@ class TranscriptionForm(TranslationForm):
 
 def check_form(form: TranscriptionForm) -> None:
     """Raise Refusal for fields that do not go together."""
-    whole, plain = form.response_format == "verbose_json", form.response_format in ("json", "text")
-    if form.timestamp_granularities != ["segment"] and not whole:
+    if form.timestamp_granularities != ["segment"] and form.response_format != "verbose_json":
         message = "'timestamp_granularities' needs 'response_format' to be verbose_json."
         raise refuse(message, "timestamp_granularities", "invalid_value")
     if form.include and form.response_format != "json":
         raise refuse("'include' needs 'response_format' to be json.", "include", "invalid_value")
-    if form.stream and not plain:
+    if form.stream and form.response_format not in ("json", "text"):
         raise refuse("'stream' needs 'response_format' to be json or text.", "stream", "invalid_value")
 
 

@@ -77,9 +77,9 @@ async def realtime(socket: WebSocket) -> None:
 def _check_query(query: QueryParams) -> None:
     intent = query.get("intent")
     if intent != TRANSCRIPTION:
-        message = f"Invalid 'intent': {'it is missing' if intent is None else echo(intent)}. This server writes speech "
-        message += f"down (intent={TRANSCRIPTION}); it does not converse by voice."
-        raise refuse(message, "intent", "unsupported_value")
+        what = "it is missing" if intent is None else echo(intent)
+        does = f"This server writes speech down (intent={TRANSCRIPTION}); it does not converse by voice."
+        raise refuse(f"Invalid 'intent': {what}. {does}", "intent", "unsupported_value")
     for name in query:
         if name not in ("intent", "model"):
             raise refuse(f"Unknown parameter: {echo(name)}.", name[:64], "unknown_parameter")
@@ -87,9 +87,7 @@ def _check_query(query: QueryParams) -> None:
 
 def _model(server: Server, name: str | None) -> ServedModel:
     """The model of that name; without one the first that writes speech down, as far as that is known."""
-    if name is None:
-        known = (model for model in server.models.models if model.manifest is not None)
-        speech = next((model for model in known if model.manifest and model.manifest.speech is not None), None)
-        if speech is not None:
-            return speech
+    for model in server.models.models if name is None else ():
+        if model.manifest is not None and model.manifest.speech is not None:
+            return model
     return named_model(server, name, speech_spec)

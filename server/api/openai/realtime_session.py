@@ -57,7 +57,9 @@ class RealtimeSession:
             done, _ = await asyncio.wait((reading, writing), return_when=asyncio.FIRST_COMPLETED)
             return any(task.result() is True for task in done)
         finally:
-            await _ended(reading, writing)
+            for task in (reading, writing):
+                task.cancel()
+            await asyncio.gather(reading, writing, return_exceptions=True)
 
     def fail(self, error: HexserveError) -> None:
         if self._writing is not None:
@@ -95,15 +97,13 @@ class RealtimeSession:
                 case events.OldSessionUpdate():
                     await self._update(event.session.modern, "session.", "input_audio_transcription.", is_old=True)
                 case events.Append():
-                    await self._hear(self._decoded(event.audio))
+                    await self._hear(event.audio)
                 case events.Commit():
                     await self._commit_asked()
                 case events.Clear():
                     await self._clear()
-        except events.BadEvent as error:
-            await self._tell_error(error, error.event_id)
         except (Refusal, HexserveError) as error:
-            await self._tell_error(error, name)
+            await self._tell_error(error, error.event_id if isinstance(error, events.BadEvent) else name)
 
     async def _update(self, given: TranscriptionSession, place: str, below: str, is_old: bool = False) -> None:
         """Refusal naming the field that cannot be had; then nothing has changed."""
@@ -112,9 +112,8 @@ class RealtimeSession:
         if self._open is not None and (was.format, was.turn_detection) != (now.format, now.turn_detection):
             field = "format" if was.format != now.format else "turn_detection"
             name = f"{place}input_audio_format" if is_old and field == "format" else f"{place}{field}"
-            raise refuse(
-                f"'{name}' cannot change within an utterance: commit or clear it before.", name, "invalid_value"
-            )
+            message = f"'{name}' cannot change within an utterance: commit or clear it before."
+            raise refuse(message, name, "invalid_value")
         try:
             model = self._model
             if now.transcription.model is not None:
@@ -140,7 +139,8 @@ class RealtimeSession:
 
     # -- sound ------------------------------------------------------------------------------------------------------
 
-    def _decoded(self, audio: str) -> bytes:
+    async def _hear(self, audio: str) -> None:
+        """Second by second, in a thread; then wait until not too much is unwritten."""
         form = self._ear.form
         try:
             data = binascii.a2b_base64(audio, strict_mode=True)
@@ -149,11 +149,7 @@ class RealtimeSession:
         if len(data) % form.sample_bytes:
             text = f"Invalid 'audio': {len(data)} bytes are no whole samples of {8 * form.sample_bytes} bit."
             raise refuse(text, "audio", "invalid_value")
-        return data
-
-    async def _hear(self, data: bytes) -> None:
-        """Second by second, in a thread; then wait until not too much is unwritten."""
-        second = self._ear.form.rate * self._ear.form.sample_bytes
+        second = form.rate * form.sample_bytes
         for start in range(0, len(data), second):
             samples, speech = await asyncio.to_thread(self._ear.hear, data[start : start + second])
             self._sound.append(samples, speech)
@@ -176,20 +172,16 @@ class RealtimeSession:
                 utterance = self._begin(max(self._earliest, place))
                 began = _milliseconds(utterance.start)
                 await self._tell("input_audio_buffer.speech_started", item_id=utterance.name, audio_start_ms=began)
-            if ended is not None:
-                await self._stop(edges.chunks * CHUNK_SAMPLES)
+            if ended is not None and self._open is not None:
+                end, name = edges.chunks * CHUNK_SAMPLES, self._open.name
+                await self._tell("input_audio_buffer.speech_stopped", item_id=name, audio_end_ms=_milliseconds(end))
+                await self._commit(self._open, end)
 
     def _begin(self, start: int) -> Utterance:
         self._open = Utterance(_new_name("item"), start, needed=start)
         self._unwritten.append(self._open)
         self._sound.changed()
         return self._open
-
-    async def _stop(self, end: int) -> None:
-        if self._open is not None:
-            name, ended = self._open.name, _milliseconds(end)
-            await self._tell("input_audio_buffer.speech_stopped", item_id=name, audio_end_ms=ended)
-            await self._commit(self._open, end)
 
     async def _commit_asked(self) -> None:
         """Also what was not found to be speech: the client knows better."""
@@ -310,16 +302,6 @@ class RealtimeSession:
         event = {"type": kind, "event_id": _new_name("event")} | fields
         async with asyncio.timeout(SEND_S):
             await self._send(msgspec.json.encode(event).decode())
-
-
-async def _ended(*tasks: asyncio.Task[Any]) -> None:
-    """Cancel tasks, and wait until they have cleaned up; what they raise meanwhile has no reader."""
-    for task in tasks:
-        task.cancel()
-    await asyncio.wait(tasks)
-    for task in tasks:
-        if not task.cancelled():
-            task.exception()
 
 
 def _detail(error: Refusal | HexserveError) -> dict[str, Any]:

@@ -71,7 +71,7 @@ def as_chat(body: ResponsesRequest) -> ChatRequest:
     if len(tools) > MAX_TOOLS:
         message = f"Invalid 'tools': {len(tools)} tools in all namespaces. At most {MAX_TOOLS} are allowed."
         raise refuse(message, "tools", "array_above_max_length")
-    form, choice = body.text and body.text.format, body.tool_choice
+    form, choice = (body.text or given.TextSettings()).format, body.tool_choice
     if choice in ("auto", "none") and not tools:  # SDKs send "auto" without tools
         choice = None
     return ChatRequest.model_construct(
@@ -92,9 +92,9 @@ def as_chat(body: ResponsesRequest) -> ChatRequest:
 
 def response_options(body: ResponsesRequest) -> dict[str, Any]:
     """Options for the chat template; a verbosity changes something where the template reads it."""
-    verbosity = body.text and body.text.verbosity
-    told = {} if verbosity is None else {"verbosity": verbosity}
-    return told | template_options(body.chat_template_kwargs, body.reasoning and body.reasoning.effort)
+    text, reasoning = body.text or given.TextSettings(), body.reasoning or given.ReasoningSettings()
+    told = {} if text.verbosity is None else {"verbosity": text.verbosity}
+    return told | template_options(body.chat_template_kwargs, reasoning.effort)
 
 
 def given_items(body: ResponsesRequest) -> list[InputItem]:

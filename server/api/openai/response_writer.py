@@ -56,7 +56,7 @@ class OpenItem(Block[ResponseEvent]):
         return [*self.ending(), done]
 
     def _event(self, name: str, /, **fields: Any) -> ResponseEvent:
-        place = {"item_id": self.id, "output_index": self._index, "content_index": self.content_index}
+        place: dict[str, Any] = {"item_id": self.id, "output_index": self._index, "content_index": self.content_index}
         return ResponseEvent(f"response.{name}", **place, **fields)
 
 
@@ -302,7 +302,8 @@ def response_object(
     envelope: Envelope, body: given.ResponsesRequest, storing: Storing, params: GenerationParams
 ) -> ResponseAnswer:
     """As it begins. params: how it is generated."""
-    text, reasoning, choice = body.text or given.TextSettings(), body.reasoning, body.tool_choice or "auto"
+    text, reasoning = body.text or given.TextSettings(), body.reasoning or given.ReasoningSettings()
+    choice = body.tool_choice or "auto"
     return ResponseAnswer(
         id=envelope.id,
         created_at=envelope.created,
@@ -318,7 +319,7 @@ def response_object(
         frequency_penalty=body.frequency_penalty or 0.0,
         top_logprobs=body.top_logprobs or 0,
         temperature=params.each.temperature,
-        reasoning=said.ResponseReasoning(reasoning and reasoning.effort, reasoning and reasoning.summary),
+        reasoning=said.ResponseReasoning(reasoning.effort, reasoning.summary),
         user=body.user,
         max_output_tokens=body.max_output_tokens,
         max_tool_calls=body.max_tool_calls,
@@ -343,7 +344,7 @@ def _tool(tool: given.ResponseTool) -> said.ShownTool:
 def _format(form: given.TextFormats | None) -> said.ResponsePlainFormat | said.ResponseSchemaFormat:
     """The form of the text as it was asked for, every key there."""
     if isinstance(form, given.TextSchemaFormat):
-        about = {"name": form.name, "definition": form.definition, "description": form.description}
+        about: dict[str, Any] = {"name": form.name, "definition": form.definition, "description": form.description}
         return said.ResponseSchemaFormat(**about, strict=bool(form.strict))
     return said.ResponsePlainFormat() if form is None else said.ResponsePlainFormat(type=form.type)
 
