@@ -8,7 +8,7 @@ responses.
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -201,23 +201,23 @@ class Block(ABC, Generic[Event]):
 Open = TypeVar("Open", bound=Block[Any])
 
 
+@dataclass
 class BlockWriter(AnswerWriter, Generic[Event, Open]):
     """Makes the events of the blocks of one choice; streamed or not, the same events make the answer."""
 
-    def __init__(self, count: TokenCount, choice: ParsedChoice) -> None:
-        self.count = count
-        self._choice = choice
-        self._open: Open | None = None
-        self._done = 0  # blocks that are closed
-        self._last: Delta | None = None  # that was said
+    count: TokenCount
+    choice: ParsedChoice
+    _open: Open | None = field(default=None, init=False)
+    _done: int = field(default=0, init=False)  # blocks that are closed
+    _last: Delta | None = field(default=None, init=False)  # that was said
 
     def _grow(self, deltas: Sequence[ChoiceDelta]) -> list[Event]:
         events: list[Event] = []
         for number, delta in deltas:
             self.count.add(number, delta)
-            for part in self._choice.take(delta):
+            for part in self.choice.take(delta):
                 events += self._say(part)
-            self.count.reasoning += self._choice.new_reasoning_tokens()
+            self.count.reasoning += self.choice.new_reasoning_tokens()
             self._last = delta
         return events
 

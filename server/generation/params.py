@@ -58,14 +58,9 @@ def chat_params(body: ChatRequest, engine: Engine, settings: Settings) -> Genera
         raise refuse("'top_logprobs' needs 'logprobs' to be true.", "top_logprobs", "invalid_value")
     wanted = body.max_completion_tokens if body.max_completion_tokens is not None else body.max_tokens
     found = generation_params(body, engine, settings, wanted, (body.top_logprobs or 0) if body.logprobs else None)
-    return replace(found, once=_single_calls(body, engine))
-
-
-def _single_calls(body: ChatRequest, engine: Engine) -> Markers | None:
-    """Small models repeat a call until the tokens run out. Who asks for parallel calls by name may want the same
-    one twice."""
+    # Small models repeat a call until the tokens run out. Who asks for parallel calls may want the same one twice.
     is_one_wanted = body.tools and body.tool_choice != "none" and not body.parallel_tool_calls
-    return engine.info.manifest.text.writes.call_tags if is_one_wanted else None
+    return replace(found, once=engine.info.manifest.text.writes.call_tags if is_one_wanted else None)
 
 
 OTHER_TASKS = {

@@ -53,7 +53,7 @@ def chat_form(body: ChatRequest, calls: AnswerFormat | None) -> AnswerForm | Non
 
 
 def _text_form(body: GenerationBody) -> tuple[str, TextForm] | None:
-    found = [*_response_format(body), *_structured(body), *_guided(body)]
+    found = list(_forms(body))
     if len(found) > 1:
         first, second = found[0][0], found[1][0]
         raise refuse(f"Give '{first}' or '{second}', not both.", second, "invalid_value")
@@ -87,19 +87,23 @@ def placed(spec: GrammarSpec, answer: AnswerFormat, thinking: Thinking) -> Gramm
     return msgspec.structs.replace(spec, after=markers.closing, opening=opening, restart=answer.restart)
 
 
-def _response_format(body: GenerationBody) -> Iterator[tuple[str, TextForm]]:
+def _forms(body: GenerationBody) -> Iterator[tuple[str, TextForm]]:
+    """Every form that is asked for, and the field that does."""
     match body.response_format:
         case given.JsonObjectFormat():
             yield "response_format", JsonSchema(ANY_OBJECT)
         case given.JsonSchemaFormat(json_schema=named):
             schema = ANY_OBJECT if named.definition is None else _json(named.definition)
             yield "response_format.json_schema.schema", JsonSchema(schema, is_lenient=not named.strict)
+    if body.structured_outputs is not None:
+        yield _structured(body.structured_outputs)
+    if body.guided_json is not None:
+        yield "guided_json", JsonSchema(_json(body.guided_json))
+    for name, form in _plain_forms(body.guided_regex, body.guided_choice, body.guided_grammar):
+        yield f"guided_{name}", form
 
 
-def _structured(body: GenerationBody) -> Iterator[tuple[str, TextForm]]:
-    asked = body.structured_outputs
-    if asked is None:
-        return
+def _structured(asked: given.StructuredOutputs) -> tuple[str, TextForm]:
     found = list(_plain_forms(asked.regex, asked.choice, asked.grammar))
     whitespace = "" if asked.disable_any_whitespace else asked.whitespace_pattern
     if asked.json_schema is not None:
@@ -109,14 +113,7 @@ def _structured(body: GenerationBody) -> Iterator[tuple[str, TextForm]]:
     if len(found) != 1:
         message = "'structured_outputs' needs exactly one of 'json', 'json_object', 'regex', 'choice' and 'grammar'."
         raise refuse(message, "structured_outputs", "invalid_value")
-    yield f"structured_outputs.{found[0][0]}", found[0][1]
-
-
-def _guided(body: GenerationBody) -> Iterator[tuple[str, TextForm]]:
-    if body.guided_json is not None:
-        yield "guided_json", JsonSchema(_json(body.guided_json))
-    for name, form in _plain_forms(body.guided_regex, body.guided_choice, body.guided_grammar):
-        yield f"guided_{name}", form
+    return f"structured_outputs.{found[0][0]}", found[0][1]
 
 
 def _plain_forms(regex: str | None, choice: list[str] | None, grammar: str | None) -> Iterator[tuple[str, TextForm]]:

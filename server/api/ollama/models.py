@@ -134,15 +134,9 @@ class KnownModel:
 
     def shown(self, template: str | None) -> OllamaShown:
         known = (Capability.COMPLETION,) if self.manifest is None else self.manifest.capabilities
-        return OllamaShown(
-            modelfile=f"FROM {self.name}\n",
-            parameters="" if self.context is None else f"num_ctx {self.context}",
-            template=template or "",
-            details=self._details(),
-            model_info=self._model_info(),
-            capabilities=[OLLAMA_WORDS[each] for each in known if each in OLLAMA_WORDS],
-            modified_at=self._modified_at(),
-        )
+        capabilities = [OLLAMA_WORDS[each] for each in known if each in OLLAMA_WORDS]
+        texts = (f"FROM {self.name}\n", "" if self.context is None else f"num_ctx {self.context}", template or "")
+        return OllamaShown(*texts, self._details(), self._model_info(), capabilities, self._modified_at())
 
     def _details(self) -> OllamaDetails:
         if self.manifest is None:

@@ -63,16 +63,9 @@ async def _answer(request: Request, upload: Upload, form: TranscriptionForm, tra
     service = await take_model(request, form.model, speech_spec)
     spec = speech_spec(service.engine.info.manifest)
     language, among = check_languages(spec, form.language, form.languages)
-    options = SpeechOptions(
-        translates=translates,
-        language=language,
-        among=among,
-        prompt=forms.said_before(form.keywords, form.prompt),
-        temperature=form.temperature or None,
-        activity=form.activity,
-        has_words="word" in form.timestamp_granularities,
-    )
-    if options.has_words and not spec.alignment:
+    said, has_words = forms.said_before(form.keywords, form.prompt), "word" in form.timestamp_granularities
+    options = SpeechOptions(translates, language, said, form.temperature or None, form.activity, has_words, among)
+    if has_words and not spec.alignment:
         message = "'timestamp_granularities' cannot be word: this model does not name the heads that follow the speech."
         raise refuse(message, "timestamp_granularities", "unsupported_value")
     service.admit(1)

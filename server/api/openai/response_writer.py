@@ -5,6 +5,7 @@ import time
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from copy import copy
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -17,12 +18,12 @@ from server.api.openai import response_answer as said
 from server.api.openai import response_request as given
 from server.api.openai.response_answer import ItemStatus, OutputItem, ResponseAnswer, ResponseEvent
 from server.api.openai.response_input import Storing
-from server.generation.answers import Envelope, TokenCount, TokenLogprobEntry
+from server.generation.answers import Envelope, TokenLogprobEntry
 from server.generation.argument_reading import CallArguments
 from server.generation.call_reading import CallBegin
 from server.generation.framing import Block, BlockWriter
 from server.generation.params import GenerationParams
-from server.generation.parsing import ParsedChoice, Part, Thought
+from server.generation.parsing import Part, Thought
 from server.generation.stream import ChoiceDelta
 from server.http.errors import from_engine
 
@@ -161,27 +162,20 @@ def custom_input(arguments: str) -> str:
         return arguments
 
 
+@dataclass
 class ResponseWriter(BlockWriter[ResponseEvent, OpenItem]):
-    """Owns the output of one response; streamed or not, the same events make it. `events` has another server's too."""
+    """Owns the output of one response; streamed or not, the same events make it. `events` has another server's too.
 
-    def __init__(
-        self,
-        response: ResponseAnswer,
-        count: TokenCount,
-        choice: ParsedChoice,
-        alternatives: int | None,
-        called_as: Mapping[str, given.CalledAs],
-        known_events: int,
-    ) -> None:
-        """response: as `response_object` begins it. called_as: tools that the model knows by another name.
-        known_events: how many of the events a client has got from another server."""
-        super().__init__(count, choice)
-        self._alternatives = alternatives
-        self._called_as = called_as
-        self._known_events = known_events
-        self._response = response
-        self._output: list[OutputItem] = []
-        self._has_begun = False
+    _response: as `response_object` begins it. called_as: tools that the model knows by another name. known_events: how
+    many of the events a client has got from another server.
+    """
+
+    _response: ResponseAnswer
+    alternatives: int | None
+    called_as: Mapping[str, given.CalledAs]
+    known_events: int
+    _output: list[OutputItem] = field(default_factory=list, init=False)
+    _has_begun: bool = field(default=False, init=False)
 
     @property
     def response(self) -> ResponseAnswer:
@@ -193,8 +187,8 @@ class ResponseWriter(BlockWriter[ResponseEvent, OpenItem]):
 
     def chunks(self, deltas: Sequence[ChoiceDelta]) -> list[ResponseEvent]:
         events = [*self._begin(), *(self._numbered(event) for event in self._grow(deltas))]
-        if self._known_events and deltas and all(each.delta.is_known for each in deltas):
-            self.events = self._known_events  # the other server wrote them in more or fewer pieces
+        if self.known_events and deltas and all(each.delta.is_known for each in deltas):
+            self.events = self.known_events  # the other server wrote them in more or fewer pieces
         return events
 
     def last_chunks(self) -> list[ResponseEvent]:
@@ -217,8 +211,7 @@ class ResponseWriter(BlockWriter[ResponseEvent, OpenItem]):
         return self._broken_off("cancelled", None)
 
     def answer(self) -> ResponseAnswer:
-        self._close()
-        self._complete()
+        self.closing()
         return self._response
 
     def _broken_off(self, status: said.ResponseState, reason: said.ResponseFailure | None) -> list[ResponseEvent]:
@@ -244,8 +237,8 @@ class ResponseWriter(BlockWriter[ResponseEvent, OpenItem]):
         return events
 
     def _taken_logprobs(self) -> list[TokenLogprobEntry]:
-        entries = self._choice.taken_logprobs(self._alternatives or 0)
-        return [] if self._alternatives is None else entries
+        entries = self.choice.taken_logprobs(self.alternatives or 0)
+        return [] if self.alternatives is None else entries
 
     def _block(self, part: Part) -> OpenItem:
         """Its number follows from the response's own, so that another server which goes on with it has the same."""
@@ -256,7 +249,7 @@ class ResponseWriter(BlockWriter[ResponseEvent, OpenItem]):
         if isinstance(part, str):
             return OpenMessage(index, number)
         assert isinstance(part, CallBegin), "arguments follow the begin of their call"
-        called = self._called_as.get(part.name, given.CalledAs(part.name))
+        called = self.called_as.get(part.name, given.CalledAs(part.name))
         return (OpenCustomCall if called.is_custom else OpenCall)(index, number, called)
 
     def _close(self, status: ItemStatus | None = None) -> list[ResponseEvent]:

@@ -48,7 +48,7 @@ async def create_response(body: ResponsesRequest, request: Request) -> Response:
     known_events = 0 if service.resumption is None else service.resumption.events
     names = {who.shown: who for who, _, _ in given.named_tools(body)}
     count, alternatives = TokenCount(stream.prompt_tokens, 1), prepared.params.each.logprobs
-    writer = ResponseWriter(response, count, choice, alternatives, names, known_events)
+    writer = ResponseWriter(count, choice, response, alternatives, names, known_events)
     if stored is None or not wanted.is_kept:
         return await answer(request, stream, writer, bool(body.stream))
     status = ResponseStatus.QUEUED if wanted.is_background else ResponseStatus.IN_PROGRESS
