@@ -80,7 +80,6 @@ class CallReader:
         return name in self._schemas if frame.is_bare else bool(name)
 
     def _begun(self, name: str, identifier: str, end: int) -> CallBegin:
-        """A call, of which the text is taken up to `end`."""
         self._source.text = self._source.text[end:]
         self.calls += 1
         if not identifier or identifier in self._ids:

@@ -189,7 +189,6 @@ class GrowingText:
         return self.text.startswith(text)
 
     def at(self, literal: str, start: int = 0, name: str = "") -> Generator[None, None, Found | None]:
-        """What `find` finds. Raises Ended."""
         while True:
             try:
                 return find(literal, self.text, start, name)
@@ -197,7 +196,6 @@ class GrowingText:
                 yield from self.more()
 
     def first(self, literals: Sequence[str], start: int = 0, name: str = "") -> Generator[None, None, str | None]:
-        """What `first_of` finds. Raises Ended."""
         while True:
             try:
                 return first_of(literals, self.text, start, name)

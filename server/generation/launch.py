@@ -137,7 +137,6 @@ class Service:
         return MergedStream(streams, self.server.in_flight, watch, self.settings.request_timeout_s, self.waited_s)
 
     def _limit(self, prompt: ReadPrompt, params: GenerationParams) -> int:
-        """Most tokens of an answer to a prompt: as many as were asked for, or as fit."""
         return max(1, self.engine.info.max_context - len(prompt)) if params.max_tokens is None else params.max_tokens
 
     def _request(

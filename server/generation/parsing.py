@@ -113,7 +113,6 @@ class AnswerParser:
             self.is_thinking, self._is_trimming = False, True
 
     def _next(self) -> Steps:
-        """What comes next of the answer behind the reasoning."""
         source = self._source
         shown = source.text.lstrip()
         if self._bare and not self._has_said and (shown.startswith("{") or not (shown or source.is_last)):

@@ -239,7 +239,6 @@ class Resumption(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return cls(secrets.token_hex(16), int(time.time()), secrets.randbits(32))
 
     def of(self, choice: int) -> Delivered | None:
-        """What was delivered of a choice; None when nothing was."""
         found = next((each for each in self.delivered if each.choice == choice), None)
         return None if found is None else Delivered(found.token_ids, found.finish, found.stopped_by)
 

@@ -88,7 +88,6 @@ def placed(spec: GrammarSpec, answer: AnswerFormat, thinking: Thinking) -> Gramm
 
 
 def _forms(body: GenerationBody) -> Iterator[tuple[str, TextForm]]:
-    """Every form that is asked for, and the field that does."""
     match body.response_format:
         case given.JsonObjectFormat():
             yield "response_format", JsonSchema(ANY_OBJECT)

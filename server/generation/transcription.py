@@ -87,7 +87,6 @@ class TranscriptionRun:
             await pieces.aclose()
 
     async def _next(self, pieces: AsyncIterator[list[Spoken]], end_s: float | None) -> list[Spoken] | None:
-        """The segments of the next window; None at the end."""
         step = asyncio.ensure_future(anext(pieces, None))
         left_s = None if end_s is None else max(0.0, end_s - asyncio.get_running_loop().time())
         try:

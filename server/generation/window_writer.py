@@ -237,7 +237,6 @@ class LiveTranscript:
         return self._utterance.needed + round(self._window * EARLY_PART)
 
     async def _drafts(self) -> AsyncGenerator[LiveDelta, None]:
-        """What can be given before the utterance ends or the window is full."""
         utterance, sound, clock = self._utterance, self._sound, asyncio.get_running_loop().time
         full, early_end = utterance.needed + self._window, self._early_end
         step, heard = self._window // DRAFTS, utterance.needed

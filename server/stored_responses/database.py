@@ -227,7 +227,6 @@ class Database:
         self._shrink()
 
     def close(self) -> None:
-        """What is in the write-ahead log goes into the file."""
         self._link.close()
 
     def _removable(self, pinned: Collection[str], used_before: float, most: int) -> list[tuple[str, int]]:

@@ -40,7 +40,6 @@ class ServerVad(Body, strict=False):
 
     @property
     def activity(self) -> VoiceActivity:
-        """In seconds."""
         return VoiceActivity(self.threshold, self.prefix_padding_ms / 1000, self.silence_duration_ms / 1000)
 
 

@@ -36,7 +36,6 @@ class TranscriptionModel(Body):
     languages: Codes | None = None
 
     def check_languages(self, spec: SpeechSpec) -> tuple[str, list[str]]:
-        """As `window_writer.check_languages`."""
         return check_languages(spec, self.language or "", self.languages or ())
 
 

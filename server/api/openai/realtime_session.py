@@ -66,8 +66,6 @@ class RealtimeSession:
             self._error = error
             self._writing.cancel()
 
-    # -- what the client says ---------------------------------------------------------------------------------------
-
     async def _read(self, receive: Callable[[], Awaitable[Message]]) -> bool:
         while True:
             try:
@@ -136,8 +134,6 @@ class RealtimeSession:
 
     def _told(self) -> dict[str, Any]:
         return events.described(self._name, self._session, self._model.name, self._is_old)
-
-    # -- sound ------------------------------------------------------------------------------------------------------
 
     async def _hear(self, audio: str) -> None:
         """Second by second, in a thread; then wait until not too much is unwritten."""
@@ -228,17 +224,13 @@ class RealtimeSession:
 
     @property
     def _earliest(self) -> int:
-        """Where the next utterance can begin."""
         return max(self._floor, self._sound.first)
 
     def _forget(self) -> None:
         kept = max(self._floor, self._sound.end - MOST_BUFFERED_S * SAMPLE_RATE + CHUNK_SAMPLES)
         self._sound.forget(min((each.needed for each in self._unwritten), default=kept))
 
-    # -- text -------------------------------------------------------------------------------------------------------
-
     async def _write_all(self) -> None:
-        """One utterance after the other, from where it begins."""
         while True:
             await self._sound.until(lambda: bool(self._unwritten))
             utterance, self._error = self._unwritten[0], None
