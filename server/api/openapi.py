@@ -89,7 +89,6 @@ class OpenApiDocument:
         self._made: dict[str, Any] | None = None
 
     def read(self) -> dict[str, Any]:
-        """The document; called from a thread."""
         with self._lock:
             if self._made is None:
                 self._made = describe(self._app, self._has_keys)

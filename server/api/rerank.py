@@ -16,8 +16,6 @@ from server.generation.params import PooledUsage, Truncation, kept_tokens, reran
 from server.http.errors import refuse
 from server.http.fields import MAX_TOKENS, Answer, Body, Name, Priority, TextOrObject, User
 
-MAX_DOCUMENTS = 2048
-
 
 class DocumentText(Body):
     text: str
@@ -32,7 +30,7 @@ class RerankRequest(Body):
 
     model: Name
     query: Annotated[str, StringConstraints(min_length=1)]
-    documents: Annotated[list[Document], Field(min_length=1, max_length=MAX_DOCUMENTS, fail_fast=True)]
+    documents: Annotated[list[Document], Field(min_length=1, max_length=2048, fail_fast=True)]
     top_n: Positive | None = None
     return_documents: bool | None = None
     instruction: Annotated[str, StringConstraints(max_length=4096)] | None = None

@@ -14,14 +14,11 @@ from server.generation.chat_template import template_messages, template_tools
 from server.generation.launch import take_model, until_left, written
 from server.http.fields import MAX_MESSAGES, MAX_TOOLS, Answer, Body, Name, NotYet, TokenId
 
-MAX_CHARACTERS = 2**20
-MAX_IDS = 2**17
-
 
 class TokenizeText(Body):
     """A plain text. Special tokens written in it count as such; `add_special_tokens` false leaves out BOS."""
 
-    prompt: Annotated[str, StringConstraints(max_length=MAX_CHARACTERS)]
+    prompt: Annotated[str, StringConstraints(max_length=2**20)]
     model: Name | None = None
     add_special_tokens: bool | None = None
     return_token_strs: bool | None = None
@@ -50,7 +47,7 @@ TokenizeRequest = Annotated[
 
 
 class DetokenizeRequest(Body):
-    tokens: Annotated[list[TokenId], Field(max_length=MAX_IDS, fail_fast=True)]
+    tokens: Annotated[list[TokenId], Field(max_length=2**17, fail_fast=True)]
     model: Name | None = None
 
 

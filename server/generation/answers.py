@@ -204,12 +204,8 @@ class TokenLogprobEntry(TopLogprob):
 
 def chat_entries(logprobs: Sequence[TextLogprob], alternatives: int) -> list[TokenLogprobEntry]:
     """`choices[].logprobs.content`: the chosen token and the `alternatives` likeliest ones."""
-    return [
-        TokenLogprobEntry(
-            entry.token,
-            list(entry.token_bytes),
-            likely(entry.logprob),
-            [TopLogprob(token, list(raw), likely(logprob)) for token, raw, logprob in entry.top[:alternatives]],
-        )
-        for entry in logprobs
-    ]
+    entries = []
+    for entry in logprobs:
+        top = [TopLogprob(token, list(raw), likely(logprob)) for token, raw, logprob in entry.top[:alternatives]]
+        entries.append(TokenLogprobEntry(entry.token, list(entry.token_bytes), likely(entry.logprob), top))
+    return entries

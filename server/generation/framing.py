@@ -27,6 +27,7 @@ from server.http.fields import Answer
 DONE = b"data: [DONE]\n\n"
 COMMENT = ServerSentEvent(comment="keep-alive", sep="\n")
 HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+Deltas = Sequence[ChoiceDelta]
 
 
 class AnswerWriter(ABC):
@@ -42,7 +43,7 @@ class AnswerWriter(ABC):
         return self.count.finished
 
     @abstractmethod
-    def chunks(self, deltas: Sequence[ChoiceDelta]) -> list[Any]:
+    def chunks(self, deltas: Deltas) -> list[Any]:
         """The chunks of these deltas, in order."""
 
     @abstractmethod
@@ -89,11 +90,7 @@ EVENTS = Framing("text/event-stream", frame)
 
 
 async def frames(
-    stream: MergedStream,
-    first: Sequence[ChoiceDelta],
-    writer: AnswerWriter,
-    framing: Framing = EVENTS,
-    idle_s: float = 0.0,
+    stream: MergedStream, first: Deltas, writer: AnswerWriter, framing: Framing = EVENTS, idle_s: float = 0.0
 ) -> AsyncIterator[bytes]:
     """The whole stream; a failure is one last chunk. idle_s: the wait before the framing's `idle`, 0 = never."""
     deltas = first
@@ -118,7 +115,7 @@ async def frames(
         stream.abort()
 
 
-def _piece(deltas: Sequence[ChoiceDelta], writer: AnswerWriter, framing: Framing) -> bytes:
+def _piece(deltas: Deltas, writer: AnswerWriter, framing: Framing) -> bytes:
     """Frames of what the client has not got yet; the writer must see the rest too."""
     known = [each for each in deltas if each.delta.is_known]
     if known:
@@ -182,7 +179,6 @@ class Block(ABC, Generic[Event]):
 
     @property
     def text(self) -> str:
-        """What there is of its text, or of the arguments of a call."""
         return "".join(self._pieces)
 
     def grow(self, text: str) -> list[Event]:
@@ -211,7 +207,7 @@ class BlockWriter(AnswerWriter, Generic[Event, Open]):
     _done: int = field(default=0, init=False)  # blocks that are closed
     _last: Delta | None = field(default=None, init=False)  # that was said
 
-    def _grow(self, deltas: Sequence[ChoiceDelta]) -> list[Event]:
+    def _grow(self, deltas: Deltas) -> list[Event]:
         events: list[Event] = []
         for number, delta in deltas:
             self.count.add(number, delta)

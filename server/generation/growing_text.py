@@ -19,6 +19,7 @@ from engine.grammar.spec import Types, allows, resolved, types_of
 
 DEEPEST = 64
 PYTHON_QUOTES = ("'", '"')
+PLAIN_QUOTES = ("", *PYTHON_QUOTES)  # of literals with escapes
 _WORDS = {"True": "true", "False": "false", "None": "null", "(": "[", ")": "]"}
 _ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|x([0-9a-fA-F]{2})|(.))", re.DOTALL)
 _PLAIN_ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "a": "\a", "v": "\v", "0": "\0", "\n": ""}
@@ -53,7 +54,7 @@ def read_literal(text: str, quote: str = "") -> Any:
 
     def rewritten(token: re.Match[str]) -> str:
         if (inside := token["string"]) is not None:
-            return as_json(inside[len(quote) : -len(quote)] if _is_raw(quote) else _unescaped(inside[1:-1]))
+            return as_json(inside[len(quote) : -len(quote)] if quote not in PLAIN_QUOTES else _unescaped(inside[1:-1]))
         if token["key"] is not None:
             return as_json(token["key"])
         return "" if token[0] == "," else _WORDS[token[0]]
@@ -61,15 +62,11 @@ def read_literal(text: str, quote: str = "") -> Any:
     return _strict_json(_tokens(quote).sub(rewritten, text))
 
 
-def _is_raw(quote: str) -> bool:
-    return quote not in ("", *PYTHON_QUOTES)
-
-
 @lru_cache
 def _tokens(quote: str) -> re.Pattern[str]:
     """What literals have and JSON has not: strings, keys without quotes, words, tuples, a comma behind the last."""
     own = re.escape(quote)
-    string = f"{own}.*?{own}" if _is_raw(quote) else r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\""""
+    string = f"{own}.*?{own}" if quote not in PLAIN_QUOTES else r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\""""
     key = r"""(?<=[{,\s])[^\s"'()\[\]{},:](?:[^"'()\[\]{},:]*[^\s"'()\[\]{},:])?(?=\s*:)"""
     return re.compile(rf"(?P<string>{string})|(?P<key>{key})|\b(?:True|False|None)\b|[()]|,(?=\s*[)\]}}])", re.DOTALL)
 
@@ -152,20 +149,18 @@ class Found:
 
 
 class GrowingText:
-    """`text` is what has not been read yet; nothing follows it where `is_last`."""
+    """`text` is what has not been read yet; nothing follows it where `is_last`. Generators raise Ended."""
 
     def __init__(self) -> None:
         self.text = ""
         self.is_last = False
 
     def more(self) -> Wait:
-        """Wait for more text. Raises Ended."""
         if self.is_last or len(self.text) > MAX_PENDING_CHARACTERS:
             raise Ended
         yield None
 
     def sign(self, place: int) -> Generator[None, None, str]:
-        """The character at a place. Raises Ended."""
         while place >= len(self.text):
             yield from self.more()
         return self.text[place]

@@ -1,10 +1,10 @@
-"""What the generation routes share: admission, submitting a request's sequences, answers, clients that leave."""
+"""What the generation routes share: admission, chats made ready, submitting, answers, clients that leave."""
 
 import asyncio
 import time
 import uuid
-from collections.abc import Callable, Coroutine, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar, cast
 
@@ -16,16 +16,18 @@ from engine.bundle.answer_format import AnswerFormat
 from engine.bundle.manifest import Manifest
 from engine.client.engine import Engine, TokenStream
 from engine.client.pooling import PooledInput
-from engine.errors import ContextLengthExceeded
-from engine.request import ImagePrompt, Pooling, PromptEmbeds, SamplingParams
+from engine.errors import CallerError, ContextLengthExceeded
+from engine.request import ImagePrompt, Pooling, PromptEmbeds, SamplingParams, ids_of
 from engine.request import Request as EngineRequest
 from server.generation.answers import Envelope
-from server.generation.chat_template import Thinking, check_no_images
+from server.generation.chat_request import ChatRequest
+from server.generation.chat_template import Thinking, chat_tools, check_no_images, thinking_after, thinking_budget
 from server.generation.framing import EVENTS, AnswerWriter, EventStream, Framing, deltas_within, frames
-from server.generation.params import GenerationParams, out_of_order
+from server.generation.params import GenerationParams, chat_params, out_of_order, predicted_tokens
+from server.generation.parsing import PLAIN, AnswerParser, ParsedChoice
 from server.generation.stream import InputSlots, MergedStream, PooledRun, Resumption
-from server.generation.structured_output import AnswerForm, placed
-from server.http.errors import ClientLeft, RequestTimeout, refuse
+from server.generation.structured_output import AnswerForm, chat_form, placed
+from server.http.errors import ClientLeft, Refusal, RequestTimeout, refuse
 from server.http.fields import Answer
 from server.http.in_flight import InFlight, hold_until_answered
 from server.media.fetch import MediaFetcher
@@ -34,6 +36,8 @@ from server.models.models import Models, ServedModel, find
 from server.observability.metrics import Launched, Metrics, RequestFacts, RequestWatch, facts_of
 from server.settings import Settings
 
+Plain = Mapping[str, Any]  # a message, a tool or the options, as a chat template reads them
+Tools = list[dict[str, Any]] | None
 ReadPrompt = tuple[int, ...] | PromptEmbeds | ImagePrompt
 T = TypeVar("T")
 MOST_FORM_BYTES = 16 * 1024 * 1024  # of one request: of all grammars, or of all `prompt_embeds`
@@ -83,11 +87,7 @@ class Service:
         return Envelope(f"{prefix}{number}", created, self.model, self.engine.info.fingerprint)
 
     async def chat_prompt(
-        self,
-        messages: Sequence[Mapping[str, Any]],
-        tools: Sequence[Mapping[str, Any]] | None,
-        options: Mapping[str, Any],
-        keep: int | None = None,
+        self, messages: Sequence[Plain], tools: Sequence[Plain] | None, options: Plain, keep: int | None = None
     ) -> tuple[int, ...] | ImagePrompt:
         """As `Engine.chat_prompt`, with the images that the messages name by URL. Raises what it and `fetched` raise.
         Refusal naming the first image for a model that reads text only, before anything is fetched for it."""
@@ -262,6 +262,11 @@ async def answer(
     request: Request, stream: MergedStream, writer: AnswerWriter, is_stream: bool, framing: Framing = EVENTS
 ) -> Response:
     """Stream or collect. Until the first delta (or one keep-alive interval) an error still has its HTTP status."""
+
+    async def collected() -> None:
+        while not writer.finished:
+            writer.chunks(await stream.deltas())
+
     try:
         if is_stream:
             keep_alive_s = server_of(request).settings.keep_alive_s
@@ -270,7 +275,7 @@ async def answer(
                 framing = replace(framing, notes_tokens=True)
             idle_s, ping_s = (keep_alive_s, 0.0) if framing.idle else (0.0, keep_alive_s)
             return EventStream(frames(stream, first, writer, framing, idle_s), ping_s, stream.abort, framing)
-        await until_left(request, _collect(stream, writer))
+        await until_left(request, collected())
     except BaseException:
         stream.abort()
         raise
@@ -289,8 +294,12 @@ async def written_aside(make: Callable[[], Answer]) -> Response:
 
 async def until_left(request: Request, work: Coroutine[Any, Any, T]) -> T:
     """The result of `work`, which is cancelled (ClientLeft) as soon as the client is gone. The body must be read."""
-    working = asyncio.create_task(work)
-    leaving = asyncio.create_task(_left(request))
+
+    async def left() -> None:
+        while (await request.receive())["type"] != "http.disconnect":
+            pass
+
+    working, leaving = asyncio.create_task(work), asyncio.create_task(left())
     try:
         await asyncio.wait((working, leaving), return_when=asyncio.FIRST_COMPLETED)
         if not working.done():
@@ -301,11 +310,74 @@ async def until_left(request: Request, work: Coroutine[Any, Any, T]) -> T:
         working.cancel()
 
 
-async def _left(request: Request) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
+@dataclass(frozen=True, slots=True)
+class PreparedChat:
+    """What `Service.launch` takes, and how the answer is taken apart."""
+
+    prompt: tuple[int, ...] | ImagePrompt
+    params: GenerationParams
+    thinking: Thinking
+    answer: AnswerFormat | None
+    tools: Tools
+
+    def parsed_choices(self) -> list[ParsedChoice]:
+        thinking, answer, may_call = self.thinking, self.answer or PLAIN, self.tools is not None
+        functions = [tool["function"] for tool in self.tools or ()]
+        schemas = {function["name"]: function.get("parameters") or {} for function in functions}
+        is_plain = not may_call and answer.content is None
+        form, prefilled = (PLAIN, "") if is_plain else (answer, thinking.prefilled)
+        told = (form, may_call, schemas, prefilled, thinking.markers, thinking.is_open)
+        return [ParsedChoice(AnswerParser(*told)) for _ in range(self.params.choices)]
 
 
-async def _collect(stream: MergedStream, writer: AnswerWriter) -> None:
-    while not writer.finished:
-        writer.chunks(await stream.deltas())
+async def prepared_chat(
+    request: Request, service: Service, body: ChatRequest, messages: Callable[[], Sequence[Plain]], options: Plain
+) -> PreparedChat:
+    """Render and tokenise the messages, and compile the grammar of the answer's form.
+    messages, options: what the chat template reads; the messages are made once the body is checked and admitted. Raises
+    CallerError and Refusal naming a field, Busy, ClientLeft."""
+    engine, (params, tools, form) = service.engine, _checked(body, service)
+    prompt = await until_left(request, service.chat_prompt(messages(), tools, options, params.keep))
+    prediction = await until_left(request, predicted_tokens(body.prediction, engine))
+    thinking = thinking_after(ids_of(prompt), engine)
+    budget = thinking_budget(body.thinking_token_budget, thinking, engine)
+    params = replace(params.sampled(thinking_budget=budget), prediction=prediction)
+    params = await until_left(request, service.constrained(params, form, thinking))
+    return PreparedChat(prompt, params, thinking, service.writes, tools)
+
+
+async def prepared_text(request: Request, service: Service, body: ChatRequest, text: str) -> PreparedChat:
+    """The same for a prompt that no chat template renders: all that follows it is plain text."""
+    params, _, form = _checked(body, service)
+    prompt = await until_left(request, service.engine.text_prompt(text, params.keep))
+    params = await until_left(request, service.constrained(params, form))
+    return PreparedChat(prompt, params, Thinking(None), None, None)
+
+
+def _checked(body: ChatRequest, service: Service) -> tuple[GenerationParams, Tools, AnswerForm | None]:
+    params = chat_params(body, service.engine, service.settings)
+    service.admit(params.choices)
+    tools = chat_tools(body, service.writes)
+    return params, tools, chat_form(body, service.writes if tools is not None else None)
+
+
+@contextmanager
+def field_aliases(name_of: Callable[[str], str]) -> Iterator[None]:
+    """What is refused inside names the field of this format. name_of: its name for a field of the chat route."""
+
+    def renamed(message: str, param: str | None) -> tuple[str, str | None]:
+        if param is None:
+            return message, None
+        return message.replace(f"'{param}'", f"'{name_of(param)}'"), name_of(param)
+
+    try:
+        yield
+    except ContextLengthExceeded as error:
+        raise error.named(name_of(error.param or "messages")) from None
+    except CallerError as error:
+        message, error.param = renamed(str(error), error.param)
+        error.args = (message,)
+        raise
+    except Refusal as refusal:
+        message, param = renamed(refusal.error.message, refusal.error.param)
+        raise Refusal(replace(refusal.error, message=message, param=param)) from None

@@ -46,7 +46,6 @@ class GenerationParams:
         return replace(self.each, max_tokens=max_tokens, seed=seed)
 
     def sampled(self, **changes: Any) -> "GenerationParams":
-        """The same with these fields of `each`."""
         return replace(self, each=replace(self.each, **changes))
 
 
@@ -71,7 +70,6 @@ OTHER_TASKS = {
 
 
 def check_generates(manifest: Manifest) -> None:
-    """Raise Refusal when the model gives no tokens."""
     if not manifest.generates:
         raise refuse(f"This model generates no text; {OTHER_TASKS[manifest.task]}.", "model", "model_not_supported")
 

@@ -235,11 +235,9 @@ class ParsedChoice:
 
     def message(self) -> ChatMessage:
         text = "".join(part for part in self.parts if isinstance(part, str))
-        calls = [
-            ToolCallAnswer(id=part.id, function=CalledFunctionAnswer(part.name, self._arguments(part)))
-            for part in self.parts
-            if isinstance(part, CallBegin)
-        ]
+        begun = [part for part in self.parts if isinstance(part, CallBegin)]
+        functions = [CalledFunctionAnswer(call.name, self._arguments(call)) for call in begun]
+        calls = [ToolCallAnswer(id=call.id, function=made) for call, made in zip(begun, functions, strict=True)]
         thoughts = "".join(part.text for part in self.parts if isinstance(part, Thought))
         content = text or None if calls else text
         return ChatMessage(content=content, reasoning_content=thoughts or UNSET, tool_calls=calls or UNSET)

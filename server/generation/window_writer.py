@@ -73,10 +73,8 @@ class WindowWriter:
         no_speech = await self.detect_language(audio)
         written: dict[WindowText, Written] = {}
         for temperature in temperatures:
-            texts = [
-                self._text(audio, beginning, temperature, no_speech, seed)
-                for seed in range(CANDIDATES if temperature else 1)
-            ]
+            seeds = range(CANDIDATES if temperature else 1)
+            texts = [self._text(audio, beginning, temperature, no_speech, seed) for seed in seeds]
             drawn = {made.window: made for made in await asyncio.gather(*texts)}
             best = max(drawn, key=lambda window: window.mean_logprob)
             if best.is_trusted:

@@ -116,12 +116,10 @@ class MediaFetcher:
         raise NotFetched(f"it is redirected more than {REDIRECTS} times")
 
     async def _get(self, client: httpx.AsyncClient, place: httpx.URL, budget: "Budget") -> bytes | str:
-        address = await self._checked_address(place)
+        url = place.copy_with(host=await self._checked_address(place))
         headers = {"Host": place.netloc.decode("ascii"), "Accept": "image/*", "Accept-Encoding": "identity"}
         extensions = {"sni_hostname": place.raw_host.decode("ascii")}
-        async with client.stream(
-            "GET", place.copy_with(host=address), headers=headers, extensions=extensions
-        ) as answer:
+        async with client.stream("GET", url, headers=headers, extensions=extensions) as answer:
             if answer.has_redirect_location:
                 return answer.headers["location"]
             if answer.status_code != httpx.codes.OK:

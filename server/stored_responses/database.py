@@ -179,7 +179,14 @@ class Database:
         query = f"{CHAIN}SELECT {columns} FROM chain JOIN response USING (id) ORDER BY depth"
         with self._change():
             rows = self._link.execute(query, asked).fetchall()
-            _check_chain(key.id, rows, limit)
+            if not rows or rows[-1][1] is not None:
+                raise NotStored(rows[-1][1] if rows else key.id)
+            for found, _, status, _ in rows:
+                if status not in CONTINUABLE:
+                    why = f"it is {status}, not completed"
+                    raise NotContinuable(f"The response {echo(found)} cannot be followed: {why}.")
+            if (size := sum(row[3] for row in rows)) > limit:
+                raise NotContinuable(f"The responses before this one have {size} bytes, the limit is {limit}.")
             self._link.execute(CHAIN + "UPDATE response SET used = :now WHERE id IN (SELECT id FROM chain)", asked)
         return [self.get(ResponseKey(key.owner, row[0])) for row in reversed(rows)]
 
@@ -243,16 +250,3 @@ class Database:
 
     def _shrink(self) -> None:
         self._link.executescript("PRAGMA incremental_vacuum")  # execute() would free one page
-
-
-def _check_chain(id: str, rows: list[tuple[str, str | None, str, int]], limit: int) -> None:
-    if not rows:
-        raise NotStored(id)
-    if rows[-1][1] is not None:
-        raise NotStored(rows[-1][1])
-    for found, _, status, _ in rows:
-        if status not in CONTINUABLE:
-            raise NotContinuable(f"The response {echo(found)} cannot be followed: it is {status}, not completed.")
-    size = sum(row[3] for row in rows)
-    if size > limit:
-        raise NotContinuable(f"The responses before this one have {size} bytes, the limit is {limit}.")

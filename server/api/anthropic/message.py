@@ -4,7 +4,7 @@ from abc import abstractmethod
 from base64 import b64decode, b64encode
 from binascii import Error
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 from uuid import uuid4
 
@@ -15,12 +15,12 @@ from pydantic import Field
 from engine.errors import HexserveError
 from engine.request import FinishReason
 from server.api.anthropic.request import IDENTIFIER
-from server.generation.answers import Envelope, TokenCount
+from server.generation.answers import Envelope
 from server.generation.argument_reading import CallArguments
 from server.generation.call_reading import CallBegin
 from server.generation.framing import Block, BlockWriter
 from server.generation.growing_text import whole_object
-from server.generation.parsing import ParsedChoice, Part, Thought
+from server.generation.parsing import Part, Thought
 from server.generation.stream import ChoiceDelta
 from server.http.errors import AnthropicErrorDetail, anthropic_error, from_engine
 from server.http.fields import Answer
@@ -196,26 +196,20 @@ class OpenToolUse(OpenBlock):
         return SaidText(text=self.text) if given is None else SaidToolUse(id=self._id, name=self._name, input=given)
 
 
-@dataclass(frozen=True, slots=True)
-class MessageTerms:
-    """What of a request its answer depends on. is_window_bound: the context window ends before `max_tokens`."""
+@dataclass
+class MessageWriter(BlockWriter[MessageEvent, OpenBlock]):
+    """Owns the content of one message; streamed or not, the same blocks make it.
 
+    is_window_bound: the context window ends before `max_tokens`.
+    """
+
+    envelope: Envelope
     stop_sequences: tuple[str, ...]
     is_window_bound: bool
     shows_thoughts: bool
     request_id: str
-
-
-class MessageWriter(BlockWriter[MessageEvent, OpenBlock]):
-    """Owns the content of one message; streamed or not, the same blocks make it."""
-
-    def __init__(self, envelope: Envelope, count: TokenCount, choice: ParsedChoice, terms: MessageTerms) -> None:
-        super().__init__(count, choice)
-        self._terms = terms
-        self._id = envelope.id.replace("-", "_")
-        self._model = envelope.model
-        self._has_begun = False
-        self._content: list[SaidBlock] = []
+    _has_begun: bool = field(default=False, init=False)
+    _content: list[SaidBlock] = field(default_factory=list, init=False)
 
     def chunks(self, deltas: Sequence[ChoiceDelta]) -> list[MessageEvent]:
         begin = (
@@ -231,7 +225,7 @@ class MessageWriter(BlockWriter[MessageEvent, OpenBlock]):
 
     def failure(self, error: HexserveError) -> list[MessageEvent]:
         detail = anthropic_error(from_engine(error))
-        return [MessageEvent("error", error=detail, request_id=self._terms.request_id)]
+        return [MessageEvent("error", error=detail, request_id=self.request_id)]
 
     def answer(self) -> MessageAnswer:
         self._close()
@@ -240,7 +234,7 @@ class MessageWriter(BlockWriter[MessageEvent, OpenBlock]):
     def _block(self, part: Part) -> OpenBlock:
         match part:
             case Thought():
-                return OpenThinking(self._place, self._terms.shows_thoughts)
+                return OpenThinking(self._place, self.shows_thoughts)
             case CallBegin():
                 return OpenToolUse(self._place, part.id, part.name)
             case _:
@@ -259,8 +253,8 @@ class MessageWriter(BlockWriter[MessageEvent, OpenBlock]):
         """Why it ended; a call whose input cannot be given to a tool is none."""
         last = self._last
         if last is not None and last.finish is FinishReason.LENGTH:
-            return MessageEnd("model_context_window_exceeded" if self._terms.is_window_bound else "max_tokens", None)
-        if last is not None and isinstance(last.stopped_by, str) and last.stopped_by in self._terms.stop_sequences:
+            return MessageEnd("model_context_window_exceeded" if self.is_window_bound else "max_tokens", None)
+        if last is not None and isinstance(last.stopped_by, str) and last.stopped_by in self.stop_sequences:
             return MessageEnd("stop_sequence", last.stopped_by)
         has_calls = any(isinstance(block, SaidToolUse) for block in self._content)
         return MessageEnd("tool_use" if has_calls else "end_turn", None)
@@ -268,8 +262,8 @@ class MessageWriter(BlockWriter[MessageEvent, OpenBlock]):
     def _message(self, end: MessageEnd) -> MessageAnswer:
         usage = self._usage()
         usage.service_tier = "standard"
-        content = list(self._content)
-        return MessageAnswer(id=self._id, model=self._model, content=content, usage=usage, **asdict(end))
+        own = {"id": self.envelope.id.replace("-", "_"), "model": self.envelope.model}
+        return MessageAnswer(**own, content=list(self._content), usage=usage, **asdict(end))
 
     def _usage(self) -> MessageUsage:
         counted = self.count.usage()

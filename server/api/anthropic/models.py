@@ -46,7 +46,10 @@ def anthropic_page(models: Sequence[Model], asked: Mapping[str, str]) -> Anthrop
     """A page of all models. asked: the query's `limit`, `after_id` and `before_id`; raises Refusal naming one."""
     found = [anthropic_model(model) for model in models]
     names = [model.id for model in found]
-    limit = _limit(asked.get("limit", str(DEFAULT_LIMIT)))
+    text = asked.get("limit", str(DEFAULT_LIMIT))
+    limit = int(text) if text.isascii() and text.isdigit() and len(text) <= 4 else 0
+    if not 1 <= limit <= MOST:
+        raise refuse(f"Invalid 'limit': {echo(text)} is no number from 1 to {MOST}.", "limit", "invalid_value")
     if "before_id" in asked:
         before = found[: _place("before_id", asked["before_id"], names)]
         page, rest = before[-limit:], len(before) > limit
@@ -55,12 +58,6 @@ def anthropic_page(models: Sequence[Model], asked: Mapping[str, str]) -> Anthrop
         page, rest = after[:limit], len(after) > limit
     ends = (page[0].id, page[-1].id) if page else (None, None)
     return AnthropicModelPage(data=page, has_more=rest, first_id=ends[0], last_id=ends[1])
-
-
-def _limit(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and len(text) <= 4 and 1 <= int(text) <= MOST):
-        raise refuse(f"Invalid 'limit': {echo(text)} is no number from 1 to {MOST}.", "limit", "invalid_value")
-    return int(text)
 
 
 def _place(field: str, name: str, names: Sequence[str]) -> int:

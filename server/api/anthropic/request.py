@@ -85,9 +85,8 @@ class ToolRemoval(Body):
     cache_control: CacheControl | None = None
 
 
-MAX_BLOCKS = 4096
 Item = TypeVar("Item")
-Blocks = Annotated[list[Item], Field(max_length=MAX_BLOCKS, fail_fast=True)]
+Blocks = Annotated[list[Item], Field(max_length=4096, fail_fast=True)]
 IDENTIFIER = re.compile(r"^[a-zA-Z0-9_-]{1,256}$")
 Identifier = Annotated[str, StringConstraints(pattern=IDENTIFIER.pattern)]
 
@@ -185,7 +184,6 @@ class SystemTurn(Body):
 
 
 Turn = Annotated[UserTurn | AssistantTurn | SystemTurn, Field(discriminator="role")]
-MAX_DECLARED_TOOLS = 1024
 Display = Literal["summarized", "updates", "highlights", "omitted"]  # what is shown are the thoughts themselves
 
 
@@ -244,7 +242,7 @@ class ConversationBody(Body):
     model: Name
     messages: Annotated[list[Turn], Field(min_length=1, max_length=MAX_MESSAGES, fail_fast=True)]
     system: TextOrList[str, Blocks[TextBlock]] | None = None
-    tools: Annotated[list[DeclaredTool], Field(max_length=MAX_DECLARED_TOOLS, fail_fast=True)] | None = None
+    tools: Annotated[list[DeclaredTool], Field(max_length=1024, fail_fast=True)] | None = None
     tool_choice: Choice | None = None
     thinking: ThinkingSetting | None = None
     output_config: OutputConfig | None = None

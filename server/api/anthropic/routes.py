@@ -9,16 +9,15 @@ from fastapi import APIRouter, Request, Response
 
 from engine.errors import ContextLengthExceeded
 from server.api.anthropic import translation
-from server.api.anthropic.message import MessageAnswer, MessageEvent, MessageTerms, MessageWriter, TokenCountAnswer
+from server.api.anthropic.message import MessageAnswer, MessageEvent, MessageWriter, TokenCountAnswer
 from server.api.anthropic.request import CountTokensRequest, MessagesRequest
 from server.api.body import BoundedRoute
 from server.api.openapi import MESSAGE_ERRORS, MESSAGES, answers
 from server.generation.answers import TokenCount
 from server.generation.chat_template import chat_tools
 from server.generation.framing import PINGED_EVENTS
-from server.generation.launch import answer, take_model, until_left, written
+from server.generation.launch import answer, field_aliases, prepared_chat, take_model, until_left, written
 from server.generation.params import check_generates
-from server.generation.prepare import field_aliases, prepared_chat
 from server.http.errors import AnthropicError, refuse, request_id_of
 
 router = APIRouter(route_class=BoundedRoute)
@@ -39,8 +38,8 @@ async def create_message(body: MessagesRequest, request: Request) -> Response:
     stream = service.launch(envelope, [prepared.prompt], params, "messages")
     [choice] = prepared.parsed_choices()
     stops, shows_thoughts = tuple(body.stop_sequences or ()), translation.shows_thoughts(body)
-    terms = MessageTerms(stops, body.max_tokens > room, shows_thoughts, request_id_of(request.scope))
-    writer = MessageWriter(envelope, TokenCount(stream.prompt_tokens, 1), choice, terms)
+    terms = (stops, body.max_tokens > room, shows_thoughts, request_id_of(request.scope))
+    writer = MessageWriter(TokenCount(stream.prompt_tokens, 1), choice, envelope, *terms)
     return await answer(request, stream, writer, bool(body.stream), PINGED_EVENTS)
 
 

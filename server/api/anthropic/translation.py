@@ -21,9 +21,6 @@ def check_fields(body: given.MessagesRequest) -> None:
         raise refuse(message, "max_tokens", "invalid_value")
 
 
-Change = given.ToolReference | given.ToolAddition | given.ToolRemoval
-
-
 def offered_tools(body: given.ConversationBody) -> list[given.DeclaredTool]:
     """The tools as the conversation ends; later ones are last, so that the prompt up to them is the one before.
     Refusal when two of `tools` have one name."""
@@ -45,7 +42,7 @@ def offered_tools(body: given.ConversationBody) -> list[given.DeclaredTool]:
     return list(offered.values())
 
 
-def _changes(body: given.ConversationBody) -> Iterator[Change]:
+def _changes(body: given.ConversationBody) -> Iterator[given.ToolReference | given.ToolAddition | given.ToolRemoval]:
     for turn in body.messages:
         for block in () if isinstance(turn.content, str) else turn.content:
             if isinstance(block, given.ToolAddition | given.ToolRemoval):

@@ -52,10 +52,9 @@ class OllamaOptions(Body):
     use_mlock: bool | None = None
 
 
-MAX_KEEP_ALIVE_CHARACTERS = 64
 OllamaFormat = TextOrObject[Literal["", "json"], dict[str, Any]]
 Think = TextOrObject[Literal["low", "medium", "high"], bool]
-KeepAlive = TextOrObject[Annotated[str, StringConstraints(max_length=MAX_KEEP_ALIVE_CHARACTERS)], float]
+KeepAlive = TextOrObject[Annotated[str, StringConstraints(max_length=64)], float]
 # Of the bytes of an image in base64; no data URL.
 ImageBytes = Annotated[str, StringConstraints(min_length=1, max_length=MAX_URL_CHARACTERS)]
 Images = Annotated[list[ImageBytes], Field(max_length=1024, fail_fast=True)]

@@ -12,11 +12,10 @@ from server.api.ollama import requests as given
 from server.api.ollama import translation
 from server.api.ollama.answers import LineKind, OllamaChatAnswer, OllamaGenerateAnswer, OllamaWriter, Said, Stopwatch
 from server.api.openapi import LINES, answers
-from server.generation import framing
+from server.generation import framing, launch
 from server.generation.answers import TokenCount
-from server.generation.launch import Service, answer, any_model, until_left, written, written_aside
+from server.generation.launch import PreparedChat, Service, answer, any_model, field_aliases, until_left, written
 from server.generation.params import check_dimensions, check_generates, embedding_inputs, embedding_spec
-from server.generation.prepare import PreparedChat, field_aliases, prepared_chat, prepared_text
 from server.http.errors import OllamaError
 from server.http.fields import Answer
 
@@ -37,6 +36,7 @@ class OllamaEmbeddingsAnswer(Answer):
 
 router = APIRouter(route_class=UntypedRoute)
 line_answers = partial(answers, stream=LINES, model=OllamaError)
+Loaded = tuple[Service, Stopwatch]
 
 
 @router.post("/api/chat", responses=line_answers(OllamaChatAnswer, OllamaChatAnswer))
@@ -50,7 +50,7 @@ async def create_ollama_chat(body: given.OllamaChatRequest, request: Request) ->
     with field_aliases(translation.chat_name):
         chat = translation.as_chat(body, service.engine.info)
         turns = partial(translation.template_turns, messages)
-        prepared = await prepared_chat(request, service, chat, turns, options)
+        prepared = await launch.prepared_chat(request, service, chat, turns, options)
     return await _answered(request, body, loaded, prepared, OllamaChatAnswer, "messages")
 
 
@@ -66,15 +66,16 @@ async def create_ollama_generation(body: given.OllamaGenerateRequest, request: R
     with field_aliases(translation.generate_name):
         chat = translation.as_chat(body, service.engine.info)
         if is_raw:
-            prepared = await prepared_text(request, service, chat, prompt)
+            prepared = await launch.prepared_text(request, service, chat, prompt)
         else:
-            prepared = await prepared_chat(request, service, chat, partial(translation.prompt_turns, body), options)
+            turns = partial(translation.prompt_turns, body)
+            prepared = await launch.prepared_chat(request, service, chat, turns, options)
     return await _answered(request, body, loaded, prepared, OllamaGenerateAnswer, "prompt")
 
 
 async def _loaded(
     request: Request, body: given.OllamaGenerationBody, is_asked: bool, kind: LineKind
-) -> tuple[Service, Stopwatch] | Response:
+) -> Loaded | Response:
     """The model; a request that says nothing to it is answered, once that is loaded, or unloaded if it may not stay."""
     is_over = not is_asked and translation.kept_s(body.keep_alive) == 0
     if is_over:
@@ -90,12 +91,7 @@ async def _loaded(
 
 
 async def _answered(
-    request: Request,
-    body: given.OllamaGenerationBody,
-    loaded: tuple[Service, Stopwatch],
-    chat: PreparedChat,
-    kind: LineKind,
-    field: str,
+    request: Request, body: given.OllamaGenerationBody, loaded: Loaded, chat: PreparedChat, kind: LineKind, field: str
 ) -> Response:
     """Generate. kind: of the route's lines. field: what has the prompt."""
     service, stopwatch = loaded
@@ -120,7 +116,7 @@ async def create_ollama_embed(body: given.OllamaEmbedRequest, request: Request) 
         took = stopwatch.durations(time.perf_counter_ns(), None)
         return OllamaEmbedAnswer(body.model, vectors, took["total_duration"], took["load_duration"], tokens)
 
-    return await written_aside(made)
+    return await launch.written_aside(made)
 
 
 @router.post("/api/embeddings", responses=answers(OllamaEmbeddingsAnswer, model=OllamaError))
@@ -130,7 +126,7 @@ async def create_ollama_embedding(body: given.OllamaEmbeddingsRequest, request: 
     spec = embedding_spec(service.engine.info.manifest)
     with field_aliases(translation.embed_name):
         vectors, _ = await _pooled(request, service, body)
-    return await written_aside(lambda: OllamaEmbeddingsAnswer(finished(vectors[0], spec).tolist()))
+    return await launch.written_aside(lambda: OllamaEmbeddingsAnswer(finished(vectors[0], spec).tolist()))
 
 
 async def _pooled(

@@ -126,7 +126,6 @@ def _result_of(message: OllamaMessage, waiting: list[tuple[str, str]]) -> dict[s
 
 # Ollama's own, which its clients count on when they leave the options out.
 DEFAULT_TEMPERATURE, DEFAULT_TOP_K, DEFAULT_TOP_P = 0.8, 40, 0.9
-OPTIONS = frozenset(OllamaOptions.model_fields)
 # Fields that the chat route's checks name, and what they are called here.
 FIELD_ALIASES = {
     "max_completion_tokens": "options.num_predict",
@@ -138,7 +137,7 @@ FIELD_ALIASES = {
 
 
 def chat_name(param: str) -> str:
-    return FIELD_ALIASES.get(param, f"options.{param}" if param in OPTIONS else param)
+    return FIELD_ALIASES.get(param, f"options.{param}" if param in OllamaOptions.model_fields else param)
 
 
 def generate_name(param: str) -> str:

@@ -15,10 +15,9 @@ from server.generation.call_reading import CallBegin
 from server.generation.chat_request import ChatRequest
 from server.generation.chat_template import template_messages, template_options
 from server.generation.framing import PlainEnding
-from server.generation.launch import answer, take_model
+from server.generation.launch import answer, prepared_chat, take_model
 from server.generation.params import check_generates
 from server.generation.parsing import ChatFinish, ChatMessage, ParsedChoice, Part, Thought
-from server.generation.prepare import prepared_chat
 from server.generation.stream import ChoiceDelta
 from server.http.fields import Answer
 

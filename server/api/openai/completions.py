@@ -3,7 +3,7 @@
 import codecs
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 from fastapi import APIRouter, Request, Response
 from pydantic import Discriminator, Field, StringConstraints, Tag, model_validator
@@ -90,21 +90,19 @@ class Completion(Identified, kw_only=True):
     choices: list[CompletionChoice]
 
 
-@dataclass(frozen=True, slots=True)
-class Echo:
+class Echo(NamedTuple):
     """A prompt to repeat. pieces: its tokens' bytes. hidden: characters that they begin with and `text` does not."""
 
     text: str
     pieces: tuple[bytes, ...]
-    hidden: int = 0
+    hidden: int
 
-    @classmethod
-    def of(cls, prompt: str | Sequence[int], pieces: tuple[bytes, ...]) -> "Echo":
-        """The prompt as it was given; `pieces` of a text may have more (a BOS of our own) or less (it was cut)."""
-        text = b"".join(pieces).decode("utf-8", "replace")
-        if isinstance(prompt, str) and text.endswith(prompt):
-            return cls(prompt, pieces, len(text) - len(prompt))
-        return cls(text, pieces)
+
+def echo_of(prompt: str | Sequence[int], pieces: tuple[bytes, ...]) -> Echo:
+    """The prompt as it was given; `pieces` of a text may have more (a BOS of our own) or less (it was cut)."""
+    text = b"".join(pieces).decode("utf-8", "replace")
+    shown = prompt if isinstance(prompt, str) and text.endswith(prompt) else text
+    return Echo(shown, pieces, len(text) - len(shown))
 
 
 Piece = tuple[str, CompletionLogprobs | None]  # text and its lists
@@ -166,18 +164,17 @@ class TextChoice:
 
     def _lists(self, logprobs: Sequence[TextLogprob], alternatives: int) -> CompletionLogprobs:
         """The lists for the next tokens. `top_logprobs` always has the chosen token too, as OpenAI's has."""
-        offsets = []
+        lists = CompletionLogprobs([], [], [], [])
         for entry in logprobs:
-            offsets.append(self._characters)
+            score = likely(entry.logprob)
+            top = {token: likely(logprob) for token, _, logprob in entry.top[:alternatives]}
+            lists.tokens.append(entry.token)
+            lists.token_logprobs.append(score)
+            lists.top_logprobs.append(top | {entry.token: score})
+            lists.text_offset.append(self._characters)
             if not entry.is_hidden:
                 self._characters += len(self._decoder.decode(entry.token_bytes))
-        tops = [
-            {token: likely(logprob) for token, _, logprob in entry.top[:alternatives]}
-            | {entry.token: likely(entry.logprob)}
-            for entry in logprobs
-        ]
-        scores = [likely(entry.logprob) for entry in logprobs]
-        return CompletionLogprobs([entry.token for entry in logprobs], [*scores], [*tops], offsets)
+        return lists
 
 
 def best_choices(choices: Sequence[TextChoice], made: int, shown: int) -> Sequence[TextChoice]:
@@ -310,7 +307,7 @@ async def create_completion(body: CompletionRequest, request: Request) -> Respon
     stream = service.launch(envelope, prompts, params, field)
     count = TokenCount(stream.prompt_tokens, params.choices)
     echoes = [
-        Echo.of(prompt, engine.token_pieces(ids)) if body.echo and isinstance(ids, tuple) else None
+        echo_of(prompt, engine.token_pieces(ids)) if body.echo and isinstance(ids, tuple) else None
         for prompt, ids in zip(given, prompts, strict=True)
     ]
     choices = [TextChoice(body.logprobs, echo) for echo in echoes for _ in range(params.choices)]

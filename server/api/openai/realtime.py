@@ -42,9 +42,7 @@ class OpenSessions:
 
 @router.get(REALTIME_PATH, include_in_schema=False)
 async def realtime_without_upgrade(_: Request) -> Response:
-    """A plain request."""
-    headers = (("Upgrade", "websocket"),)
-    raise refuse("This path takes WebSocket connections only.", status=426, headers=headers)
+    raise refuse("This path takes WebSocket connections only.", status=426, headers=(("Upgrade", "websocket"),))
 
 
 @router.websocket(REALTIME_PATH)

@@ -21,6 +21,7 @@ from server.stored_responses.database import Json, ResponseRecord
 
 INPUT = "input"  # the only argument of the function that a custom tool is shown as
 PlainTool = given.ResponseFunctionTool | given.CustomTool
+AssistantItem = InputMessage | given.FunctionCallItem | given.CustomCallItem | given.ReasoningItem
 
 
 def named_tools(body: ResponsesRequest) -> Iterator[tuple[CalledAs, PlainTool, str | None]]:
@@ -118,11 +119,7 @@ def template_items(instructions: str | None, items: Sequence[InputItem], own: in
     return messages
 
 
-def _add_to_assistant(
-    messages: list[dict[str, Any]],
-    item: InputMessage | given.FunctionCallItem | given.CustomCallItem | given.ReasoningItem,
-    number: int,
-) -> None:
+def _add_to_assistant(messages: list[dict[str, Any]], item: AssistantItem, number: int) -> None:
     last = messages[-1] if messages and messages[-1]["role"] == "assistant" else None
     has_spoken = last is not None and (last["content"] or "tool_calls" in last)
     if last is None or (isinstance(item, InputMessage | given.ReasoningItem) and has_spoken):

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from engine.errors import EngineFailure, HexserveError
-from server.api.openai.response_answer import ResponseAnswer, ResponseEvent
+from server.api.openai.response_answer import ResponseEvent
 from server.api.openai.response_writer import ResponseWriter
 from server.generation.stream import MergedStream
 from server.http.errors import StorageFailed
@@ -31,17 +31,13 @@ class ResponseRun:
         self.has_said = False  # something of the model
         self.is_stored = False  # its end
         self._status = record.status
-        self._stream, self._writer, self._store = stream, writer, store
+        self._stream, self.writer, self._store = stream, writer, store
         self._failure: HexserveError | None = EngineFailure("The response broke off.")  # until it has ended well
         self._events: list[ResponseEvent] = []
         self._has_ended = False
         self._grown = asyncio.Event()
         if record.is_background:
             self._say(writer.queued())
-
-    @property
-    def response(self) -> ResponseAnswer:
-        return self._writer.response
 
     @property
     def failure(self) -> HexserveError | None:
@@ -56,7 +52,7 @@ class ResponseRun:
         except HexserveError as error:
             self._failure = error
             is_cancelled = isinstance(error, ResponseCancelled)
-            events = self._writer.cancelled() if is_cancelled else self._writer.failure(error)
+            events = self.writer.cancelled() if is_cancelled else self.writer.failure(error)
             try:
                 await self._keep(ResponseStatus.CANCELLED if is_cancelled else ResponseStatus.FAILED, events)
             except StorageFailed:  # told already, by the log and by what made this one end
@@ -93,19 +89,19 @@ class ResponseRun:
                 await self._grown.wait()
 
     async def _generate(self) -> None:
-        while not self._writer.finished:
+        while not self.writer.finished:
             deltas = await self._stream.deltas()
             self.has_said = True
             if self._status is ResponseStatus.QUEUED:
                 self._status = ResponseStatus.IN_PROGRESS
-                await self._store.update(self.key.id, self._status, self._writer.response)
-            self._say(self._writer.chunks(deltas))
-        self._say(self._writer.closing())
-        await self._keep(ResponseStatus(self._writer.response.status), [self._writer.ended()])
+                await self._store.update(self.key.id, self._status, self.writer.response)
+            self._say(self.writer.chunks(deltas))
+        self._say(self.writer.closing())
+        await self._keep(ResponseStatus(self.writer.response.status), [self.writer.ended()])
 
     async def _keep(self, status: ResponseStatus, last: Sequence[ResponseEvent]) -> None:
         everything = [*self._events, *self._in_order(last)] if self.is_background else None
-        await self._store.update(self.key.id, status, self._writer.response, everything)
+        await self._store.update(self.key.id, status, self.writer.response, everything)
         self.is_stored = True
         self._say(last)
 
@@ -124,6 +120,7 @@ class ResponseRun:
         grown.set()
 
 
+UNFINISHED = (ResponseStatus.QUEUED, ResponseStatus.IN_PROGRESS)
 MOST_UNSTORED = 64  # ends that the database could not take: known until the server ends
 _log = logging.getLogger("hexserve")
 
@@ -167,7 +164,7 @@ class StoredResponses:
     async def get(self, key: ResponseKey) -> ResponseRecord:
         run = self._run(key)  # asked first: one that ends meanwhile has its last state too
         record = await self.store.ask(Database.get, key)
-        return record if run is None else replace(record, response=run.response)
+        return record if run is None else replace(record, response=run.writer.response)
 
     async def history(self, record: ResponseRecord) -> list[ResponseRecord]:
         """The responses before one, as far as they are still stored, the first one first."""
@@ -195,7 +192,7 @@ class StoredResponses:
         said = await self.store.ask(Database.events, key)
         if said is not None:
             return _once(said[after + 1 :])
-        if _is_unfinished(record):
+        if record.status in UNFINISHED:
             raise NotHere
         return _once([{"type": f"response.{record.status}", "response": record.response, "sequence_number": after + 1}])
 
@@ -214,7 +211,7 @@ class StoredResponses:
         if run is not None:
             run.cancel()
             await run.ended()
-        elif _is_unfinished(record):
+        elif record.status in UNFINISHED:
             raise NotHere
 
     async def _drive(self, run: ResponseRun, cleanup: ExitStack) -> None:
@@ -231,10 +228,6 @@ class StoredResponses:
         error = None if task.cancelled() else task.exception()
         if error is not None:
             _log.error("a stored response broke", exc_info=error)
-
-
-def _is_unfinished(record: ResponseRecord) -> bool:
-    return record.status in (ResponseStatus.QUEUED, ResponseStatus.IN_PROGRESS)
 
 
 async def _once(events: Sequence[Any]) -> AsyncIterator[Sequence[Any]]:

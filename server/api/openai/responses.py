@@ -15,12 +15,12 @@ from server.api.openai.response_request import InputItem, ResponsesRequest
 from server.api.openai.response_runs import NotHere, ResponseRun, StoredResponses
 from server.api.openai.response_writer import ResponseWriter, response_object
 from server.api.openapi import answers
+from server.generation import launch
 from server.generation.answers import TokenCount
 from server.generation.chat_template import chat_tools
 from server.generation.framing import EventStream, frame
-from server.generation.launch import answer, resumption_of, server_of, take_model, until_left, written
+from server.generation.launch import answer, server_of, take_model, until_left, written
 from server.generation.params import check_generates
-from server.generation.prepare import field_aliases, prepared_chat
 from server.http.errors import echo, refuse
 from server.http.fields import MAX_MESSAGES
 from server.middleware.auth import Caller
@@ -34,13 +34,13 @@ router = APIRouter(route_class=BoundedRoute)
 async def create_response(body: ResponsesRequest, request: Request) -> Response:
     """Answer a list of input items with a list of output items, whole or as a stream of named events."""
     stored, own = _stored_of(request), given.given_items(body)
-    wanted = given.storing(body, stored is not None, resumption_of(request) is not None)
+    wanted = given.storing(body, stored is not None, launch.resumption_of(request) is not None)
     before = await _previous_of(request, wanted.previous)
     turns = _turns(body, before, own)
     service = await take_model(request, body.model, check_generates)
-    with field_aliases(given.own_name):
+    with launch.field_aliases(given.own_name):
         chat, options = given.as_chat(body), given.response_options(body)
-        prepared = await prepared_chat(request, service, chat, turns, options)
+        prepared = await launch.prepared_chat(request, service, chat, turns, options)
     envelope = service.envelope("resp_")
     stream = service.launch(envelope, [prepared.prompt], prepared.params, "input")
     [choice] = prepared.parsed_choices()
@@ -65,7 +65,7 @@ async def count_input_tokens(body: ResponsesRequest, request: Request) -> Respon
     before = await _previous_of(request, given.storing(body, _stored_of(request) is not None).previous)
     turns = _turns(body, before, given.given_items(body))
     service = await take_model(request, body.model, check_generates)
-    with field_aliases(given.own_name):
+    with launch.field_aliases(given.own_name):
         tools = chat_tools(given.as_chat(body), service.writes)
         work = service.chat_prompt(turns(), tools, given.response_options(body))
         return written(InputTokens(input_tokens=len(await until_left(request, work))))
@@ -83,7 +83,6 @@ def _turns(
 
 
 def _stored_of(request: Request) -> StoredResponses | None:
-    """The stored responses of the app that a request came to, None when nothing is stored."""
     return cast("StoredResponses | None", request.app.state.stored)
 
 
@@ -110,7 +109,7 @@ async def _previous_of(request: Request, id: str | None) -> Sequence[ResponseRec
 async def _stored_answer(request: Request, run: ResponseRun, is_stream: bool, keep_alive_s: float) -> Response:
     """As `answer`: until the first delta an error still has its HTTP status. In the background nobody has to stay."""
     if run.is_background:
-        return EventStream(_frames(run.events()), keep_alive_s) if is_stream else written(run.response)
+        return EventStream(_frames(run.events()), keep_alive_s) if is_stream else written(run.writer.response)
     try:
         await until_left(request, run.first(keep_alive_s) if is_stream else run.ended())
         if run.failure is not None and not (is_stream and run.has_said):
@@ -118,7 +117,7 @@ async def _stored_answer(request: Request, run: ResponseRun, is_stream: bool, ke
     except BaseException:
         run.cancel()
         raise
-    return EventStream(_frames(run.events()), keep_alive_s, run.cancel) if is_stream else written(run.response)
+    return EventStream(_frames(run.events()), keep_alive_s, run.cancel) if is_stream else written(run.writer.response)
 
 
 PATH = "/v1/responses/{response_id}"

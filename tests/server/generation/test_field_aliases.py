@@ -3,7 +3,7 @@
 import pytest
 
 from engine.errors import ContextLengthExceeded, InvalidRequest
-from server.generation.prepare import field_aliases
+from server.generation.launch import field_aliases
 from server.http.errors import Refusal, refuse
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from engine.errors import Busy, StepFailed
 from engine.request import Delta, FinishReason
-from server.api.anthropic.message import MessageTerms, MessageWriter, OpenToolUse, SaidToolUse
+from server.api.anthropic.message import MessageWriter, OpenToolUse, SaidToolUse
 from server.api.anthropic.request import ToolUseBlock
 from server.generation.answers import Envelope, TokenCount
 from server.generation.parsing import AnswerParser, ParsedChoice
@@ -40,9 +40,9 @@ FINISHES = [FinishReason.STOP, FinishReason.LENGTH]
 def writer_of(
     shows_thoughts: bool = True, is_window_bound: bool = False, stops: tuple[str, ...] = ("END",)
 ) -> MessageWriter:
-    terms = MessageTerms(stops, is_window_bound, shows_thoughts, "req_1")
+    terms = (stops, is_window_bound, shows_thoughts, "req_1")
     choice = ParsedChoice(AnswerParser(answers(HERMES), reasoning=THINK))
-    return MessageWriter(Envelope("msg-1", 1, "m", "f"), TokenCount((3,), 1), choice, terms)
+    return MessageWriter(TokenCount((3,), 1), choice, Envelope("msg-1", 1, "m", "f"), *terms)
 
 
 def streamed(writer: MessageWriter, deltas: Sequence[Delta]) -> list[dict[str, Any]]:
