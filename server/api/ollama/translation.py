@@ -115,7 +115,7 @@ def _call(call: given.OllamaToolCall, message: int, place: int) -> dict[str, Any
 
 def _result_of(message: OllamaMessage, waiting: list[tuple[str, str]]) -> dict[str, Any]:
     """Whose result a tool's message is; that call waits no longer."""
-    identity, tool = message.tool_call_id, message.tool_name or message.name
+    identity, tool = message.tool_call_id or None, message.tool_name or message.name or None
     for call in waiting:
         if (identity or call[0], tool or call[1]) == call:
             waiting.remove(call)
