@@ -10,13 +10,14 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import Route
 
 from engine.errors import Busy, HexserveError
-from server.api import openapi, rerank, status, steps, tokenize
+from server.api import documents, rerank, status, steps, tokenize
 from server.api.anthropic import routes as anthropic
 from server.api.body import BodyLimits
 from server.api.ollama import models as ollama_models
 from server.api.ollama import routes as ollama
 from server.api.openai import audio, chat, completions, embeddings, realtime, responses
 from server.api.openai.response_runs import StoredResponses
+from server.api.openapi import OpenApiDocument
 from server.generation.launch import Server
 from server.generation.stream import InputSlots
 from server.http.errors import ClientLeft, Refusal, WireError, bounded, encoded_error, from_engine, from_validation
@@ -63,8 +64,8 @@ def create_app(
     routers += [anthropic.router, ollama.router, ollama_models.router, audio.router, realtime.router]
     routers += [embeddings.router, rerank.router]
     if settings.page:
-        routers += [openapi.router, page.router, steps.router]
-        app.state.document = openapi.OpenApiDocument(app, has_keys=len(keys) > 0)
+        routers += [documents.router, page.router, steps.router]
+        app.state.document = OpenApiDocument(app, has_keys=len(keys) > 0)
     for router in routers:
         app.include_router(router)
     app.add_middleware(HeldUntilAnswered)

@@ -76,12 +76,10 @@ class ChatChunk(Identified, kw_only=True):
 
 @dataclass
 class ChatWriter(PlainEnding):
-    """alternatives: None = no logprobs."""
-
     envelope: Envelope
     count: TokenCount
     choices: Sequence[ParsedChoice]
-    alternatives: int | None
+    alternatives: int | None  # None = no logprobs
     usage: StreamUsage
     has_roles: bool = False
 

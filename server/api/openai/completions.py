@@ -189,13 +189,11 @@ def best_choices(choices: Sequence[TextChoice], made: int, shown: int) -> Sequen
 
 @dataclass
 class CompletionWriter(PlainEnding):
-    """made, shown: as in `best_choices`."""
-
     envelope: Envelope
     count: TokenCount
     choices: Sequence[TextChoice]
     usage: StreamUsage
-    made: int
+    made: int  # as in `best_choices`
     shown: int
 
     def chunks(self, deltas: Sequence[ChoiceDelta]) -> list[Completion]:

@@ -12,7 +12,7 @@ import pytest
 from fastapi import FastAPI
 
 from engine.config import EngineConfig
-from server.api.openapi import page
+from server.api.documents import page
 from server.middleware.auth import KeyRing, read_keys
 from server.middleware.checks import OPEN_PATHS
 from server.settings import Settings
