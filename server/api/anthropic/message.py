@@ -262,7 +262,7 @@ class MessageWriter(BlockWriter[MessageEvent, OpenBlock]):
     def _message(self, end: MessageEnd) -> MessageAnswer:
         usage = self._usage()
         usage.service_tier = "standard"
-        own = {"id": self.envelope.id.replace("-", "_"), "model": self.envelope.model}
+        own: dict[str, Any] = {"id": self.envelope.id.replace("-", "_"), "model": self.envelope.model}
         return MessageAnswer(**own, content=list(self._content), usage=usage, **asdict(end))
 
     def _usage(self) -> MessageUsage:
