@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 from engine.bundle.specs import SPARE_SLOTS, ForecastSpec
 from engine.bundle.variant import ShapeTable
 from engine.config import BLOCK_SIZE, EngineConfig
-from engine.core.forecast_tree import ForecastShape
 from engine.core.kv_blocks import BlockPool, Sight
 from engine.core.plan import Rules
 from engine.core.policy import CostTable
@@ -18,12 +17,10 @@ from engine.errors import BundleError
 @dataclass(frozen=True, slots=True)
 class ModelLimits:
     """What the scheduler must know of a model: most tokens of one sequence, bytes of one token's keys and values.
-
     state_bytes: what recurrent layers carry for a sequence, 0 = there are none. Such a model's host memory for prefixes
-    holds snapshots of states instead of blocks. forecast: how it guesses for itself. The slots that takes
-    are the first of the pool. window: the widest of its layers, 0 = keys and values are kept of every token;
-    of_all: every layer of a pool has one; window_blocks: most blocks of layers that have one, 0 = a share of all.
-    """
+    holds snapshots of states instead of blocks. forecast: how it guesses for itself. The slots that takes are the first
+    of the pool. window: the widest of its layers, 0 = keys and values are kept of every token; of_all: every layer of a
+    pool has one; window_blocks: most blocks of layers that have one, 0 = a share of all."""
 
     max_context: int
     kv_bytes_per_token: int
@@ -36,14 +33,11 @@ class ModelLimits:
 
 def build_scheduler(shapes: ShapeTable, costs: CostTable, limits: ModelLimits, config: EngineConfig) -> Scheduler:
     """Of fused graphs the pool is of `config.kv_slots` slots in whole caches. BundleError for one without a block.
-
-    `config.max_context` may lower the model's; 0 leaves it.
-    """
+    `config.max_context` may lower the model's; 0 leaves it."""
     forecast = limits.forecast
     if shapes.slots:  # nothing is shared, guessed or offloaded
-        config = replace(
-            config, prefix_cache=False, lookup_rows=0, prediction_rows=0, kv_offload_mb=0, reserve_tokens=0
-        )
+        config = replace(config, prefix_cache=False, kv_offload_mb=0, reserve_tokens=0)
+        config = replace(config, lookup_rows=0, prediction_rows=0)
         blocks = BlockPool(config.kv_slots, shapes.max_past - SPARE_SLOTS)
         slots = blocks.block_size
     else:
@@ -71,12 +65,10 @@ def build_scheduler(shapes: ShapeTable, costs: CostTable, limits: ModelLimits, c
         if limits.of_all
         else limits.window_blocks or window_budget(limits.window, shapes.max_past, shapes.max_rows, BLOCK_SIZE),
     )
-    tree = ForecastShape(forecast.first_id, forecast.branches, forecast.columns) if forecast is not None else None
-    return Scheduler(shapes, costs, blocks, rules, tree)
+    return Scheduler(shapes, costs, blocks, rules, forecast)
 
 
 def _widest_pool(shapes: ShapeTable, forecast: ForecastSpec | None) -> BlockPool:
-    """As wide as the widest past."""
     taken = blocks_for(forecast.columns, BLOCK_SIZE) if forecast is not None else 0
     if shapes.max_past < BLOCK_SIZE:
         raise BundleError(f"a pool of {shapes.max_past} KV slots is smaller than a block of {BLOCK_SIZE}")

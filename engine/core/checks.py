@@ -34,26 +34,22 @@ def pool_violations(blocks: BlockPool, sequences: Several[Sequence], reserved: i
 
 
 def sequence_violations(sequences: Several[Sequence], block_size: int, capacity: Capacity) -> Iterator[str]:
-    """Of sequences between two steps."""
-    for sequence in sequences:
-        if sequence.rows_wanted < 1:
-            yield f"{sequence.id}: nothing left to compute"
-        if len(sequence.blocks) * block_size < sequence.computed:
-            yield f"{sequence.id}: {sequence.computed} computed tokens in {len(sequence.blocks)} blocks"
-        if sequence.status is SequenceStatus.WAITING and (sequence.blocks or sequence.computed):
-            yield f"{sequence.id}: waiting, but holds slots"
-        if sequence.computed % sequence.block_length:
-            yield f"{sequence.id}: {sequence.computed} computed tokens are no whole blocks of {sequence.block_length}"
-        if sequence.status is SequenceStatus.DECODE and sequence.rows_wanted > sequence.decode_rows:
-            yield f"{sequence.id}: decodes, but wants {sequence.rows_wanted} rows"
-        if sequence.status is SequenceStatus.PREFILL and sequence.rows_wanted <= sequence.decode_rows:
-            yield f"{sequence.id}: in the prefill queue with {sequence.rows_wanted} rows to compute"
-        if len(sequence.tokens) > capacity.tokens_per_sequence:
-            yield f"{sequence.id}: {len(sequence.tokens)} tokens exceed the context"
+    for s in sequences:
+        computed, status, rows = s.computed, s.status, s.rows_wanted
+        broken = {
+            "nothing left to compute": rows < 1,
+            f"{computed} computed tokens in {len(s.blocks)} blocks": len(s.blocks) * block_size < computed,
+            "waiting, but holds slots": status is SequenceStatus.WAITING and bool(s.blocks or computed),
+            f"{computed} computed tokens are no whole blocks of {s.block_length}": computed % s.block_length > 0,
+            f"decodes, but wants {rows} rows": status is SequenceStatus.DECODE and rows > s.decode_rows,
+            f"in the prefill queue with {rows} rows to compute": status is SequenceStatus.PREFILL
+            and rows <= s.decode_rows,
+            f"{len(s.tokens)} tokens exceed the context": len(s.tokens) > capacity.tokens_per_sequence,
+        }
+        yield from (f"{s.id}: {rule}" for rule, is_broken in broken.items() if is_broken)
 
 
 def window_violations(windows: WindowBlocks, sequences: Several[Sequence]) -> Iterator[str]:
-    """Of the blocks of layers with a window, and the sequences that run."""
     if not windows.window:
         return
     held = sum(len(sequence.blocks) - sequence.behind for sequence in sequences)
@@ -62,10 +58,8 @@ def window_violations(windows: WindowBlocks, sequences: Several[Sequence]) -> It
     if not windows.has_room(0):
         yield f"{windows.held} blocks are held under windows, more than there are"
     for sequence in sequences:
-        seen = sequence.blocks[
-            windows.sight.first_seen(sequence.computed) : -(-sequence.computed // windows.block_size)
-        ]
-        if any(block not in windows for block in seen):
+        first, end = windows.sight.first_seen(sequence.computed), -(-sequence.computed // windows.block_size)
+        if any(block not in windows for block in sequence.blocks[first:end]):
             yield f"{sequence.id}: a block that it sees under a window is gone"
 
 

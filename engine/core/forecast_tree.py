@@ -1,23 +1,23 @@
 """Rows by which a model guesses its own next tokens, and which of the guesses are right.
-
 A tree: the newest token, guesses behind it, guesses behind those. Behind each of these nodes come forecast rows, whose
-logits are guesses for the next step. Nodes see their ancestors and what is cached, forecast rows the forecast prefix
-as well. Method as observed of Genie's dialogs of type ssd-q1. Lossless: a guess is kept only where the sampler chose
-the same token.
-"""
+logits are guesses for the next step. Nodes see their ancestors and what is cached, forecast rows the forecast prefix as
+well. Method as observed of Genie's dialogs of type ssd-q1. Lossless: a guess is kept only where the sampler chose the
+same token."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate
+from operator import mul
+
+from engine.bundle.specs import ForecastSpec
 
 
 @dataclass(frozen=True)
 class ForecastTree:
     """tokens: of the nodes level by level, the newest token first, then of `forecasts` rows behind each node, in order.
-
     parents: of each node but the first, by index. prefix: slots of the pool, from the first, that forecast rows see.
-    candidates: how many guesses to note of a forecast row.
-    """
+    candidates: how many guesses to note of a forecast row."""
 
     tokens: tuple[int, ...]
     parents: tuple[int, ...]
@@ -37,10 +37,8 @@ class ForecastTree:
         for node, parent in enumerate(self.parents, 1):
             seen.append((*seen[parent], node))
         for node in range(self.nodes):
-            before = seen[node]
-            for row in self.forecast_rows(node):
-                before = (*before, row)
-                seen.append(before)
+            rows = self.forecast_rows(node)
+            seen += [(*seen[node], *rows[:count]) for count in range(1, len(rows) + 1)]
         return tuple(seen)
 
     @cached_property
@@ -63,14 +61,13 @@ class ForecastTree:
 
     def accepted(self, sampled: Callable[[int], int]) -> tuple[int, ...]:
         """The nodes, from the first on, whose tokens are what was sampled after the node before."""
-        path = [0]
-        while True:
+        path, right = list[int](), [0]
+        while right:
+            path.append(right[0])
             chosen = sampled(path[-1])
             following = (node for node, parent in enumerate(self.parents, 1) if parent == path[-1])
-            right = next((node for node in following if self.tokens[node] == chosen), None)
-            if right is None:
-                return tuple(path)
-            path.append(right)
+            right = [node for node in following if self.tokens[node] == chosen]
+        return tuple(path)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,50 +78,28 @@ class TreeOutcome:
     candidates: tuple[tuple[int, ...], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class ForecastShape:
-    """What trees of a model look like. first_id: of the token of a node's first forecast row."""
-
-    first_id: int
-    branches: tuple[int, ...]
-    prefix: int
-
-    @property
-    def candidates(self) -> int:
-        """Guesses to note of a forecast row: one of them may be the token that it follows."""
-        return max(self.branches) + 1
-
-    def tree(self, newest: int, candidates: Sequence[Sequence[int]], rows: int) -> ForecastTree | None:
-        """The largest tree of at most so many rows; None where not even the forecasts of the newest token fit.
-
-        candidates: for each level the guesses, likeliest first; none before the first forecasts of a sequence.
-        """
-        forecasts = len(self.branches)
-        branches = self.branches[: len(candidates)]
-        while _nodes(branches) * (1 + forecasts) > rows:
-            if not branches:
-                return None
-            branches = _smaller(branches)
-        tokens, parents, level = [newest], list[int](), [0]
-        for width, guesses in zip(branches, candidates, strict=False):
-            following = []
-            for parent in level:
-                # As Genie does it: no guess repeats the token before it.
-                for guess in [guess for guess in guesses if guess != tokens[parent]][:width]:
-                    following.append(len(tokens))
-                    tokens.append(guess)
-                    parents.append(parent)
-            level = following
-        behind = tuple(range(self.first_id, self.first_id + forecasts))
-        return ForecastTree((*tokens, *behind * len(tokens)), tuple(parents), forecasts, self.prefix, self.candidates)
-
-
-def _nodes(branches: Sequence[int]) -> int:
-    count = level = 1
-    for width in branches:
-        level *= width
-        count += level
-    return count
+def tree_of(spec: ForecastSpec, newest: int, candidates: Sequence[Sequence[int]], rows: int) -> ForecastTree | None:
+    """The largest tree of at most so many rows; None where not even the forecasts of the newest token fit.
+    candidates: for each level the guesses, likeliest first; none before the first forecasts of a sequence."""
+    forecasts = len(spec.branches)
+    branches = spec.branches[: len(candidates)]
+    while sum(accumulate(branches, mul, initial=1)) * (1 + forecasts) > rows:
+        if not branches:
+            return None
+        branches = _smaller(branches)
+    tokens, parents, level = [newest], list[int](), [0]
+    for width, guesses in zip(branches, candidates, strict=False):
+        following = []
+        for parent in level:
+            # As Genie does it: no guess repeats the token before it.
+            for guess in [guess for guess in guesses if guess != tokens[parent]][:width]:
+                following.append(len(tokens))
+                tokens.append(guess)
+                parents.append(parent)
+        level = following
+    behind = tuple(range(spec.first_id, spec.first_id + forecasts))
+    noted = max(spec.branches) + 1  # one of the guesses of a row may be the token that it follows
+    return ForecastTree((*tokens, *behind * len(tokens)), tuple(parents), forecasts, spec.columns, noted)
 
 
 def _smaller(branches: tuple[int, ...]) -> tuple[int, ...]:

@@ -15,7 +15,6 @@ from engine.core.speculation import (
     TRIAL_RATE,
     Acceptance,
     Drafter,
-    DraftPrice,
     DraftRequest,
     GuessKind,
     KindRecord,
@@ -33,12 +32,7 @@ from engine.messages import Counters
 MANY = 16  # rows of guesses, to see what one of many costs
 
 # Names of the counters of each kind: guesses in rows of a step, and those of them that were right.
-COUNTED: Mapping[GuessKind, tuple[str, str]] = {
-    GuessKind.LOOKUP: ("lookup_rows", "lookup_accepted"),
-    GuessKind.PREDICTION: ("prediction_rows", "prediction_accepted"),
-    GuessKind.DRAFT: ("draft_rows", "draft_accepted"),
-    GuessKind.FORECAST: ("forecast_rows", "forecast_accepted"),
-}
+COUNTED: Mapping[GuessKind, tuple[str, str]] = {kind: (f"{kind}_rows", f"{kind}_accepted") for kind in GuessKind}
 
 
 class Guesser:
@@ -57,9 +51,8 @@ class Guesser:
     def growth(self, decodes: Several[Sequence], share: Share, prompt_rows: int = 0) -> Growth:
         """How far a step may grow for guesses. prompt_rows: rows that prompts want; those not in `share` wait."""
         past = sum(sequence.computed for sequence in decodes) // max(1, len(decodes))
-        return Growth(
-            self._shapes, self._costs, share, past, self._rules.max_gap_ms, is_bounded=prompt_rows > share.prefill_rows
-        )
+        is_bounded = prompt_rows > share.prefill_rows
+        return Growth(self._shapes, self._costs, share, past, self._rules.max_gap_ms, is_bounded)
 
     def take(
         self, decodes: Several[Sequence], proposals: Mapping[str, tuple[int, ...]], growth: Growth
@@ -75,11 +68,14 @@ class Guesser:
         most = growth.most(sum(len(offer.tokens) for offer in offers))
         counts = take(offers, growth.useful, most, growth.milliseconds)
         due = [
-            not count and _record(by_id[offer.sequence_id], offer.kind).retries.is_due
-            for offer, count in zip(offers, counts, strict=True)
+            place
+            for place, (offer, count) in enumerate(zip(offers, counts, strict=True))
+            if not count and _record(by_id[offer.sequence_id], offer.kind).retries.is_due
         ]
-        if any(due):
-            offers = [_trial(offer) if again else offer for offer, again in zip(offers, due, strict=True)]
+        for place in due:
+            tokens, rate = offers[place].tokens[:TRIAL_GUESSES], max(offers[place].rate, TRIAL_RATE)
+            offers[place] = replace(offers[place], tokens=tokens, rate=rate)
+        if due:
             counts = take(offers, growth.useful, most, growth.milliseconds)
         for offer, count in zip(offers, counts, strict=True):
             sequence = by_id[offer.sequence_id]
@@ -90,9 +86,7 @@ class Guesser:
 
     def requests(self, sequences: Several[Sequence], drafter: Drafter, growth: Growth) -> list[DraftRequest]:
         """What a draft model shall propose before the step that serves these sequences; nothing where it does not pay.
-
-        A sequence whose own tokens or prediction are worth more goes without.
-        """
+        A sequence whose own tokens or prediction are worth more goes without."""
         least = least_rate(growth.useful, growth.most(MANY), growth.milliseconds)
         own = {s.id: offer for s in sequences if (offer := self._best_offer(s, (), least)) is not None}
         drafting = [
@@ -103,9 +97,7 @@ class Guesser:
             and (backlog := drafter.backlog(sequence.id, sequence.tokens)) is not None
             and self._is_better(sequence, most, own.get(sequence.id))
         ]
-        if not drafting:
-            return []
-        count = self._draft_length(drafting, own, drafter, growth)
+        count = self._draft_length(drafting, own, drafter, growth) if drafting else 0
         if not count:
             for each in drafting:
                 _record(each.sequence, GuessKind.DRAFT).retries.step_over()
@@ -130,9 +122,7 @@ class Guesser:
 
     def _best_offer(self, sequence: Sequence, proposal: tuple[int, ...], least: float) -> Offer | None:
         """The offer worth most: a proposal, what follows in the prediction, or what followed the same words before.
-
-        least: rate from which a guess can pay at all; below it nothing is looked up, which takes a while.
-        """
+        least: rate from which a guess can pay at all; below it nothing is looked up, which takes a while."""
         limit = self._room(sequence)
         found = [self._offer(sequence, GuessKind.DRAFT, proposal[: max(0, limit)])]
         if sequence.request.prediction and limit > 0:
@@ -144,10 +134,10 @@ class Guesser:
 
     def _may_pay(self, sequence: Sequence, kind: GuessKind, least: float) -> bool:
         retries = _record(sequence, kind).retries
-        if self._rate(sequence, kind) > least or (retries.is_due and least < TRIAL_RATE):
-            return True
-        retries.step_over()
-        return False
+        may_pay = self._rate(sequence, kind) > least or (retries.is_due and least < TRIAL_RATE)
+        if not may_pay:
+            retries.step_over()
+        return may_pay
 
     def _offer(self, sequence: Sequence, kind: GuessKind, tokens: tuple[int, ...]) -> Offer:
         return Offer(sequence.id, kind, tokens, self._rate(sequence, kind))
@@ -155,18 +145,15 @@ class Guesser:
     def _predicted(self, sequence: Sequence, limit: int) -> tuple[int, ...]:
         prediction, record = sequence.request.prediction, sequence.guesses
         found = continued_at(prediction, sequence.tokens[sequence.prompt_tokens :], record.prediction_at)
-        if found is None:
-            return ()
-        record.prediction_at = found
-        return prediction[found : found + min(limit, self._rules.prediction_rows)]
+        record.prediction_at = record.prediction_at if found is None else found
+        return () if found is None else prediction[found : found + min(limit, self._rules.prediction_rows)]
 
     def _room(self, sequence: Sequence) -> int:
         """Guesses that a sequence may still take: its last token is never one."""
         return room(sequence, self._rules.capacity) - 1
 
     def _rate(self, sequence: Sequence, kind: GuessKind) -> float:
-        prior = self._kinds[kind].rate(FIRST_RATES[kind])
-        return _record(sequence, kind).acceptance.rate(prior)
+        return _record(sequence, kind).acceptance.rate(prior=self._kinds[kind].rate(FIRST_RATES[kind]))
 
     def _is_better(self, sequence: Sequence, most: int, own: Offer | None) -> bool:
         """Whether `most` tokens of a draft model are expected to give more than what the sequence has itself."""
@@ -179,19 +166,17 @@ class Guesser:
     ) -> int:
         """Tokens to propose for each, 0 = it does not pay; where it did not for a while, few are tried again."""
         names = {each.sequence.id for each in drafting}
-        instead = [offer for name, offer in own.items() if name in names]
-        beside = [offer for name, offer in own.items() if name not in names]
+        instead, beside = ([own[name] for name in own if (name in names) == is_in] for is_in in (True, False))
         most = growth.most(sum(each.most for each in drafting) + sum(len(offer.tokens) for offer in beside))
 
         def length(rates: Iterable[float]) -> int:
             sequences = tuple((rate, each.most) for rate, each in zip(rates, drafting, strict=True))
-            price = DraftPrice(sequences, self._draft_ms(drafting, drafter, growth))
-            return draft_length(price, instead, beside, growth.useful, most, growth.milliseconds)
+            draft_ms = self._draft_ms(drafting, drafter, growth)
+            return draft_length(sequences, draft_ms, instead, beside, growth.useful, most, growth.milliseconds)
 
         rates = [self._rate(each.sequence, GuessKind.DRAFT) for each in drafting]
         due = [_record(each.sequence, GuessKind.DRAFT).retries.is_due for each in drafting]
-        count = length(rates)
-        if count or not any(due):
+        if (count := length(rates)) or not any(due):
             return count
         hoped = (max(rate, TRIAL_RATE) if again else rate for rate, again in zip(rates, due, strict=True))
         return min(TRIAL_GUESSES, length(hoped))
@@ -223,7 +208,3 @@ class _Drafted:
 
 def _record(sequence: Sequence, kind: GuessKind) -> KindRecord:
     return sequence.guesses.kinds[kind]
-
-
-def _trial(offer: Offer) -> Offer:
-    return replace(offer, tokens=offer.tokens[:TRIAL_GUESSES], rate=max(offer.rate, TRIAL_RATE))

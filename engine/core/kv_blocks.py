@@ -1,7 +1,5 @@
 """Blocks of the KV cache: which are free, which hold a known prefix, which have a copy in host memory. No arrays.
-
-A prefix in host memory need not be computed again, and it widens no step, which the same prefix in a pool might.
-"""
+A prefix in host memory need not be computed again, and it widens no step, which the same prefix in a pool might."""
 
 import heapq
 import struct
@@ -9,6 +7,7 @@ from collections import OrderedDict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
+from itertools import islice, takewhile
 from math import lcm
 
 from engine.request import PromptImage
@@ -63,16 +62,12 @@ def block_keys(
     images: Sequence[PromptImage] = (),
 ) -> list[BlockKey]:
     """One key per full block of `tokens`; a key covers every token up to the end of its block, and the salt.
-
     images: of the prompt; a key covers the digests of those that begin before its end.
-
     block_length: rows of so many tokens see each other both ways, 0 = causal. Then a key covers the tokens up to the
     end of `blocks_at_once` blocks, and there are keys for whole runs of them only.
-
     `known` are the keys of the first blocks, computed before with the same salt; they are taken as they are. A caller
     that lacks the salt (at most 64 bytes) cannot find out, by time or by count, whether a prefix is cached
-    (CVE-2025-46570).
-    """
+    (CVE-2025-46570)."""
     keys = list(known)
     run = blocks_at_once(block_size, block_length)
     root = f"blocks of {block_length}".encode() if block_length else b""
@@ -101,14 +96,11 @@ class PoolSnapshot:
 
 class BlockPool:
     """Blocks of `block_size` slots, handed out lowest first.
-
     A shared block counts once, however many sequences refer to it. Where sequences have memory of their own this is
     what they hold, too, but for what `runtime/kv.py` copies.
-
     The first `reserved` blocks are never handed out. Each of the others is in exactly one state: free; referenced by
     one or more sequences; or cached (unreferenced, but its contents are known by key) until it is needed, least
-    recently used first.
-    """
+    recently used first."""
 
     def __init__(self, slots: int, block_size: int, reserved: int = 0) -> None:
         self.block_size = block_size
@@ -144,9 +136,7 @@ class BlockPool:
 
     def allocate(self, count: int, limit: int | None = None) -> tuple[int, ...] | None:
         """Take `count` blocks with one reference each: lowest free first, then least recently used; None if short.
-
-        limit: blocks of this number and above are left alone.
-        """
+        limit: blocks of this number and above are left alone."""
         limit = self.block_count if limit is None else limit
         if count > self.available_below(limit):
             return None
@@ -181,11 +171,9 @@ class BlockPool:
         for block in reversed(tuple(blocks)):
             assert self._references[block] > 0, f"block {block} released twice"
             self._references[block] -= 1
-            if self._references[block]:
-                continue
-            if block in self._key_of:
+            if not self._references[block] and block in self._key_of:
                 self._cached[block] = None
-            else:
+            elif not self._references[block]:
                 self._empty(block)
 
     def register(self, block: int, key: BlockKey) -> None:
@@ -196,21 +184,14 @@ class BlockPool:
     def disown(self, key: BlockKey) -> None:
         """The block of a key is not what others can use any more: the next one that has its contents is."""
         block = self._block_of.get(key)
-        if block is None:
-            return
-        if block in self._cached:
+        if block is not None and block in self._cached:
             self._forget(block)
-        else:
+        elif block is not None:
             del self._block_of[self._key_of.pop(block)]
 
     def lookup(self, keys: Sequence[BlockKey]) -> tuple[int, ...]:
-        blocks = []
-        for key in keys:
-            block = self._block_of.get(key)
-            if block is None:
-                break
-            blocks.append(block)
-        return tuple(blocks)
+        """The blocks of the first keys, up to one that is not known."""
+        return tuple(self._block_of[key] for key in takewhile(self._block_of.__contains__, keys))
 
     def keyed(self) -> list[tuple[int, BlockKey]]:
         """Blocks of known contents: the cached ones, least recently used first, then those in use."""
@@ -238,16 +219,11 @@ class BlockPool:
 
     def take_emptied(self) -> frozenset[int]:
         """Blocks that became free since the last call and still are: nobody wants what is in them."""
-        emptied = frozenset(self._emptied)
-        self._emptied.clear()
+        emptied, self._emptied = frozenset(self._emptied), set()
         return emptied
 
     def snapshot(self) -> PoolSnapshot:
         return PoolSnapshot(tuple(self._references), frozenset(self._free), frozenset(self._cached), dict(self._key_of))
-
-    def __repr__(self) -> str:
-        used, cached, free = self.referenced, len(self._cached), len(self._free)
-        return f"<BlockPool {self.block_count} blocks: {used} used, {cached} cached, {free} free>"
 
     def _forget(self, block: int) -> None:
         del self._cached[block]
@@ -260,11 +236,7 @@ class BlockPool:
 
 
 class RecentKeys:
-    """Keys of at most `limit` prefixes, least recently used first. The bytes are the runtime's.
-
-    Of blocks with a copy in the host KV cache, main memory that no graph is bound to; or of snapshots of what recurrent
-    layers carried.
-    """
+    """Keys of at most `limit` prefixes, least recently used first: of blocks copied to the host, or of snapshots."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
@@ -286,10 +258,8 @@ class RecentKeys:
         """Add a key, or mark it as just used. Returns what has to go, so that `limit` holds; nothing that is needed."""
         self._keys[key] = None
         self._keys.move_to_end(key)
-        surplus = len(self._keys) - self.limit
-        if surplus <= 0:
-            return []
-        old = [other for other in self._keys if other not in needed and other != key][:surplus]
+        surplus = max(0, len(self._keys) - self.limit)
+        old = list(islice((other for other in self._keys if other not in needed and other != key), surplus))
         for other in old:
             del self._keys[other]
         return old

@@ -1,11 +1,10 @@
 """The pool and the sequences whose keys it holds, and how texts that become vectors take turns with the others.
-
-Tokens come first: beside those who wait for them texts have at most so many rows as a setting allows, and what would
-be padding. Once they have waited for some steps they get that many before any prompt does, so that they always go on.
-"""
+Tokens come first: beside those who wait for them texts have at most so many rows as a setting allows, and what would be
+padding. Once they have waited for some steps they get that many before any prompt does, so that they always go on."""
 
 from collections import abc
 from collections.abc import Iterator
+from itertools import chain
 
 from engine.bundle.variant import ShapeTable
 from engine.core.kv_blocks import GONE, BlockKey, BlockPool, RecentKeys, Sight
@@ -14,12 +13,12 @@ from engine.core.policy import Extent
 from engine.core.sequence import Sequence, SequenceStatus, blocks_for
 from engine.core.window_blocks import WindowBlocks
 
+Rows = list[tuple[Sequence, int]]  # sequences, and how many rows each takes or may take
+
 
 class PoolQueues:
     """The pool: its blocks, queues and width.
-
-    moves: are appended here and carried out before the next step. window, window_blocks: as `Rules` has them.
-    """
+    moves: are appended here and carried out before the next step. window, window_blocks: as `Rules` has them."""
 
     def __init__(
         self,
@@ -54,19 +53,13 @@ class PoolQueues:
 
     def available(self, newcomers: int = 0) -> int:
         """Blocks that may be taken now, `newcomers` sequences let in besides those that are here.
-
-        A variant with many rows may span fewer slots than the pool has; what it spans, the sequences share. While
-        one of them uses a block beyond, every step must be of a variant with fewer rows: until that sequence has ended
-        a newcomer gets no block at all.
-        """
-        limit = self.block_limit(newcomers)
-        if (
-            newcomers
-            and limit < self.blocks.block_count
-            and self.blocks.high_water(False) > limit * self.blocks.block_size
-        ):
+        A variant with many rows may span fewer slots than the pool has; what it spans, the sequences share. While one
+        of them uses a block beyond, every step must be of a variant with fewer rows: until that sequence has ended a
+        newcomer gets no block at all."""
+        limit, blocks = self.block_limit(newcomers), self.blocks
+        if newcomers and limit < blocks.block_count and blocks.high_water(False) > limit * blocks.block_size:
             return 0
-        return self.blocks.available_below(limit)
+        return blocks.available_below(limit)
 
     def block_limit(self, newcomers: int = 0) -> int:
         """Blocks that lie in the slots spanned by a variant with a row for every sequence, newcomers included."""
@@ -88,11 +81,8 @@ class PoolQueues:
 
     @property
     def reserved(self) -> int:
-        """Blocks that the prompts being computed will still take.
-
-        They take them step by step and always the lowest, because a step spans every slot up to the highest block
-        that is written.
-        """
+        """Blocks that prompts under way will still take: step by step and always the lowest, as a step spans all up
+        to the highest that is written."""
         return sum(self._reserved_for(sequence) for sequence in self.prefill_queue.values())
 
     def _reserved_for(self, sequence: Sequence) -> int:
@@ -100,9 +90,7 @@ class PoolQueues:
 
     def to_come(self, sequence: Sequence, gone: int, held: abc.Sequence[int]) -> int:
         """Blocks that its known tokens take beside `held`; `gone` lie before these.
-
-        Where blocks are given back, one that others hold too does not count as held: it will not be free by that.
-        """
+        Where blocks are given back, one that others hold too does not count as held: it will not be free by that."""
         own = self.blocks.unshared(held) if self.sight.window else len(held)
         return self.sight.held(len(sequence.tokens) - gone * self.blocks.block_size) - own
 
@@ -112,9 +100,11 @@ class PoolQueues:
             return True
         is_prefill = sequence.status is SequenceStatus.PREFILL
         own = self._reserved_for(sequence) if is_prefill else 0
-        fits = missing + self.reserved - own <= self.available()
-        fits &= self._has_window_room(missing, sequence if is_prefill else None)
-        fresh = self.allocate(missing) if fits else None
+        if missing + self.reserved - own > self.available():
+            return False
+        if not self._has_window_room(missing, sequence if is_prefill else None):
+            return False
+        fresh = self.allocate(missing)
         sequence.blocks.extend(fresh or ())
         self.windows.hold(fresh or ())
         return fresh is not None
@@ -126,19 +116,17 @@ class PoolQueues:
 
     def _has_window_room(self, blocks: int, taker: Sequence | None) -> bool:
         """Beside what prompts under way will still hold; the taker's own is among it."""
-        others = [sequence for sequence in self.prefill_queue.values() if sequence is not taker]
         coming = sum(
             max(0, self.windows.wanted(len(sequence.tokens)) - len(sequence.blocks) + sequence.behind)
-            for sequence in others
+            for sequence in self.prefill_queue.values()
+            if sequence is not taker
         )
         return self.windows.has_room(blocks + coming)
 
     def known(self, keys: abc.Sequence[BlockKey]) -> list[int | None]:
         """The longest computed prefix that a newcomer may share: the block of each key, None for a copy on the host,
         GONE for what it will not see.
-
-        Not more copies than half the host cache: making room for them may put as many others there.
-        """
+        Not more copies than half the host cache: making room for them may put as many others there."""
         limit = self.block_limit(newcomers=1)
         copies, sees = self._host_cache.limit // 2, self.sight.window
         if sees and copies < self.sight.most:
@@ -169,10 +157,8 @@ class PoolQueues:
 
     def load(self, keys: abc.Sequence[BlockKey], known: abc.Sequence[int | None]) -> list[int]:
         """Order copies from the host cache into fresh blocks; the blocks of the whole known prefix.
-
         known: what `known` returned for these keys. The caller has acquired its blocks and checked that enough fresh
-        ones are there.
-        """
+        ones are there."""
         offloaded = [key for key, block in zip(keys, known, strict=False) if block is None]
         for key in offloaded:
             self._host_cache.touch(key)
@@ -185,9 +171,7 @@ class PoolQueues:
 
     def set_past(self, past: int, regret_ms: float = 0.0) -> None:
         """The next step spans `past` slots: cached blocks beyond go to the host cache, or are forgotten without one.
-
-        regret_ms: what it loses for not having another width; 0 once it has the best one.
-        """
+        regret_ms: what it loses for not having another width; 0 once it has the best one."""
         if self._shapes.segmented:
             return
         if self._host_cache.limit:
@@ -201,46 +185,35 @@ class PoolQueues:
 
     def extent(self) -> Extent:
         """The slots that the next step must span, and those it had better span.
-
         With a host cache, cached blocks ask for no width, and a pool is re-laid narrower only to half of it or less.
-        Segmented shapes have no slots to span: what counts is how many their rows read.
-        """
+        Segmented shapes have no slots to span: what counts is how many their rows read."""
         if self._shapes.segmented:
             read = min(sum(sequence.computed for sequence in self.decode_queue.values()), self._shapes.max_past)
             first = min(self.prefill_queue.values(), key=lambda sequence: sequence.rank, default=None)
             return Extent(read, read, read, prompt_past=first.computed if first else 0)
-        referenced = max((self._written(sequence) for sequence in self.running()), default=0)
+        size = self.blocks.block_size  # of the blocks that hold something: reserved ones hold nothing yet
+        written = (s.blocks[s.freed : blocks_for(s.computed, size)] for s in self.running())
+        referenced = (max(chain.from_iterable(written), default=-1) + 1) * size
         if not self._host_cache.limit:
-            return Extent(
-                referenced, max(referenced, self.blocks.high_water(with_cached=True)), self.width, self.regret_ms
-            )
-        preferred = max(referenced, self.width) if 2 * self._shapes.round_past(referenced) > self.width else referenced
+            preferred = max(referenced, self.blocks.high_water(with_cached=True))
+        else:
+            keeps = 2 * self._shapes.round_past(referenced) > self.width
+            preferred = max(referenced, self.width) if keeps else referenced
         return Extent(referenced, preferred, self.width, self.regret_ms)
 
-    def _written(self, sequence: Sequence) -> int:
-        """KV slots up to the end of the highest block that holds something; reserved ones hold nothing yet."""
-        blocks = sequence.blocks[sequence.freed : blocks_for(sequence.computed, self.blocks.block_size)]
-        return (max(blocks, default=-1) + 1) * self.blocks.block_size
-
-    def note_prefills(
-        self, taken: abc.Sequence[tuple[Sequence, int]], kv_only: abc.Sequence[tuple[Sequence, int]]
-    ) -> None:
+    def note_prefills(self, taken: Rows, kv_only: abc.Sequence[tuple[Sequence, int]]) -> None:
         """A step is planned: whether prompts must come first in the next one, because this has no room for any.
-
         kv_only: of a step that decodes, what prompts could compute in a KV-only shape, which never decodes: so it has
-        its turn after every step that does.
-        """
-        waits, has_rows = (any(not s.is_pooled for s in part) for part in (self.prefill_queue.values(), dict(taken)))
+        its turn after every step that does."""
+        waits = any(not sequence.is_pooled for sequence in self.prefill_queue.values())
+        has_rows = any(not sequence.is_pooled for sequence, _ in taken)
         is_due = any(rows > 0 and not sequence.is_pooled for sequence, rows in kv_only)
         self.prefill_starved = waits and (not has_rows or is_due)
 
     def enqueue(self, sequence: Sequence) -> None:
-        if sequence.rows_wanted > sequence.decode_rows:
-            sequence.move(SequenceStatus.PREFILL)
-            self.prefill_queue[sequence.id] = sequence
-        else:
-            sequence.move(SequenceStatus.DECODE)
-            self.decode_queue[sequence.id] = sequence
+        is_prefill = sequence.rows_wanted > sequence.decode_rows
+        sequence.move(SequenceStatus.PREFILL if is_prefill else SequenceStatus.DECODE)
+        (self.prefill_queue if is_prefill else self.decode_queue)[sequence.id] = sequence
 
     def advance(self, sequence: Sequence, prefix_cache: bool) -> None:
         """More of it is computed: full blocks go into the prefix cache, if there is one; others are behind windows."""
@@ -257,8 +230,7 @@ class PoolQueues:
             sequence.behind = first
 
     def _release_windows(self, blocks: abc.Sequence[int]) -> None:
-        known = {block for block in blocks if self.blocks.key(block) is not None}
-        self.windows.release(blocks, known)
+        self.windows.release(blocks, known={block for block in blocks if self.blocks.key(block) is not None})
 
     def _register(self, sequence: Sequence) -> None:
         size = self.blocks.block_size
@@ -304,8 +276,6 @@ class PoolQueues:
 
 PATIENCE = 8  # steps without a row for any text, after which texts have a turn
 
-Rows = list[tuple[Sequence, int]]  # sequences, and how many rows each takes or may take
-
 
 class PooledTurns:
     """rows: that texts may take of a step while a sequence generates, at most a quarter of the most."""
@@ -341,12 +311,13 @@ class PooledTurns:
         """Of the rows that prompts may take those that are allowed now, in the order in which they are to take them."""
         if not self.is_contended:
             return prefills
-        left, texts = self._rows, []
+        left, texts, prompts = self._rows, [], []
         for sequence, rows in prefills:
-            if sequence.is_pooled and left > 0:
+            if not sequence.is_pooled:
+                prompts.append((sequence, rows))
+            elif left > 0:
                 texts.append((sequence, min(rows, left)))
                 left -= rows
-        prompts = [(sequence, rows) for sequence, rows in prefills if not sequence.is_pooled]
         return texts + prompts if self.is_due else prompts + texts
 
     def filled(self, taken: Rows, prefills: Rows, padding: int) -> Rows:

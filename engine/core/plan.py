@@ -1,27 +1,32 @@
-"""What one step will run, decided before anything runs, and what it came to."""
+"""What one step will run, decided before anything runs; what it came to; and the seam between the loop and whoever
+decides. Pure: no clock, no arrays."""
 
-from collections.abc import Iterable
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from itertools import count
+from typing import NamedTuple
 
 from engine.bundle.variant import StepShape
 from engine.core.block_diffusion import Prediction
 from engine.core.forecast_tree import ForecastTree, TreeOutcome
 from engine.core.kv_blocks import BlockKey
+from engine.core.policy import CostTable
 from engine.core.sequence import Capacity, Sequence
-from engine.request import TokenLogprob
+from engine.core.speculation import NO_PROPOSALS, Drafter, DraftRequest
+from engine.messages import Counters
+from engine.request import Request, TokenLogprob
 
 
 @dataclass(frozen=True, slots=True)
 class Rules:
     """How the scheduler behaves; see `EngineConfig` for the meaning of each. `build.py` makes it of a configuration.
-
-    offload_blocks: blocks that the host KV cache may hold, 0 = there is none.
-    is_recurrent: whether sequences carry a state that is only there where they are; state_snapshots: how many copies of
-    states there may be. pooled_rows: `embed_rows`. window: slots that rows see in layers with the widest window, 0 =
-    no layer has one; window_blocks: most blocks whose slots of such layers are there, 0 = all layers are such, and a
-    pool's blocks behind the window are free.
-    """
+    offload_blocks: blocks that the host KV cache may hold, 0 = there is none. is_recurrent: whether sequences carry a
+    state that is only there where they are; state_snapshots: how many copies of states there may be. pooled_rows:
+    `embed_rows`. window: slots that rows see in layers with the widest window, 0 = no layer has one; window_blocks:
+    most blocks whose slots of such layers are there, 0 = all layers are such, and a pool's blocks behind the window are
+    free."""
 
     capacity: Capacity
     max_running: int
@@ -75,10 +80,8 @@ class Segment:
     @property
     def early_targets(self) -> tuple[int, ...]:
         """Where its first rows may be written while the step runs, guesses included.
-
         These slots are the sequence's alone, and written anew before anything sees them if the rows are not kept. Of a
-        tree only the first node has its place already. A sequence that ends with the step waits for what is kept.
-        """
+        tree only the first node has its place already. A sequence that ends with the step waits for what is kept."""
         if not self.sequence.request.params.max_tokens:
             return ()
         return self.targets[:1] if self.tree is not None else self.targets
@@ -152,11 +155,8 @@ class StepPlan:
 @dataclass(frozen=True, slots=True)
 class SequenceUpdate:
     """What one segment came to: new tokens of its sequence, and how many of its rows, from the first, are kept.
-
-    drafted, accepted: guesses that were judged, and those of them that are new tokens. logprobs: of
-    tokens that were chosen in several steps.
-    path: of a tree the accepted nodes; the first `kept_rows` of these are kept.
-    """
+    drafted, accepted: guesses that were judged, and those of them that are new tokens. logprobs: of tokens that were
+    chosen in several steps. path: of a tree the accepted nodes; the first `kept_rows` of these are kept."""
 
     segment: Segment
     new_tokens: tuple[int, ...]
@@ -170,22 +170,15 @@ class SequenceUpdate:
     def sequence(self) -> Sequence:
         return self.segment.sequence
 
-    @property
-    def targets(self) -> tuple[int, ...]:
-        """The slot that each kept row's keys and values go to."""
-        return self.segment.targets[: self.kept_rows]
-
 
 @dataclass(slots=True)
 class StepResult:
     """What was read of the logits of a step, by sequence id.
-
     tokens: one for each sampled row; of a tree those behind the accepted nodes; of a vector any, which max_tokens 0
     leaves out. logprobs: of these, where they were asked for. lost: why a sequence cannot go on. deferred: ids of
     sequences that were not sampled; their logit rows are computed again in a later step. predicted: what is said of
     each masked token of a block. trees: what came of them. vectors: of sequences that want one instead of a token.
-    prompt_logprobs: of the prompt tokens whose log-probabilities the step gave.
-    """
+    prompt_logprobs: of the prompt tokens whose log-probabilities the step gave."""
 
     tokens: dict[str, tuple[int, ...]] = field(default_factory=dict)
     logprobs: dict[str, tuple[TokenLogprob, ...]] = field(default_factory=dict)
@@ -195,3 +188,98 @@ class StepResult:
     trees: dict[str, TreeOutcome] = field(default_factory=dict)
     vectors: dict[str, bytes] = field(default_factory=dict)
     prompt_logprobs: dict[str, list[TokenLogprob]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Freed:
+    """What the runtime may give back: states of sequences by id, snapshots by key, blocks.
+    behind: blocks of which only the layers with a window give their slots back."""
+
+    sequences: tuple[str, ...] = ()
+    snapshots: tuple[BlockKey, ...] = ()
+    blocks: frozenset[int] = frozenset()
+    behind: frozenset[int] = frozenset()
+
+
+class Gauges(NamedTuple):
+    """Numbers of now: sequences that run and wait, KV slots in use and in all; as messages name them."""
+
+    running: int = 0
+    waiting: int = 0
+    kv_slots_used: int = 0
+    kv_slots_total: int = 0
+
+
+class Planner(ABC):
+    """Owns the sequences. `plan` decides a step, `commit` takes in what the step gave.
+    costs: what steps take. capacity: limits of one sequence. block_size: KV slots of a block."""
+
+    def __init__(self, costs: CostTable, capacity: Capacity, block_size: int) -> None:
+        self.costs = costs
+        self.capacity = capacity
+        self.block_size = block_size
+        self.counters = Counters()  # of admission, preemption and guesses; the others are the loop's
+        self._arrivals = count()
+
+    @abstractmethod
+    def add(self, request: Request, emitted: tuple[int, ...], seed: int, now_s: float) -> Sequence:
+        """Queue a request; `emitted` are tokens of an earlier worker. ValueError when it can never run."""
+
+    @abstractmethod
+    def find(self, sequence_id: str) -> Sequence | None:
+        """The unfinished sequence of an id, for callers outside a step; a plan's segments carry theirs."""
+
+    def abort(self, sequence_id: str) -> Sequence | None:
+        """Forget a request; None if it is not here."""
+        sequence = self.find(sequence_id)
+        if sequence is not None:
+            self.drop(sequence)
+        return sequence
+
+    @property
+    @abstractmethod
+    def has_work(self) -> bool:
+        """Whether `plan` would find something."""
+
+    @abstractmethod
+    def sequences(self) -> tuple[Sequence, ...]:
+        """All unfinished sequences."""
+
+    @abstractmethod
+    def plan(
+        self, late: Collection[str] = (), proposals: Mapping[str, tuple[int, ...]] = NO_PROPOSALS
+    ) -> StepPlan | None:
+        """Decide the next step; None when no sequence can run.
+        late: ids of sequences whose next token cannot be sampled now; of a prompt all but the last token is computed.
+        proposals: a draft model's guesses, by id."""
+
+    @abstractmethod
+    def commit(self, plan: StepPlan, result: StepResult) -> list[SequenceUpdate]:
+        """Take in what a step came to, and end what is finished. Sequences dropped since `plan` get no update."""
+
+    def fail(self, plan: StepPlan) -> list[Sequence]:
+        """The step failed: drop the sequences it carried."""
+        lost = [segment.sequence for segment in plan.segments if not segment.sequence.is_finished]
+        for sequence in lost:
+            self.drop(sequence)
+        return lost
+
+    @abstractmethod
+    def drop(self, sequence: Sequence) -> None:
+        """End a sequence whose request is gone, or which a step has spoiled."""
+
+    @abstractmethod
+    def gauges(self) -> Gauges:
+        """How much waits, runs and is used."""
+
+    def draft_requests(self, drafter: Drafter, late: Collection[str] = ()) -> list[DraftRequest]:
+        """What a draft model shall propose for the next step."""
+        return []
+
+    def take_freed(self) -> Freed:
+        """What nobody needs any more since the last call."""
+        return Freed()
+
+    def violations(self) -> Iterable[str]:
+        """One sentence for each rule that must hold between steps and does not."""
+        return ()

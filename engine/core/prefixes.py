@@ -1,12 +1,9 @@
 """Prefixes that nobody has computed yet and somebody is about to.
-
 Where sequences with recurrent layers may begin: at borders of blocks for which a snapshot of their state is kept.
-
 Keys and values of a prefix are there for every token; the state is there only where it is, so a prefix is shared up to
 its last snapshot. One is taken every `STATE_TOKENS` tokens and at the last border of a prompt. Of an answer the last
 `PASSING` borders have one: the next turn of a conversation goes on from there, and so does a sequence that had to give
-its slots back.
-"""
+its slots back."""
 
 from collections.abc import Iterable, Mapping
 
@@ -34,19 +31,15 @@ class StateBorders:
     def known(self, pool: PoolQueues, keys: list[BlockKey]) -> list[int | None]:
         """The prefix that a newcomer can go on from, as the pool tells it."""
         known = pool.known(keys)
-        if not self.is_recurrent:
-            return known
-        ends = [index + 1 for index, key in enumerate(keys[: len(known)]) if key in self._snapshots]
-        return known[: max(ends, default=0)]
+        ends = (index + 1 for index, key in enumerate(keys[: len(known)]) if key in self._snapshots)
+        return known[: max(ends, default=0)] if self.is_recurrent else known
 
     def in_progress(self, sequence: Sequence) -> list[BlockKey]:
         """Keys of the prefixes that others can share once a prompt under way is computed so far."""
-        keys = sequence.keys
+        keys, tokens = sequence.keys, len(sequence.tokens)
         if not self.is_recurrent:
             return keys[sequence.registered :]
-        if not self._snapshots.limit:
-            return []
-        ends = self._borders(sequence.computed, len(sequence.tokens), len(sequence.tokens))
+        ends = self._borders(sequence.computed, tokens, tokens) if self._snapshots.limit else []
         return [keys[end // self._size - 1] for end in ends if end // self._size <= len(keys)]
 
     def start(self, sequence: Sequence) -> None:
@@ -82,7 +75,12 @@ class StateBorders:
                 break
             self._dropped += self._snapshots.put(key, self._needed)
             if len(segment.tokens) == 1 and (segment.first_position + rows) % STATE_TOKENS:
-                self._pass_on(sequence.id, key)
+                # An answer has got to another border: the oldest of its last ones is given up.
+                passing = self._passing.setdefault(sequence.id, [])
+                passing.append(key)
+                old = passing.pop(0) if len(passing) > PASSING else b""
+                if old and old not in self._needed and self._snapshots.discard(old):
+                    self._dropped.append(old)
 
     def end(self, sequence: Sequence) -> None:
         """A sequence has ended, or given its slots back: its state is not wanted, its snapshots may be."""
@@ -104,21 +102,10 @@ class StateBorders:
 
     def _borders(self, start: int, end: int, tokens: int) -> list[int]:
         """Tokens after which a snapshot is taken, of rows `start` to `end` of a sequence of so many tokens.
-
-        An equal prompt may begin before its last token only, so a prompt that ends at a border has two.
-        """
+        An equal prompt may begin before its last token only, so a prompt that ends at a border has two."""
         last = {(tokens - 1) // self._size * self._size, tokens // self._size * self._size}
         found = {border for border in last if start < border <= end}
         return sorted(found.union(range(start // STATE_TOKENS * STATE_TOKENS + STATE_TOKENS, end + 1, STATE_TOKENS)))
-
-    def _pass_on(self, sequence_id: str, key: BlockKey) -> None:
-        """An answer has got to another border: the oldest of its last ones is given up."""
-        passing = self._passing.setdefault(sequence_id, [])
-        passing.append(key)
-        if len(passing) > PASSING:
-            old = passing.pop(0)
-            if old not in self._needed and self._snapshots.discard(old):
-                self._dropped.append(old)
 
 
 def pending_keys(prefills: Iterable[Sequence], states: StateBorders) -> dict[BlockKey, Rank]:

@@ -4,9 +4,10 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from collections.abc import Sequence as Run
 from dataclasses import dataclass, field
 
+from engine.bundle.specs import ForecastSpec
 from engine.bundle.variant import ShapeTable
 from engine.core.block_diffusion import ActiveBlock, Prediction
-from engine.core.forecast_tree import ForecastShape, ForecastTree, TreeOutcome
+from engine.core.forecast_tree import ForecastTree, TreeOutcome, tree_of
 from engine.core.guesses import Guesser
 from engine.core.kv_queues import Rows
 from engine.core.plan import Rules, Segment, SequenceUpdate
@@ -20,9 +21,7 @@ from engine.request import Request
 @dataclass(frozen=True, slots=True)
 class Wants:
     """Who wants rows of one pool. ready: sequences that decode. prompts: and the rows that each may have now.
-
-    kv_only: of these the rows whose logits nobody reads. texts_too: prompts, and texts beyond their share.
-    """
+    kv_only: of these the rows whose logits nobody reads. texts_too: prompts, and texts beyond their share."""
 
     ready: list[Sequence]
     prompts: Rows = field(default_factory=list)
@@ -48,9 +47,7 @@ def without(queue: Mapping[str, Sequence], late: Collection[str]) -> list[Sequen
 
 def open_rows(queue: Iterable[Sequence], late: Collection[str], logprob_rows: int) -> list[tuple[Sequence, int]]:
     """Rows each prefill may take, oldest first. The last one would yield the next token, so a late one leaves it.
-
-    logprob_rows: most rows in all that the log-probabilities of prompt tokens are read from.
-    """
+    logprob_rows: most rows in all that the log-probabilities of prompt tokens are read from."""
     found = []
     for sequence in sorted(queue, key=lambda s: s.rank):
         rows = min(sequence.rows_wanted - (sequence.id in late), sequence.most_rows)
@@ -67,17 +64,14 @@ def kv_only_rows(prefills: Iterable[tuple[Sequence, int]]) -> list[tuple[Sequenc
     return [(sequence, min(rows, sequence.first_logit_row - sequence.computed)) for sequence, rows in prefills]
 
 
-def pieces_of(prompts: Iterable[tuple[Sequence, int]]) -> tuple[PromptPiece, ...]:
+def pieces_of(prompts: Rows) -> tuple[PromptPiece, ...]:
     """The rows that each prompt may take, and how many of them lie in one step; () where all can be cut anywhere."""
-    prompts = list(prompts)
-    if not any(sequence.request.images and sequence.whole_rows > 1 for sequence, _ in prompts):
-        return ()
-    return tuple(PromptPiece(max(0, rows), sequence.whole_rows) for sequence, rows in prompts)
+    is_cut = not any(sequence.request.images and sequence.whole_rows > 1 for sequence, _ in prompts)
+    return () if is_cut else tuple(PromptPiece(max(0, rows), sequence.whole_rows) for sequence, rows in prompts)
 
 
 def take_rows(wanted: Iterable[tuple[Sequence, int]], rows: int) -> list[tuple[Sequence, int]]:
-    """Share out `rows`: in the order given, each sequence takes up to its number from what is left, in whole blocks and
-    images."""
+    """Share out `rows` in the order given: to each up to its number of what is left, in whole blocks and images."""
     taken = []
     for sequence, most in wanted:
         share = min(rows, most)
@@ -92,11 +86,6 @@ def take_turns(ready: Iterable[Sequence], rows: int) -> list[tuple[Sequence, int
     """Share out `rows` to sequences that decode, those first that were served the longest ago."""
     by_turn = sorted(ready, key=lambda sequence: (sequence.last_served, sequence.rank))
     return take_rows([(sequence, sequence.rows_wanted) for sequence in by_turn], rows)
-
-
-def rows_of(ready: Iterable[Sequence]) -> int:
-    """Rows that sequences want which decode."""
-    return sum(sequence.rows_wanted for sequence in ready)
 
 
 def guessing(decodes: Iterable[tuple[Sequence, int]]) -> list[Sequence]:
@@ -120,9 +109,7 @@ def prefills_of(
 
 def first_block(request: Request, tokens: int, unit: int) -> ActiveBlock | None:
     """The block that a sequence of `tokens` tokens denoises first; None where it takes one token after the other.
-
-    ValueError when the model's steps are not made for its blocks.
-    """
+    ValueError when the model's steps are not made for its blocks."""
     denoising = request.params.denoising
     if denoising is None:
         return None
@@ -133,9 +120,7 @@ def first_block(request: Request, tokens: int, unit: int) -> ActiveBlock | None:
 
 def block_segment(sequence: Sequence, rows: int, block_size: int) -> Segment:
     """Whole blocks behind those that are computed, to be kept; with the last of the rows wanted the block denoised.
-
-    rows: a multiple of the block length, at most `sequence.rows_wanted`.
-    """
+    rows: a multiple of the block length, at most `sequence.rows_wanted`."""
     block, start = sequence.active_block, sequence.computed
     assert block is not None
     end = min(start + rows, sequence.final_tokens)
@@ -159,9 +144,7 @@ def block_segment(sequence: Sequence, rows: int, block_size: int) -> Segment:
 
 def take_predictions(segment: Segment, predictions: Run[Prediction], limit: int) -> SequenceUpdate:
     """Settle tokens of the block that was denoised, if one was; they are new tokens once all of them are settled.
-
-    An answer whose end is settled, and every token before it, waits for no others. limit: most tokens of a sequence.
-    """
+    An answer whose end is settled, and every token before it, waits for no others. limit: most tokens of a sequence."""
     sequence, block = segment.sequence, segment.sequence.active_block
     assert block is not None
     kept_rows = len(segment.targets)
@@ -174,9 +157,8 @@ def take_predictions(segment: Segment, predictions: Run[Prediction], limit: int)
         return SequenceUpdate(segment, (), kept_rows)
     taken = append_tokens(sequence, tokens, limit)
     block.begin(0)
-    logprobs = [prediction.logprob for prediction in leading[: len(taken)]]
-    found = tuple(logprob for logprob in logprobs if logprob is not None)
-    return SequenceUpdate(segment, taken, kept_rows, logprobs=found)
+    found = (prediction.logprob for prediction in leading[: len(taken)])
+    return SequenceUpdate(segment, taken, kept_rows, logprobs=tuple(each for each in found if each is not None))
 
 
 def make_segment(
@@ -188,9 +170,7 @@ def make_segment(
     states: StateBorders,
 ) -> Segment:
     """The next `rows` tokens to compute and the guesses behind them; `tree` takes the place of a last lone row.
-
-    Of a sequence that is denoised: its next blocks.
-    """
+    Of a sequence that is denoised: its next blocks."""
     if sequence.active_block is not None:
         return block_segment(sequence, rows, block_size)
     start, end = sequence.computed, sequence.computed + rows
@@ -214,17 +194,10 @@ def make_segment(
 
 
 def take_tokens(
-    segment: Segment,
-    sampled: tuple[int, ...] | None,
-    grown: TreeOutcome | None,
-    guesser: Guesser,
-    rules: Rules,
+    segment: Segment, sampled: tuple[int, ...] | None, grown: TreeOutcome | None, guesser: Guesser, rules: Rules
 ) -> SequenceUpdate:
-    """Add what was sampled to the sequence, and judge its guesses.
-
-    `sampled` is None for a sequence that was not sampled: no guess is judged, and no part of a state is kept. grown: of
-    its tree.
-    """
+    """Add what was sampled to the sequence, and judge its guesses. grown: of its tree.
+    `sampled` is None for a sequence that was not sampled: no guess is judged, and no part of a state is kept."""
     sequence = segment.sequence
     draft = segment.guesses if sampled is not None else ()
     sequence.forecasts = grown.candidates if grown is not None else ()
@@ -245,7 +218,7 @@ def take_tokens(
 
 
 def plan_trees(
-    shape: ForecastShape | None,
+    spec: ForecastSpec | None,
     decodes: Iterable[Sequence],
     spare: int,
     past: int,
@@ -253,20 +226,17 @@ def plan_trees(
     grow: Callable[[Sequence, int], bool],
 ) -> dict[str, ForecastTree]:
     """By id the tree of each sequence that gets one; they share the spare rows alike.
-
-    shape: None where the model does not guess for itself. past: slots of the step; forecast rows see the prefix in
-    the first of them.
-
-    grow(sequence, tokens) gives a sequence slots for so many tokens. A grammar's masks are for one text, not for a
-    tree of them: such sequences decode one row at a time.
-    """
-    if shape is None or past < shape.prefix:
+    shape: None where the model does not guess for itself. past: slots of the step; forecast rows see the prefix in the
+    first of them.
+    grow(sequence, tokens) gives a sequence slots for so many tokens. A grammar's masks are for one text, not for a tree
+    of them: such sequences decode one row at a time."""
+    if spec is None or past < spec.columns:
         return {}
     able = [sequence for sequence in decodes if sequence.request.params.grammar is None]
     trees: dict[str, ForecastTree] = {}
     for count, sequence in zip(range(len(able), 0, -1), able, strict=True):
         levels = max(0, room(sequence, capacity) - 1)
-        tree = shape.tree(sequence.tokens[-1], sequence.forecasts[:levels], 1 + spare // count)
+        tree = tree_of(spec, sequence.tokens[-1], sequence.forecasts[:levels], 1 + spare // count)
         if tree is not None and grow(sequence, sequence.computed + 1 + tree.depth):
             trees[sequence.id] = tree
             sequence.guesses.taken = GuessKind.FORECAST

@@ -3,14 +3,13 @@
 from collections.abc import Collection, Iterator, Mapping
 from functools import partial
 
+from engine.bundle.specs import ForecastSpec
 from engine.bundle.variant import ShapeTable, StepShape
 from engine.core.checks import pool_violations, sequence_violations, sight_violations, window_violations
-from engine.core.forecast_tree import ForecastShape
 from engine.core.guesses import Guesser
 from engine.core.kv_blocks import GONE, BlockKey, BlockPool, RecentKeys
 from engine.core.kv_queues import PooledTurns, PoolQueues, Rows
-from engine.core.plan import BlockMove, Rules, Segment, SequenceUpdate, StepPlan, StepResult
-from engine.core.planner import Freed, Gauges, Planner
+from engine.core.plan import BlockMove, Freed, Gauges, Planner, Rules, Segment, SequenceUpdate, StepPlan, StepResult
 from engine.core.policy import CostTable, Demand, Growth, Share, share_rows
 from engine.core.prefixes import StateBorders, is_in_progress, pending_keys
 from engine.core.rows import (
@@ -23,23 +22,20 @@ from engine.core.rows import (
     pieces_of,
     plan_trees,
     prefills_of,
-    rows_of,
     take_predictions,
     take_rows,
     take_tokens,
     take_turns,
     without,
 )
-from engine.core.sequence import OutputLengthEstimate, Sequence, SequenceStatus, blocks_for, fits_now
+from engine.core.sequence import OutputLengthEstimate, Sequence, SequenceStatus, blocks_for
 from engine.core.speculation import NO_PROPOSALS, Drafter, DraftRequest, PromptLookup
 from engine.request import FinishReason, Request
 
 
 class Scheduler(Planner):
     """Owns every sequence and every block. `plan` reserves slots and rows, `commit` takes in the tokens.
-
-    forecasts: how the model guesses for itself, None if it does not. lookup: n-grams of other lengths than usual.
-    """
+    forecasts: how the model guesses for itself, None if it does not. lookup: n-grams of other lengths than usual."""
 
     def __init__(
         self,
@@ -47,7 +43,7 @@ class Scheduler(Planner):
         costs: CostTable,
         blocks: BlockPool,
         rules: Rules,
-        forecasts: ForecastShape | None = None,
+        forecasts: ForecastSpec | None = None,
         lookup: PromptLookup | None = None,
     ) -> None:
         super().__init__(costs, rules.capacity, blocks.block_size)
@@ -63,12 +59,8 @@ class Scheduler(Planner):
         self._turns = PooledTurns(rules.pooled_rows, self._pool, shapes)
         self._waiting: dict[str, Sequence] = {}
         self._steps = 0
-        self._arrivals = 0
-
-    # -- what comes in ------------------------------------------------------------------------------------------
 
     def add(self, request: Request, emitted: tuple[int, ...], seed: int, now_s: float) -> Sequence:
-        """Queue a request. ValueError with the numbers when it can never fit."""
         capacity, tokens = self.rules.capacity, [*request.prompt_ids, *emitted]
         limit = capacity.tokens_per_sequence if request.pooling is None else capacity.tokens_per_input + 1
         if not request.prompt_ids:
@@ -78,10 +70,8 @@ class Scheduler(Planner):
         if self.find(request.id) is not None:
             raise ValueError(f"request id {request.id} is in use")
         block = first_block(request, len(tokens), self.shapes.unit)
-        sequence = Sequence(
-            request, self._arrivals, seed, tokens, arrived_s=now_s, resumed=len(emitted), active_block=block
-        )
-        self._arrivals += 1
+        order, resumed = next(self._arrivals), len(emitted)
+        sequence = Sequence(request, order, seed, tokens, arrived_s=now_s, resumed=resumed, active_block=block)
         self._waiting[request.id] = sequence
         return sequence
 
@@ -98,12 +88,6 @@ class Scheduler(Planner):
         queues = (self._waiting, self._pool.prefill_queue, self._pool.decode_queue)
         return next((queue[sequence_id] for queue in queues if sequence_id in queue), None)
 
-    # -- what is there ------------------------------------------------------------------------------------------
-
-    @property
-    def waiting(self) -> int:
-        return len(self._waiting)
-
     @property
     def running(self) -> int:
         return self._pool.population
@@ -118,8 +102,8 @@ class Scheduler(Planner):
         return self._pool.blocks
 
     def gauges(self) -> Gauges:
-        size = self.block_size
-        return Gauges(self.running, self.waiting, self.blocks.referenced * size, self.blocks.block_count * size)
+        used, total = (count * self.block_size for count in (self.blocks.referenced, self.blocks.block_count))
+        return Gauges(self.running, len(self._waiting), used, total)
 
     def take_freed(self) -> Freed:
         return Freed(*self.states.take_forgotten(), *self._pool.take_freed())
@@ -132,8 +116,6 @@ class Scheduler(Planner):
 
     def sequences(self) -> tuple[Sequence, ...]:
         return (*self._waiting.values(), *self._pool.running())
-
-    # -- one step -----------------------------------------------------------------------------------------------
 
     def draft_requests(self, drafter: Drafter, late: Collection[str] = ()) -> list[DraftRequest]:
         """What a draft model shall propose for the next step: nothing while prompts want its time. Changes no queue."""
@@ -204,10 +186,7 @@ class Scheduler(Planner):
         self._finish(sequence, FinishReason.ABORT)
 
     def _admit(self) -> None:
-        """Move waiting sequences into the pool, in order of rank; stop at the first that must wait for slots.
-
-        What generates takes them from what is pooled.
-        """
+        """Move waiting sequences into the pool by rank, up to one that must wait; who generates takes texts' slots."""
         if self._waiting:
             self._admit_waiting()
         for sequence in self._turns.in_the_way():
@@ -238,10 +217,9 @@ class Scheduler(Planner):
         pool.blocks.acquire(shared)
         needed = pool.to_come(sequence, known.count(GONE), shared)
         # With fused graphs whoever runs has all the slots it will ever need.
-        growing = () if self.shapes.slots else pool.running()
-        reserved = pool.reserved + self._output_length.reserved(sequence, growing)
+        reserved = pool.reserved + self._output_length.reserved(sequence, () if self.shapes.slots else pool.running())
         available = pool.available(self._turns.newcomers(sequence)) if pool.admits(sequence) else 0
-        if not fits_now(needed, available, reserved):
+        if needed + reserved > available:
             pool.blocks.release(shared)
             return False
         self._start(sequence, pool.load(keys, known))
@@ -265,13 +243,9 @@ class Scheduler(Planner):
             self.counters.prefix_hits += sequence.computed
         self._pool.enqueue(sequence)
 
-    # -- the parts of plan --------------------------------------------------------------------------------------
-
     def _reserve_decode_slots(self) -> None:
         """Give every decoding sequence the slots its next rows need; if there are none the greatest rank gives way.
-
-        Tokens that are known need a slot, those of a block that is denoised do not.
-        """
+        Tokens that are known need a slot, those of a block that is denoised do not."""
         for sequence in sorted(self._pool.decode_queue.values(), key=lambda s: s.rank):
             while sequence.status is SequenceStatus.DECODE and not self._grow(sequence, sequence.final_tokens):
                 self._preempt(max(self._pool.running(), key=lambda s: s.rank))
@@ -296,21 +270,13 @@ class Scheduler(Planner):
         return Wants(ready, prompts, kv_only_rows(prompts) if self.shapes.prefill else [], every)
 
     def _share(self, wants: Wants) -> Share:
-        demand = Demand(
-            rows_of(wants.ready),
-            sum(rows for _, rows in wants.prompts),
-            self._pool.prefill_starved or self._turns.is_due,
-            sum(max(0, rows) for _, rows in wants.kv_only),
-            pieces_of(wants.prompts),
-        )
+        decodes, prompts = sum(each.rows_wanted for each in wants.ready), sum(rows for _, rows in wants.prompts)
+        kv_only, prefill_first = sum(max(0, rows) for _, rows in wants.kv_only), self._pool.prefill_starved
+        demand = Demand(decodes, prompts, prefill_first or self._turns.is_due, kv_only, pieces_of(wants.prompts))
         return share_rows(self.shapes, self.costs, demand, self._pool.extent(), self.rules.max_gap_ms)
 
     def _guess(
-        self,
-        decodes: list[Sequence],
-        share: Share,
-        wants: Wants,
-        proposals: Mapping[str, tuple[int, ...]],
+        self, decodes: list[Sequence], share: Share, wants: Wants, proposals: Mapping[str, tuple[int, ...]]
     ) -> tuple[StepShape, Guesses]:
         """The guesses behind decodes, the trees of those that have none, and the shape that the step grows to."""
         growth = self._guesser.growth(decodes, share, sum(rows for _, rows in wants.prompts))

@@ -34,11 +34,6 @@ def blocks_for(tokens: int, block_size: int) -> int:
     return -(-tokens // block_size)
 
 
-def fits_now(needed: int, available: int, reserved: int) -> bool:
-    """Whether `needed` fresh blocks may be taken, leaving those that are reserved for others."""
-    return needed + reserved <= available
-
-
 Rank = tuple[bool, int, int]
 
 
@@ -49,23 +44,21 @@ class SequenceStatus(StrEnum):
     FINISHED = "finished"
 
 
-MOVES: dict[SequenceStatus, frozenset[SequenceStatus]] = {
-    SequenceStatus.WAITING: frozenset({SequenceStatus.PREFILL, SequenceStatus.DECODE, SequenceStatus.FINISHED}),
-    SequenceStatus.PREFILL: frozenset({SequenceStatus.DECODE, SequenceStatus.WAITING, SequenceStatus.FINISHED}),
-    SequenceStatus.DECODE: frozenset({SequenceStatus.WAITING, SequenceStatus.FINISHED}),
-    SequenceStatus.FINISHED: frozenset(),
+MOVES: dict[SequenceStatus, tuple[SequenceStatus, ...]] = {
+    SequenceStatus.WAITING: (SequenceStatus.PREFILL, SequenceStatus.DECODE, SequenceStatus.FINISHED),
+    SequenceStatus.PREFILL: (SequenceStatus.DECODE, SequenceStatus.WAITING, SequenceStatus.FINISHED),
+    SequenceStatus.DECODE: (SequenceStatus.WAITING, SequenceStatus.FINISHED),
+    SequenceStatus.FINISHED: (),
 }
 
 
 @dataclass(slots=True, eq=False)
 class Sequence:
     """Progress of one request. The scheduler is its only writer; times are the loop's.
-
-    tokens: prompt, tokens delivered by an earlier worker, then new ones. computed: tokens whose KV is in the pool,
-    in slots blocks[i // 16] * 16 + i % 16. freed: its first blocks that no layer sees any more, which are given back;
+    tokens: prompt, tokens delivered by an earlier worker, then new ones. computed: tokens whose KV is in the pool, in
+    slots blocks[i // 16] * 16 + i % 16. freed: its first blocks that no layer sees any more, which are given back;
     behind: those that layers with a window see no more. resumed: how many tokens an earlier worker delivered.
-    active_block: what is denoised, None for one token after the other.
-    """
+    active_block: what is denoised, None for one token after the other."""
 
     request: Request
     order: int
@@ -110,8 +103,7 @@ class Sequence:
     def distinct_prompt_tokens(self) -> "array[int]":
         """The distinct tokens of the prompt as int64; computed once, because a prompt may be long."""
         if self._distinct is None:
-            tokens = () if self.request.prompt_embeds else self.request.prompt_ids
-            self._distinct = array("q", sorted(set(tokens)))
+            self._distinct = array("q", sorted(set(() if self.request.prompt_embeds else self.request.prompt_ids)))
         return self._distinct
 
     @property
@@ -156,9 +148,7 @@ class Sequence:
     @property
     def decode_rows(self) -> int:
         """Most rows of it in a step that does not count as prefill."""
-        if self.is_pooled:
-            return 0
-        return 2 * self.block_length if self.active_block is not None else 1
+        return 0 if self.is_pooled else 1 if self.active_block is None else 2 * self.block_length
 
     @property
     def final_tokens(self) -> int:
@@ -186,9 +176,7 @@ class Sequence:
     @property
     def rank(self) -> Rank:
         """Order of service: what generates before what is pooled, then priority, then arrival.
-
-        The greatest rank is the first to give its slots back.
-        """
+        The greatest rank is the first to give its slots back."""
         return (self.is_pooled, self.request.priority, self.order)
 
     @property
@@ -211,14 +199,8 @@ class Sequence:
     def extend_keys(self, tokens: int, block_size: int) -> None:
         """Compute the prefix keys of the full blocks among the first `tokens` tokens."""
         if len(self.keys) < tokens // block_size:
-            self.keys = block_keys(
-                self.tokens[:tokens],
-                block_size,
-                self.keys,
-                self.prefix_salt,
-                self.block_length if self.active_block is not None else 0,
-                self.request.images,
-            )
+            known, salt, length = self.tokens[:tokens], self.prefix_salt, self.block_length if self.active_block else 0
+            self.keys = block_keys(known, block_size, self.keys, salt, length, self.request.images)
 
     def usable_keys(self, block_size: int) -> list[BlockKey]:
         """Keys of the blocks that may be shared: rows whose logits are wanted, at least the last, are computed."""
@@ -232,20 +214,17 @@ class Sequence:
 
 def append_tokens(sequence: Sequence, new_tokens: Iterable[int], limit: int) -> tuple[int, ...]:
     """Add tokens up to the one that ends the answer, and say in `sequence.finish` that it has; those that were added.
-
-    limit: most tokens of a sequence.
-    """
-    params, taken = sequence.request.params, []
+    limit: most tokens of a sequence."""
+    params, before = sequence.request.params, len(sequence.tokens)
     for token in new_tokens:
         if not params.max_tokens:
             sequence.finish = FinishReason.LENGTH
             break
         sequence.tokens.append(token)
-        taken.append(token)
         sequence.finish = _end_of(params, token, sequence.generated, len(sequence.tokens) >= limit)
         if sequence.finish is not None:
             break
-    return tuple(taken)
+    return tuple(sequence.tokens[before:])
 
 
 def ends_within(sequence: Sequence, new_tokens: Iterable[int], limit: int) -> bool:
@@ -259,20 +238,14 @@ def ends_within(sequence: Sequence, new_tokens: Iterable[int], limit: int) -> bo
 def _end_of(params: SamplingParams, token: int, generated: int, is_full: bool) -> FinishReason | None:
     """Why the answer ends with `token`, the last of so many; None when it goes on."""
     # Under a grammar the sampler takes a stop token before min_tokens only where there is no other.
-    may_stop = generated > params.min_tokens or params.grammar is not None
-    if token in params.stop_token_ids and may_stop:
+    if token in params.stop_token_ids and (generated > params.min_tokens or params.grammar is not None):
         return FinishReason.STOP
     return FinishReason.LENGTH if generated >= params.max_tokens or is_full else None
 
 
-OBSERVED_SHARE = 0.05
-
-
 class OutputLengthEstimate:
     """A first guess of an answer's tokens that slowly follows what answers had; 0 expects and learns nothing.
-
-    held: most blocks that so many tokens take.
-    """
+    held: most blocks that so many tokens take."""
 
     def __init__(self, first_guess: int, capacity: Capacity, held: Callable[[int], int]) -> None:
         self.tokens = float(first_guess)
@@ -281,13 +254,12 @@ class OutputLengthEstimate:
 
     def observe(self, tokens: int) -> None:
         if self.tokens and tokens:
-            self.tokens += OBSERVED_SHARE * (tokens - self.tokens)
+            self.tokens += 0.05 * (tokens - self.tokens)
 
     def growth(self, sequence: Sequence) -> int:
         """Blocks that a sequence is still expected to take, beyond those of its tokens."""
-        rest = min(round(self.tokens) - sequence.generated, room(sequence, self._capacity))
-        tokens = len(sequence.tokens)
-        return self._held(tokens + max(1, rest) - 1) - self._held(tokens)
+        rest, tokens = round(self.tokens) - sequence.generated, len(sequence.tokens)
+        return self._held(tokens + max(1, min(rest, room(sequence, self._capacity))) - 1) - self._held(tokens)
 
     def reserved(self, newcomer: Sequence, running: Iterable[Sequence]) -> int:
         """Blocks to keep free when a sequence is admitted, at least one for each running one; 0 when none runs."""

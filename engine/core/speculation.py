@@ -1,16 +1,12 @@
 """Guesses of coming tokens: where they come from, how often they were right, what they are worth, which are kept.
-
 How many guesses are worth their price. Pure arithmetic: rows are worth tokens, steps cost milliseconds.
-
 A guess is right only if those before it are. At a rate r the i-th one is worth r ** i tokens, every other useful row of
 the step one. So many guesses are taken that the step yields most per millisecond: with nothing else in it a few likely
 ones pay; the more rows it has for others, the dearer the milliseconds that a further row takes.
-
 Speculation without a model: guess that the text goes on as it did after the last same words.
+Method: prompt lookup decoding (Saxena, 2023). Lossless: a guess is kept only where the sampler chose the same token."""
 
-Method: prompt lookup decoding (Saxena, 2023). Lossless: a guess is kept only where the sampler chose the same token.
-"""
-
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -45,7 +41,7 @@ class Acceptance:
 
     def observe(self, right: int, was_wrong: bool) -> None:
         """So many guesses were right, and then one was wrong or there was no other."""
-        for outcome in (*(1.0 for _ in range(right)), *((0.0,) if was_wrong else ())):
+        for outcome in [1.0] * right + [0.0] * was_wrong:
             self.right = self.right * self.decay + outcome
             self.judged = self.judged * self.decay + 1.0
 
@@ -85,9 +81,7 @@ class KindRecord:
 @dataclass(slots=True)
 class GuessRecord:
     """What is known of one sequence's guesses. `core/guesses.py` is the only writer.
-
-    taken: kind of the guesses in the step that runs. prediction_at: index in the prediction behind its last match.
-    """
+    taken: kind of the guesses in the step that runs. prediction_at: index in the prediction behind its last match."""
 
     kinds: dict[GuessKind, KindRecord] = field(default_factory=lambda: {kind: KindRecord() for kind in GuessKind})
     taken: GuessKind = GuessKind.LOOKUP
@@ -116,31 +110,17 @@ class Offer:
         return sum(worths(self.rate, len(self.tokens)))
 
 
-@dataclass(frozen=True, slots=True)
-class DraftPrice:
-    """What proposals of a draft model cost before the step, in milliseconds for so many tokens of each sequence.
-
-    sequences: of each the rate, and the most tokens that can be proposed for it.
-    """
-
-    sequences: tuple[tuple[float, int], ...]
-    milliseconds: StepPrice
-
-
 def worths(rate: float, count: int) -> list[float]:
     """Expected tokens of the first `count` guesses, those left out that are as good as never right."""
-    found = (rate**place for place in range(1, count + 1))
-    return [worth for worth in found if worth >= LEAST_WORTH]
+    return [worth for place in range(1, count + 1) if (worth := rate**place) >= LEAST_WORTH]
 
 
 def best_rows(
     worth_of: Sequence[float], useful: int, most: int, price: StepPrice, before_ms: float
 ) -> tuple[int, float]:
     """How many guess rows make a step best, and its tokens per millisecond.
-
     worth_of: tokens of each row that may be added, the most valuable first. useful: rows of the step without them.
-    before_ms: what was spent on them beforehand.
-    """
+    before_ms: what was spent on them beforehand."""
     base_ms = price(0)
     best, tokens = (0, useful / (base_ms + before_ms)), float(useful)
     for rows, worth in enumerate(worth_of[:most], 1):
@@ -165,29 +145,32 @@ def take(offers: Sequence[Offer], useful: int, most: int, price: StepPrice) -> l
     rows = [(worth, index) for index, offer in enumerate(offers) for worth in worths(offer.rate, len(offer.tokens))]
     rows.sort(key=lambda row: -row[0])
     count, _ = best_rows([worth for worth, _ in rows], useful, most, price, 0.0)
-    taken = [0] * len(offers)
-    for _, index in rows[:count]:
-        taken[index] += 1
-    return taken
+    taken = Counter(index for _, index in rows[:count])
+    return [taken[index] for index in range(len(offers))]
 
 
 def draft_length(
-    draft: DraftPrice, instead: Sequence[Offer], beside: Sequence[Offer], useful: int, most: int, price: StepPrice
+    sequences: Collection[tuple[float, int]],
+    draft_ms: StepPrice,
+    instead: Sequence[Offer],
+    beside: Sequence[Offer],
+    useful: int,
+    most: int,
+    price: StepPrice,
 ) -> int:
     """How many tokens a draft model shall propose for each of its sequences before a step; 0 = it does not pay.
-
-    instead: what these sequences could take without it. beside: offers for the others.
-    """
+    sequences: of each the rate, and the most tokens that can be proposed for it. draft_ms: milliseconds before the step
+    for so many tokens of each. instead: what these sequences could take without it. beside: offers for the others."""
 
     def value(count: int) -> float:
-        drafted = [worth for rate, most in draft.sequences for worth in worths(rate, min(count, most))]
+        drafted = [worth for rate, most in sequences for worth in worths(rate, min(count, most))]
         others = [
             worth for offer in (*beside, *(() if count else instead)) for worth in worths(offer.rate, len(offer.tokens))
         ]
-        before_ms = draft.milliseconds(count) if count else 0.0
+        before_ms = draft_ms(count) if count else 0.0
         return best_rows(sorted([*drafted, *others], reverse=True), useful, most, price, before_ms)[1]
 
-    longest = max((most for _, most in draft.sequences), default=0)
+    longest = max((most for _, most in sequences), default=0)
     return max(range(longest + 1), key=lambda count: (value(count), -count))
 
 
@@ -196,19 +179,16 @@ LONGEST, SHORTEST = 8, 2  # tokens that have to match
 
 def continued_at(prediction: Sequence[int], completion: Sequence[int], behind: int) -> int | None:
     """Index in the prediction of what should come next; None where the end of the answer matches nothing.
-
-    behind: index behind the match before. Of the longest matches the first one from there on counts, else the last
-    one. An answer that has not begun matches the beginning.
-    """
+    behind: index behind the match before. Of the longest matches the first one from there on counts, else the last one.
+    An answer that has not begun matches the beginning."""
     if not completion:
         return 0 if prediction else None
-    last = completion[-1]
-    ends = [index + 1 for index, token in enumerate(prediction[:-1]) if token == last]
-    sizes = [_matching(prediction, end, completion) for end in ends]
-    longest = max(sizes, default=0)
+    ends = [index + 1 for index, token in enumerate(prediction[:-1]) if token == completion[-1]]
+    sizes = {end: _matching(prediction, end, completion) for end in ends}
+    longest = max(sizes.values(), default=0)
     if longest < min(SHORTEST, len(completion)):
         return None
-    found = [end for end, size in zip(ends, sizes, strict=True) if size == longest]
+    found = [end for end, size in sizes.items() if size == longest]
     return next((end for end in found if end >= behind), found[-1])
 
 
@@ -233,9 +213,7 @@ class DraftRequest:
 
 class Drafter:
     """Proposes tokens; this one none, where no draft model is set.
-
-    What it keeps of a sequence is its own and can be lost: it costs time, never a token.
-    """
+    What it keeps of a sequence is its own and can be lost: it costs time, never a token."""
 
     most = 0  # tokens of one proposal; 0 = it proposes nothing
 
@@ -305,10 +283,6 @@ class Outcome:
 
 def verify(rows: int, draft: tuple[int, ...], sampled: tuple[int, ...]) -> Outcome:
     """Keep guesses up to the first that differs from the token sampled in its place, which replaces it.
-
-    rows: all of the segment, its last ones the guesses. sampled: a token for the row before each guess and the last.
-    """
-    accepted = 0
-    while accepted < len(draft) and draft[accepted] == sampled[accepted]:
-        accepted += 1
+    rows: all of the segment, its last ones the guesses. sampled: a token for the row before each guess and the last."""
+    accepted = next((at for at, guess in enumerate(draft) if guess != sampled[at]), len(draft))
     return Outcome(rows - len(draft) + accepted, sampled[: accepted + 1])

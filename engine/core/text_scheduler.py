@@ -20,8 +20,7 @@ from itertools import islice
 
 from engine.bundle.encoder import pair_types
 from engine.bundle.variant import ShapeTable, StepShape
-from engine.core.plan import Segment, SequenceUpdate, StepPlan, StepResult
-from engine.core.planner import Gauges, Planner
+from engine.core.plan import Gauges, Planner, Segment, SequenceUpdate, StepPlan, StepResult
 from engine.core.policy import CostTable
 from engine.core.sequence import Capacity, Sequence, SequenceStatus, append_tokens
 from engine.core.speculation import NO_PROPOSALS
@@ -44,22 +43,19 @@ Ring = dict[str, TextGroup]  # the first has its turn
 
 def take_turns(ring: Ring, rows: int, credit: int) -> Iterator[str]:
     """Texts in the order of turns that fit `rows`; ends at the first that does not.
-
-    Turns and credits are spent as texts are taken; who takes one removes it from the ring before the next.
-    """
+    Turns and credits are spent as texts are taken; who takes one removes it from the ring before the next."""
     while ring:
         request, group = next(iter(ring.items()))
         name, size = next(iter(group.texts.items()))
         if size > group.credit:
-            del ring[request]
-            ring[request] = group
+            ring[request] = ring.pop(request)
             group.credit += credit
-            continue
-        if size > rows:
+        elif size > rows:
             return
-        group.credit -= size
-        rows -= size
-        yield name
+        else:
+            group.credit -= size
+            rows -= size
+            yield name
 
 
 def left_over(ring: Ring, rows: int) -> Iterator[str]:
@@ -73,9 +69,7 @@ def left_over(ring: Ring, rows: int) -> Iterator[str]:
 
 class TextQueue:
     """Waiting texts by request and priority (lower first); the only owner of turns and credits.
-
-    variants: rows that a step may have. alone: a step has one text, whose numbers then depend on no other.
-    """
+    variants: rows that a step may have. alone: a step has one text, whose numbers then depend on no other."""
 
     def __init__(self, variants: Several[int], alone: bool = False) -> None:
         self._variants = tuple(variants)
@@ -95,8 +89,7 @@ class TextQueue:
         """Queue one text of a request. ValueError when no variant has so many rows."""
         if not 0 < rows <= self._most:
             raise ValueError(f"a text has {rows} tokens, this model reads at least 1 and at most {self._most}")
-        ring = self._rings.setdefault(priority, {})
-        group = ring.setdefault(request, TextGroup(self._credit))
+        group = self._rings.setdefault(priority, {}).setdefault(request, TextGroup(self._credit))
         group.texts[name] = rows
         self._group_of[name] = (priority, request)
 
@@ -136,9 +129,7 @@ class TextQueue:
 
 class TextScheduler(Planner):
     """Implements `Planner` for encoders. shapes: of steps, with no past and a longest text.
-
-    middle_ids: between the two texts of a pair whose token types differ, () = there is one type.
-    """
+    middle_ids: between the two texts of a pair whose token types differ, () = there is one type."""
 
     def __init__(
         self, shapes: ShapeTable, costs: CostTable, middle_ids: tuple[int, ...] = (), alone: bool = False
@@ -147,7 +138,6 @@ class TextScheduler(Planner):
         self._middle_ids = middle_ids
         self._queue = TextQueue([shape.rows for shape in shapes.fixed], alone)
         self._texts: dict[str, Sequence] = {}
-        self._arrivals = 0
 
     def add(self, request: Request, emitted: tuple[int, ...], seed: int, now_s: float) -> Sequence:
         """Queue a text. ValueError when a token is wanted of it, or when it is too long."""
@@ -159,8 +149,7 @@ class TextScheduler(Planner):
         if self._middle_ids and not pair_types(ids, self._middle_ids):
             raise ValueError("a pair of texts is wanted, and there is one text")
         self._queue.add(request.id, caller_of(request.id), len(ids), request.priority)
-        sequence = Sequence(request, self._arrivals, seed, list(ids), arrived_s=now_s)
-        self._arrivals += 1
+        sequence = Sequence(request, next(self._arrivals), seed, list(ids), arrived_s=now_s)
         self._texts[request.id] = sequence
         return sequence
 
@@ -214,9 +203,8 @@ def _end(sequence: Sequence, reason: FinishReason) -> None:
 
 def _whole(sequence: Sequence) -> Segment:
     """A whole text; each of its rows sees all of them, the last one stands for the output."""
-    return Segment(
-        sequence, tuple(sequence.tokens), 0, (), 0, (), logit_rows=1, block_rows=max(1, len(sequence.tokens))
-    )
+    tokens = tuple(sequence.tokens)
+    return Segment(sequence, tokens, 0, (), 0, (), logit_rows=1, block_rows=max(1, len(tokens)))
 
 
 class SpeechSlots:
@@ -237,10 +225,10 @@ class SpeechSlots:
         return bool(self._free)
 
     def take(self, name: str, audio: bytes) -> int:
-        """Of those nearest to the taken ones, as a step runs all between, the one that has heard the audio, else the
-        longest unused."""
+        """Nearest to the taken ones, as a step runs all between: who has heard the audio, else the longest unused."""
         taken = [slot for slot, _ in self._taken.values()]
-        slot = min(self._free, key=lambda slot: (_reach([*taken, slot]), self._free[slot] != audio))
+        reach = {slot: max(*taken, slot) - min(*taken, slot) if taken else 0 for slot in self._free}
+        slot = min(self._free, key=lambda slot: (reach[slot], self._free[slot] != audio))
         del self._free[slot]
         self._taken[name] = (slot, audio)
         return slot
@@ -249,10 +237,6 @@ class SpeechSlots:
         if name in self._taken:
             slot, audio = self._taken.pop(name)
             self._free[slot] = audio if has_heard else b""
-
-
-def _reach(slots: list[int]) -> int:
-    return max(slots) - min(slots)
 
 
 class SpeechScheduler(Planner):
@@ -265,7 +249,6 @@ class SpeechScheduler(Planner):
         self._slots = SpeechSlots(slots)
         self._waiting: dict[str, Sequence] = {}
         self._running: dict[str, Sequence] = {}
-        self._arrivals = 0
 
     def add(self, request: Request, emitted: tuple[int, ...], seed: int, now_s: float) -> Sequence:
         """Queue a text. ValueError when it brings no audio, or more tokens than there are places."""
@@ -274,9 +257,8 @@ class SpeechScheduler(Planner):
         tokens = [*request.prompt_ids, *emitted]
         if len(tokens) > self.capacity.tokens_per_sequence:
             raise ValueError(f"the prompt has {len(tokens)} tokens, {self.capacity.tokens_per_sequence} is the most")
-        sequence = Sequence(request, self._arrivals, seed, tokens, arrived_s=now_s, resumed=len(emitted))
-        sequence.keys = [blake2b(request.audio, digest_size=16).digest()]
-        self._arrivals += 1
+        keys, resumed = [blake2b(request.audio, digest_size=16).digest()], len(emitted)
+        sequence = Sequence(request, next(self._arrivals), seed, tokens, keys=keys, arrived_s=now_s, resumed=resumed)
         self._waiting[request.id] = sequence
         return sequence
 
@@ -310,16 +292,14 @@ class SpeechScheduler(Planner):
         """Take in the tokens; a text that has ended leaves its slot."""
         updates = []
         for segment in plan.segments:
-            sequence = segment.sequence
-            if sequence.is_finished:
+            if (sequence := segment.sequence).is_finished:
                 continue
             if sequence.status is SequenceStatus.PREFILL:
                 sequence.move(SequenceStatus.DECODE)
             sequence.computed += len(segment.tokens)
             sequence.steps += 1
             sequence.step_rows += plan.rows_used
-            found = result.tokens[sequence.id]
-            new = append_tokens(sequence, found, self.capacity.tokens_per_sequence)
+            new = append_tokens(sequence, result.tokens[sequence.id], self.capacity.tokens_per_sequence)
             if sequence.finish is not None:
                 self._leave(sequence)
             updates.append(SequenceUpdate(segment, new, len(segment.tokens)))
@@ -332,8 +312,7 @@ class SpeechScheduler(Planner):
 
     def gauges(self) -> Gauges:
         used = sum(sequence.computed for sequence in self._running.values())
-        places = self.capacity.slots
-        return Gauges(len(self._running), len(self._waiting), used, self._count * places)
+        return Gauges(len(self._running), len(self._waiting), used, self._count * self.capacity.slots)
 
     def violations(self) -> Iterator[str]:
         if len(self._slots) != len(self._running):

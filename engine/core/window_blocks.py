@@ -1,10 +1,8 @@
 """Which blocks still have their slots of layers with a window: those that sequences see, and known prefixes.
-
 A sequence holds the slots of such layers as far back as its next row sees. What falls behind is kept for others while
-there is room, least recently used first to go; the layers that see everything keep theirs. So a newcomer
-can start from a known prefix only where the slots of the last window are there. Where no layer sees everything, a pool
-takes whole blocks back.
-"""
+there is room, least recently used first to go; the layers that see everything keep theirs. So a newcomer can start from
+a known prefix only where the slots of the last window are there. Where no layer sees everything, a pool takes whole
+blocks back."""
 
 from collections import Counter, OrderedDict
 from collections.abc import Collection, Iterable, Sequence
@@ -18,14 +16,12 @@ def window_budget(window: int, slots: int, rows: int, block_size: int) -> int:
     """Blocks of layers with a window beside a pool of `slots`: a sequence and its widest step fit at least."""
     if not window:
         return 0
-    widest = window + rows + 2 * block_size
-    return -(-min(slots, max(slots // KEPT_SHARE, widest)) // block_size)
+    return -(-min(slots, max(slots // KEPT_SHARE, window + rows + 2 * block_size)) // block_size)
 
 
 class WindowBlocks:
-    """Owns the counts for one pool. window: slots that a row of the layers with the widest one sees, 0 = there are
-    no such layers, and nothing is counted. limit: most blocks, held and kept together. rows: most of a step.
-    """
+    """Owns the counts for one pool. window: slots that a row of the layers with the widest one sees, 0 = there are no
+    such layers, and nothing is counted. limit: most blocks, held and kept together. rows: most of a step."""
 
     def __init__(self, window: int = 0, block_size: int = 1, limit: int = 0, rows: int = 0) -> None:
         self.window = window
@@ -77,13 +73,12 @@ class WindowBlocks:
         for block in blocks:
             self._holders[block] -= 1
             self.held -= 1
-            if self._holders[block]:
-                continue
-            del self._holders[block]
-            if block in known:
-                self._kept[block] = None
-            else:
-                self._dropped.add(block)
+            if not self._holders[block]:
+                del self._holders[block]
+                if block in known:
+                    self._kept[block] = None
+                else:
+                    self._dropped.add(block)
         self._trim()
 
     def forget(self, blocks: Iterable[int]) -> None:
@@ -93,8 +88,7 @@ class WindowBlocks:
 
     def take_dropped(self) -> frozenset[int]:
         """Blocks whose slots of such layers went since the last call."""
-        dropped = frozenset(self._dropped)
-        self._dropped.clear()
+        dropped, self._dropped = frozenset(self._dropped), set()
         return dropped
 
     def _trim(self) -> None:

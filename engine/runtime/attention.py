@@ -1,7 +1,5 @@
 """Causal attention of a segmented bundle: the rows of each sequence over its own cache, layer by layer.
-
-Legend: L = layers with keys and values, N = rows, K = KV heads, T = columns of a cache, D = head size.
-"""
+Legend: L = layers with keys and values, N = rows, K = KV heads, T = columns of a cache, D = head size."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,19 +9,8 @@ from math import isfinite
 import numpy as np
 from numpy.typing import NDArray
 
+from engine.bundle import segments
 from engine.bundle.manifest import Manifest
-from engine.bundle.segments import (
-    ATTENTION,
-    ATTENTION_CHUNK,
-    FLOAT,
-    GROUPED_ATTENTION,
-    HALF,
-    IN_PLACE_ROWS,
-    LEAST_PRODUCTS,
-    SINKS,
-    attention_name,
-    grouped_names,
-)
 from engine.bundle.tensors import Array
 from engine.runtime.interface import PackedSegment
 from engine.runtime.kv_memory import SequenceCache
@@ -42,9 +29,7 @@ _GROUPED = 0  # marks its places: what stands under a mask says there how far fr
 @dataclass(frozen=True, slots=True)
 class AttentionWindow:
     """A row sees the first `sinks` columns and the last `recent`, its own among them; recent 0 = all columns.
-
-    Xiao et al., Efficient Streaming Language Models with Attention Sinks, arXiv 2309.17453; here positions are kept.
-    """
+    Xiao et al., Efficient Streaming Language Models with Attention Sinks, arXiv 2309.17453; here positions are kept."""
 
     recent: int = 0
     sinks: int = 0
@@ -69,10 +54,8 @@ _sum = np.add.reduce
 @dataclass(slots=True)
 class BoundAttention:
     """One cache bound to one place among the rows: a binding for each layer, and the arrays that all of them read.
-
-    told: what changes from step to step, lengths or a mask: of all columns, then of those that windows leave.
-    caches: values of what is the same at every place.
-    """
+    told: what changes from step to step, lengths or a mask: of all columns, then of those that windows leave. caches:
+    values of what is the same at every place."""
 
     layers: Sequence["Binding | WritingBinding"]
     told: tuple[Array, ...]
@@ -85,10 +68,8 @@ Cache = SequenceCache[BoundAttention]
 @dataclass(slots=True)
 class WritingBinding:
     """A graph that does not write its fresh columns, bound to one cache: they are copied.
-
     rows: of keys and values [K, N, D], which go behind the past of `targets` [K, T, D]. columns: past ones and N.
-    is_first: the graph reads what is copied, else it gives it.
-    """
+    is_first: the graph reads what is copied, else it gives it."""
 
     graph: Binding
     rows: tuple[Array, Array]
@@ -97,24 +78,20 @@ class WritingBinding:
     is_first: bool
 
     def run(self) -> None:
-        """Run the graph, and copy. StepFailed."""
         if not self.is_first:
             self.graph.run()
         end = int(self.columns)
         new = slice(end - self.rows[0].shape[1], end)
-        self.targets[0][:, new] = self.rows[0]
-        self.targets[1][:, new] = self.rows[1]
+        self.targets[0][:, new], self.targets[1][:, new] = self.rows
         if self.is_first:
             self.graph.run()
 
 
 class CausalAttention:
     """Each row sees its sequence's past, the rows before it and itself. The graph writes the fresh columns.
-
     scales: [L, 2, K, D] of int8 caches, None with float ones. is_uniform: one way to compute, whatever the number of
     rows: with int8 caches always the graph for many, and a lone row, which the operator takes another way, gets a
-    neighbour.
-    """
+    neighbour."""
 
     def __init__(
         self,
@@ -133,14 +110,13 @@ class CausalAttention:
         self._rows = rows
         self._scales = None if scales is None else scales[:, :, None, :, None, :]  # of a layer and side: [1, K, 1, D]
         # Most rows that the operator computes and writes by itself.
-        own_rows = {FLOAT: rows.most + 1, HALF: 0}
-        self._in_place_rows = own_rows.get(manifest.kv_dtype, 0 if is_uniform else IN_PLACE_ROWS)
-        forms = [
-            model.heads_of(form) for name, form in grouped_names(model, manifest.kv_dtype).items() if name in sessions
-        ]
+        own_rows = {segments.FLOAT: rows.most + 1, segments.HALF: 0}
+        self._in_place_rows = own_rows.get(manifest.kv_dtype, 0 if is_uniform else segments.IN_PLACE_ROWS)
+        names = segments.grouped_names(model, manifest.kv_dtype)
+        forms = [model.heads_of(form) for name, form in names.items() if name in sessions]
         self._group = 0 if is_uniform else min((form.heads // form.kv_heads for form in forms), default=0)
         # What a chunk gives is copied before the next chunk is run.
-        width = 0 if manifest.kv_dtype == FLOAT else model.kv_heads * model.head_dim
+        width = 0 if manifest.kv_dtype == segments.FLOAT else model.kv_heads * model.head_dim
         self._codes = np.zeros((2, 1, rows.most + 1, width), manifest.kv_dtype)
         self.least_rows = 2 if is_uniform else 1
 
@@ -148,7 +124,9 @@ class CausalAttention:
         """The cache bound to the segment's rows in a step of `rows` rows, its lengths those of this step."""
         count = max(segment.count, self.least_rows)
         place: tuple[int, ...] = (rows - segment.start, count)  # from the end, where decodes keep their place
-        is_grouped = self._is_grouped(cache, segment.past + count, count)
+        # Few rows over most of what there is memory for are computed faster by the graph for them.
+        is_grouped = count * self._group >= segments.LEAST_PRODUCTS and count <= GROUPED_ROWS
+        is_grouped = is_grouped and cache.columns <= MOST_COMPUTED * (segment.past + count)
         found = cache.bound_at((*place, _GROUPED) if is_grouped else place, partial(self._bind, cache))
         for start, lengths in ((0, found.told[:2]), (cache.start, found.told[2:4])):
             last_column, columns = lengths
@@ -159,11 +137,6 @@ class CausalAttention:
             for row, mask in enumerate(found.told[4][:, 0], segment.past + 1):
                 mask[:row], mask[row:] = 0, HIDDEN
         return found
-
-    def _is_grouped(self, cache: Cache, end: int, count: int) -> bool:
-        """Whether few rows, which are the last of so many columns, are computed faster by the graph for them."""
-        products = count * self._group
-        return products >= LEAST_PRODUCTS and count <= GROUPED_ROWS and cache.columns <= MOST_COMPUTED * end
 
     def _bind(self, cache: Cache, place: tuple[int, ...]) -> BoundAttention:
         """A sequence with guesses moves in every step, so layers and places share the values that they can."""
@@ -185,7 +158,10 @@ class CausalAttention:
             shared: Buffers = {"query": here.of(rows["query"])}
             shared |= {"past_key": caches.of(keys), "past_value": caches.of(values)}
             targets, fresh = (keys[0], values[0]), (rows["key"], rows["value"])
-            if grouped and (name := attention_name(GROUPED_ATTENTION, self._forms[index])) in self._sessions:
+            if (
+                grouped
+                and (name := segments.attention_name(segments.GROUPED_ATTENTION, self._forms[index])) in self._sessions
+            ):
                 shared["mask"] = here.of(told[4])
                 graph = bind_all(name, self._sessions[name], shared, {"attended": attended})
                 layers.append(WritingBinding(graph, _by_heads(fresh, targets), targets, columns, True))
@@ -193,21 +169,21 @@ class CausalAttention:
             shared |= {"seqlens_k": here.of(last_column), "total_sequence_length": here.of(columns)}
             shared |= {name: here.of(rows[name]) for name in ("key", "value")}
             if len(self._rows.sinks):
-                shared[SINKS] = caches.of(self._rows.sinks)
+                shared[segments.SINKS] = caches.of(self._rows.sinks)
             if self._scales is not None:
                 shared |= dict(zip(SCALES, self._scales[index], strict=True))
             if count <= self._in_place_rows:
                 present: Buffers = {"present_key": shared["past_key"], "present_value": shared["past_value"]}
-                layers.append(self._bind_graph(ATTENTION, index, shared, {"attended": attended} | present))
+                layers.append(self._bind_graph(segments.ATTENTION, index, shared, {"attended": attended} | present))
             else:
                 codes = self._codes[0, :, :count], self._codes[1, :, :count]
                 outputs: Buffers = {"attended": attended, "key_codes": codes[0], "value_codes": codes[1]}
-                chunk = self._bind_graph(ATTENTION_CHUNK, index, shared, outputs)
+                chunk = self._bind_graph(segments.ATTENTION_CHUNK, index, shared, outputs)
                 layers.append(WritingBinding(chunk, _by_heads(codes, targets), targets, columns, False))
         return BoundAttention(layers, told, caches)
 
     def _bind_graph(self, kind: str, layer: int, inputs: Buffers, outputs: Buffers) -> Binding:
-        name = attention_name(kind, self._forms[layer])
+        name = segments.attention_name(kind, self._forms[layer])
         return bind_all(name, self._sessions[name], inputs, outputs)
 
 
@@ -220,9 +196,7 @@ def _by_heads(rows: tuple[Array, Array], targets: tuple[Array, Array]) -> tuple[
 
 class NonFiniteRows:
     """The rows of a step whose keys or values hold infinity or NaN in some layer.
-
-    limit: what all numbers are kept within afterwards, 0 = nothing.
-    """
+    limit: what all numbers are kept within afterwards, 0 = nothing."""
 
     def __init__(self, buffers: RowBuffers, limit: float) -> None:
         self._buffers = buffers
@@ -245,5 +219,4 @@ class NonFiniteRows:
                 side.clip(-self._limit, self._limit, out=side)
 
     def among(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Those of `rows` [M]."""
         return np.asarray(rows[self._found[rows]], np.int64)

@@ -1,11 +1,7 @@
 """Keys and values of a block as the checkpoint has them, out of the bytes that a runtime stores and back.
-
 Bundles of one model store the same numbers in other types, orders and bases; in these terms they are alike.
+Legend: L = layers, K = KV heads, D = head size, n = tokens of a block."""
 
-Legend: L = layers, K = KV heads, D = head size, n = tokens of a block.
-"""
-
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -20,22 +16,6 @@ Float32 = NDArray[np.float32]
 Float16 = NDArray[np.float16]
 
 
-@dataclass(frozen=True, slots=True)
-class _Basis:
-    """keys: factors [L, K, 1, D]. values, back: what values are multiplied with, and its inverse: [L, K, D, D]."""
-
-    keys: Float32
-    values: Float32
-    back: Float32
-
-    @classmethod
-    def of(cls, basis: Float32) -> "_Basis":
-        """Of `head_basis` [L, K, 1 + D, D]."""
-        turned = np.swapaxes(basis[:, :, 1:], 2, 3)
-        back = np.linalg.inv(turned.astype(np.float64)).astype(np.float32)
-        return cls(basis[:, :, :1], np.ascontiguousarray(turned), back)
-
-
 class BlockValues:
     """Of one bundle. BundleError for one whose sequences are more than keys and values of every token."""
 
@@ -48,8 +28,11 @@ class BlockValues:
         self._lead = (len(model.attention_layers), model.kv_heads)
         self._head_dim = model.head_dim
         self._scales, self._zeros = _codes(folder, manifest)
-        basis = read_head_basis(folder, manifest)
-        self._basis = None if basis is None else _Basis.of(basis)
+        self._basis = read_head_basis(folder, manifest)  # [L, K, 1 + D, D]: factors of keys, then of values
+        if self._basis is not None:
+            turned = np.swapaxes(self._basis[:, :, 1:], 2, 3)
+            self._turned = np.ascontiguousarray(turned)  # what values are multiplied with, and its inverse
+            self._back = np.linalg.inv(turned.astype(np.float64)).astype(np.float32)
         self._limits = np.iinfo(self._dtype) if self._dtype.kind in "iu" else None
 
     def read(self, content: bytes) -> Float32 | Float16:
@@ -63,16 +46,16 @@ class BlockValues:
         if self._limits is not None:
             real = (real - self._zeros) * self._scales
         if self._basis is not None:
-            real[0] /= self._basis.keys
-            real[1] = real[1] @ self._basis.back
+            real[0] /= self._basis[:, :, :1]
+            real[1] = real[1] @ self._back
         return real if self._dtype == np.float32 else _half(real)
 
     def write(self, pair: Float32) -> bytes:
         """The bytes for `Runtime.put_offloaded` of [2, L, K, n, D]; codes are rounded to the nearest."""
         real = np.array(pair, np.float32)
         if self._basis is not None:
-            real[0] *= self._basis.keys
-            real[1] = real[1] @ self._basis.values
+            real[0] *= self._basis[:, :, :1]
+            real[1] = real[1] @ self._turned
         if self._limits is not None:
             real = np.clip(np.rint(real / self._scales + self._zeros), self._limits.min, self._limits.max)
         keys, values = _half(real) if self._dtype == np.float16 else real.astype(self._dtype)
@@ -108,14 +91,10 @@ def _codes(folder: Path, manifest: Manifest) -> tuple[Float32, Float32]:
     model = manifest.model
     shape = (2, len(model.attention_layers), model.kv_heads, 1, 1)
     scales, zeros = np.ones(shape, np.float32), np.zeros(shape, np.float32)
-    if manifest.is_segmented:
-        if manifest.kv_dtype == ROUNDED:
-            scales = read_kv_scales(folder, manifest).swapaxes(0, 1)[:, :, :, None, :]
-        return scales, zeros
-    for graph in manifest.graphs:
-        for tensor in graph.inputs:
-            if (place := place_of(tensor.name, "_in")) is not None:
-                encoding = encoding_of(tensor)
-                place.of(scales[0], scales[1])[...] = encoding.scale
-                place.of(zeros[0], zeros[1])[...] = encoding.zero_point
+    if manifest.is_segmented and manifest.kv_dtype == ROUNDED:
+        scales = read_kv_scales(folder, manifest).swapaxes(0, 1)[:, :, :, None, :]
+    for tensor in [] if manifest.is_segmented else [each for graph in manifest.graphs for each in graph.inputs]:
+        if (place := place_of(tensor.name, "_in")) is not None:
+            place.of(*scales)[...] = encoding_of(tensor).scale
+            place.of(*zeros)[...] = encoding_of(tensor).zero_point
     return scales, zeros

@@ -1,7 +1,5 @@
 """The memory of a runtime: past pools, fresh outputs, row inputs. numpy only; graphs bind to it and never own it.
-
-Legend: L = layers, K = KV heads, D = head size, W = width of a pool, N = rows, P = past columns, C = P + N.
-"""
+Legend: L = layers, K = KV heads, D = head size, W = width of a pool, N = rows, P = past columns, C = P + N."""
 
 import math
 from collections.abc import Iterable
@@ -20,6 +18,7 @@ from engine.bundle.tensors import (
     ROTARY,
     WINDOW_MASK,
     WINDOW_ROTARY,
+    WITH_LAYERS,
     Array,
     Encoding,
     encoding_of,
@@ -38,9 +37,7 @@ GROWTH = 1024
 
 class RotaryTable:
     """One encoded table [positions, rotary_dim / 2] of cos or sin, grown as positions come up.
-
-    Angles are float32 products, as in transformers: a finer product would differ from what the model was trained on.
-    """
+    Angles are float32 products, as in transformers: a finer product would differ from what the model was trained on."""
 
     def __init__(self, rope: RopeSpec, is_cos: bool, encoding: Encoding) -> None:
         self._frequencies = np.array(rope.inverse_frequencies, np.float32)
@@ -54,15 +51,12 @@ class RotaryTable:
         """Write the rows of `positions` [N], or of positions by axis [3, N], into out [N, rotary_dim / 2]."""
         highest = int(positions.max(initial=0))
         if highest >= len(self._table):
-            self._grow(highest + GROWTH)
+            angles = (np.arange(highest + GROWTH, dtype=np.float32)[:, None] * self._frequencies).astype(np.float64)
+            self._table = self._encoding.encode(self._function(angles) * self._factor)
         if positions.ndim > 1:
             out[...] = self._table[positions[self._axes].T, np.arange(len(self._axes))]
             return
         np.take(self._table, positions, axis=0, out=out, mode="clip")
-
-    def _grow(self, size: int) -> None:
-        angles = (np.arange(size, dtype=np.float32)[:, None] * self._frequencies).astype(np.float64)
-        self._table = self._encoding.encode(self._function(angles) * self._factor)
 
 
 class RotationTables:
@@ -73,7 +67,6 @@ class RotationTables:
         self._made: dict[tuple[str, Encoding], RotaryTable] = {}
 
     def fill(self, name: str, encoding: Encoding, positions: NDArray[np.int32], out: Array) -> None:
-        """Write the rows of `positions` into `out`, as a table does."""
         if (name, encoding) not in self._made:
             rope = self._model.local_rope if name in WINDOW_ROTARY else self._model.rope
             assert rope is not None, "the bundle was checked"
@@ -83,11 +76,12 @@ class RotationTables:
 
 def layer_graphs(manifest: Manifest, shape: StepShape | None) -> list[GraphSpec]:
     """The graphs of a step without the head, in part order. BundleError when a shape has no decoder."""
-    wanted = (GraphKind.LUT, GraphKind.DECODER, GraphKind.DECODER_PREFILL, GraphKind.DEFAULT)
-    found = [graph for graph in manifest.graphs if graph.kind in wanted and _serves(graph, shape)]
-    if not any(graph.kind is not GraphKind.LUT for graph in found):
+    found = [graph for graph in manifest.graphs if graph.kind in WITH_LAYERS and shape_of(graph) == shape]
+    if not found:
         raise BundleError(f"the bundle has no decoder graph for {shape or 'free shapes'}")
-    return sorted(found, key=lambda graph: graph.part)
+    rows = (None, shape and shape.rows)
+    tables = [graph for graph in manifest.graphs if graph.kind is GraphKind.LUT and graph.rows in rows]
+    return sorted(found + tables, key=lambda graph: graph.part)
 
 
 def layers_of(graph: GraphSpec) -> slice:
@@ -98,12 +92,6 @@ def layers_of(graph: GraphSpec) -> slice:
 
 def linear_graphs(manifest: Manifest) -> list[GraphSpec]:
     return sorted((graph for graph in manifest.graphs if graph.kind is GraphKind.LINEAR), key=lambda graph: graph.part)
-
-
-def _serves(graph: GraphSpec, shape: StepShape | None) -> bool:
-    if graph.kind is GraphKind.LUT:
-        return graph.rows is None or (shape is not None and graph.rows == shape.rows)
-    return shape_of(graph) == shape
 
 
 def spans(rows: NDArray[np.int64], columns: NDArray[np.int64]) -> list[tuple[slice | Array, slice | Array]]:
@@ -123,9 +111,7 @@ EVERY = slice(None)
 
 class Pool:
     """Past keys [L, K, 1, D, W] and values [L, K, 1, W, D]; unwritten columns hold an encoded zero.
-
-    `zeros` are the codes of zero, [2, L, K]: for keys and values of each layer and head.
-    """
+    `zeros` are the codes of zero, [2, L, K]: for keys and values of each layer and head."""
 
     def __init__(self, manifest: Manifest, width: int, zeros: NDArray[np.int64]) -> None:
         model, dtype = manifest.model, np.dtype(manifest.kv_dtype)
@@ -145,17 +131,18 @@ class Pool:
     def width(self) -> int:
         return int(self.values.shape[-2])
 
-    def blank(self, width: int) -> "Pool":
-        """A pool of the same layers, of `width` columns, unwritten."""
-        return Pool(self._manifest, width, self._zeros)
-
-    def relaid(self, width: int) -> "Pool":
-        """A pool of `width` columns; those that both have keep their index and contents."""
-        made = self.blank(width)
-        shared = min(width, self.width)
-        made.keys[..., :shared] = self.keys[..., :shared]
-        made.values[..., :shared, :] = self.values[..., :shared, :]
+    def relaid(self, width: int, moves: Iterable[tuple[slice, slice]]) -> "Pool":
+        """A pool of `width` columns with those that move: from where to where."""
+        made = Pool(self._manifest, width, self._zeros)
+        for old, new in moves:
+            made.keys[..., new] = self.keys[..., old]
+            made.values[..., new, :] = self.values[..., old, :]
         return made
+
+
+def blank(tensor: TensorSpec, *lead: int) -> Array:
+    """Zeros, as they are stored, in the tensor's shape behind `lead`."""
+    return np.full([*lead, *(int(size) for size in tensor.shape)], tensor.zero_point or 0, np.dtype(tensor.dtype))
 
 
 def zero_codes(manifest: Manifest) -> NDArray[np.int64]:
@@ -177,9 +164,7 @@ class Arena:
 
     def array(self, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
         """An array of `shape` at the start of the memory called `name`, which is replaced when it is too small.
-
-        Arrays handed out before stay usable; they no longer share their memory with later ones.
-        """
+        Arrays handed out before stay usable; they no longer share their memory with later ones."""
         size = math.prod(shape) * dtype.itemsize
         flat = self._flat.get(name)
         if flat is None or flat.nbytes < size:
@@ -216,17 +201,10 @@ class Fresh:
         return np.asarray(rows[~sound], np.int64)
 
 
-def token_of_column(columns: int, tokens: int) -> NDArray[np.int64]:
-    """[W]: which token lies in each column of a window after so many tokens; negative = none."""
-    return tokens - 1 - (tokens - 1 - np.arange(columns)) % columns
-
-
 class RowInputs:
     """Inputs that are written anew for every step: ids, masks, cos, sin, cache index; one buffer per encoding.
-
     Where layers see a window, mask and rotation of theirs as well. padding_sees: whether a padding row sees itself.
-    windows: where a pool's columns lie in layers with a window, None = where they do in others.
-    """
+    windows: where a pool's columns lie in layers with a window, None = where they do in others."""
 
     def __init__(
         self,
@@ -255,72 +233,61 @@ class RowInputs:
 
     def buffer(self, tensor: TensorSpec) -> Array | None:
         """The array to bind to a row input, None when the tensor is something else.
-
         ids [1, N], embeddings [1, N, H], mask [..., N, C], cos and sin [..., N, rotary_dim / 2], cache index as the
-        tensor has it.
-        """
+        tensor has it."""
         rows = self._shape.rows
         if tensor.name == IDS:
-            array = self._arena.array("ids", (1, rows), np.dtype(np.int32))
-            self._ids.append(array)
-            return array
+            self._ids.append(self._arena.array("ids", (1, rows), np.dtype(np.int32)))
+            return self._ids[-1]
         if tensor.name in self._tables:
-            encoding = encoding_of(tensor)
             width = math.prod(dim for dim in tensor.shape[2:] if isinstance(dim, int))
-            array = self._arena.array(f"{tensor.name} {encoding}", (rows, width), np.dtype(tensor.dtype))
-            self._looked_up[tensor.name, encoding] = array
+            array = self._looked_up[tensor.name, encoding_of(tensor)] = self._scratch(tensor, width)
             return array.reshape([rows if isinstance(dim, str) else dim for dim in tensor.shape])
-        if tensor.name == MASK or (tensor.name == WINDOW_MASK and not self._window):
+        if tensor.name == "cache_index":
+            # Fresh columns always follow the past ones, so that scatter and concatenation are laid out alike.
+            sizes, first = [int(dim) for dim in tensor.shape], self._shape.past
+            return np.arange(first, first + math.prod(sizes), dtype=tensor.dtype).reshape(sizes)
+        if tensor.name in (MASK, WINDOW_MASK):
             array = self._mask_buffer(tensor)
-            return array.reshape((1,) * (len(tensor.shape) - 2) + array.shape)
-        if tensor.name == WINDOW_MASK:
-            array = self._arena.array(tensor.name, (rows, int(tensor.shape[-1])), np.dtype(tensor.dtype))
-            self._window_masks.append((encoding_of(tensor).mask_codes(), array))
-            return array.reshape((1,) * (len(tensor.shape) - 2) + array.shape)
-        if tensor.name in ROTARY | WINDOW_ROTARY:
-            encoding = encoding_of(tensor)
-            half = (rows, int(tensor.shape[-1]))
-            array = self._arena.array(f"{tensor.name} {encoding}", half, np.dtype(tensor.dtype))
-            self._rotary[tensor.name, encoding] = array
-            return array.reshape((1,) * (len(tensor.shape) - 2) + array.shape)
-        given = self._image_buffer(tensor)
-        return self._constant(tensor) if given is None else given
+        elif tensor.name in ROTARY | WINDOW_ROTARY:
+            array = self._rotary[tensor.name, encoding_of(tensor)] = self._scratch(tensor, int(tensor.shape[-1]))
+        else:
+            return self._image_buffer(tensor)
+        return array.reshape((1,) * (len(tensor.shape) - 2) + array.shape)
+
+    def _scratch(self, tensor: TensorSpec, width: int) -> Array:
+        """[N, width], one for each name and encoding."""
+        name = f"{tensor.name} {encoding_of(tensor)}"
+        return self._arena.array(name, (self._shape.rows, width), np.dtype(tensor.dtype))
 
     def _mask_buffer(self, tensor: TensorSpec) -> Array:
         """[N, C], or [N, W + N] over the W columns that a pool's layers with a window have."""
-        encoding, form = encoding_of(tensor), (self._shape.rows, self._shape.context)
-        array = self._arena.array(f"{tensor.name} {encoding}", form, np.dtype(tensor.dtype))
-        window, codes = self._pool_window if tensor.name == WINDOW_MASK else 0, encoding.mask_codes()
+        encoding = encoding_of(tensor)
+        codes = encoding.mask_codes()
+        if tensor.name == WINDOW_MASK and self._window:
+            self._window_masks.append((codes, self._scratch(tensor, int(tensor.shape[-1]))))
+            return self._window_masks[-1][1]
+        array = self._scratch(tensor, self._shape.context)
+        window = self._pool_window if tensor.name == WINDOW_MASK else 0
         self._masks[window, encoding] = codes, array
-        if not window or self._windows is None:
-            return array
-        narrow = self._arena.array(f"narrow {tensor.name}", (len(array), int(tensor.shape[-1])), array.dtype)
-        self._narrow_masks.append((array, narrow, codes[0]))
-        return narrow
+        if window and self._windows is not None:
+            narrow = self._arena.array(f"narrow {tensor.name}", (len(array), int(tensor.shape[-1])), array.dtype)
+            self._narrow_masks.append((array, narrow, codes[0]))
+            return narrow
+        return array
 
     def _image_buffer(self, tensor: TensorSpec) -> Array | None:
         """Of DeepStack: nothing is added until rows of images come."""
         deep = DEEP.fullmatch(tensor.name)
         if deep is None and tensor.name != IMAGE_ROWS:
             return None
-        array = np.full([int(dim) for dim in tensor.shape], tensor.zero_point or 0, np.dtype(tensor.dtype))
-        if deep is None:
-            codes = np.array([0, 1])
-            is_plain = tensor.dtype == "bool"
-            self._image_rows.append(
-                (array, codes if is_plain else encoding_of(tensor).encode(codes.astype(np.float64)))
-            )
-        else:
+        array = blank(tensor)
+        if deep is not None:
             self._deep.append((int(deep[1]), array, encoding_of(tensor)))
+        else:
+            codes = np.array([0, 1]) if tensor.dtype == "bool" else encoding_of(tensor).encode(np.array([0.0, 1.0]))
+            self._image_rows.append((array, codes))
         return array
-
-    def _constant(self, tensor: TensorSpec) -> Array | None:
-        if tensor.name == "cache_index":
-            # Fresh columns always follow the past ones, so that scatter and concatenation are laid out alike.
-            first = self._shape.past
-            length = math.prod(dim if isinstance(dim, int) else 1 for dim in tensor.shape)
-            return np.arange(first, first + length, dtype=tensor.dtype).reshape([int(dim) for dim in tensor.shape])
-        return None
 
     def fill(self, batch: PackedBatch, rotary: RotationTables) -> None:
         """Write a batch of N rows into every buffer. Rotations are the caller's, for all its shapes; graphs whose
@@ -349,7 +316,8 @@ class RowInputs:
     def _in_window(self, segment: PackedSegment, columns: int) -> NDArray[np.bool_]:
         """bool [N, columns + N]: each row sees the last `window` tokens up to its own."""
         own = segment.past + np.arange(self._shape.rows) - segment.start
-        tokens = np.concatenate([token_of_column(columns, segment.past), own])
+        newest = segment.past - 1  # a token lies in the window column of its number modulo their count; negative = none
+        tokens = np.concatenate([newest - (newest - np.arange(columns)) % columns, own])
         tokens[columns : columns + segment.start] = -1  # padding
         near = (tokens <= own[:, None]) & (tokens > own[:, None] - self._window) & (tokens >= 0)
         near[: segment.start] = False

@@ -1,8 +1,6 @@
 """Rows of a step that images or given numbers take the place of, and rows that the host looks up for every token.
-
 Graphs of GenieX bundles take embeddings in place of token ids. Where an image has a grid, rows turn by its axes.
-Shapes: N = rows of a step, M = some of them, H = hidden size.
-"""
+Shapes: N = rows of a step, M = some of them, H = hidden size."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -74,14 +72,10 @@ class EmbeddedRows:
         values = self.values[np.argsort(self.rows), begin : begin + deep.shape[-1]]
         deep[:count] = encoding.encode(values.astype(np.float64)) if values.shape[1] else encoding.encode(np.zeros(1))
 
-    def moved(self, row_of: NDArray[np.int64]) -> "EmbeddedRows":
-        return EmbeddedRows(row_of[self.rows], self.values)
-
 
 def prompt_rows(embeds: bytes, tokens: int, first: int, count: int) -> NDArray[np.float32]:
     """Of a prompt of `tokens` rows those from position `first` on, at most `count`: [0 to count, H]."""
-    values = np.frombuffer(embeds, "<f4").reshape(tokens, -1)
-    return values[first : first + count]
+    return np.frombuffer(embeds, "<f4").reshape(tokens, -1)[first : first + count]
 
 
 def image_rows(request: Request, row: int, first: int, count: int) -> Iterator[tuple[int, NDArray[np.float32]]]:
@@ -106,9 +100,7 @@ def joined(found: Sequence[tuple[int, NDArray[np.float32]]]) -> EmbeddedRows | N
 
 def axes_of(positions: Axes, groups: Iterable[tuple[slice, Sequence[PromptImage]]]) -> Axes | None:
     """What rows turn by, time, row and column [3, N], where an image has a grid; None where none has.
-
-    positions: int32 [N], indices of tokens. groups: rows of a sequence, and its images by `first`.
-    """
+    positions: int32 [N], indices of tokens. groups: rows of a sequence, and its images by `first`."""
     axes: Axes | None = None
     for rows, images in groups:
         if any(image.grid[0] for image in images):
@@ -118,8 +110,7 @@ def axes_of(positions: Axes, groups: Iterable[tuple[slice, Sequence[PromptImage]
 
 
 def _by_axis(indices: Axes, images: Sequence[PromptImage]) -> Axes:
-    """An image's tokens are where it begins, plus 0, row and column; what follows goes on behind the longer side of its
-    grid (transformers `get_rope_index`)."""
+    """An image's tokens are where it begins, plus 0, row and column (transformers `get_rope_index`)."""
     axes = np.stack([indices] * 3)
     for image in images:
         rows, columns = image.grid

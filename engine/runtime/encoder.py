@@ -1,7 +1,5 @@
 """Runs an encoder: texts side by side in the rows of a step, each seeing itself alone, one vector or score a text.
-
-Shapes: N = rows of a step, T = rows of one text, H = hidden size, X = numbers of a vector, or 1 score.
-"""
+Shapes: N = rows of a step, T = rows of one text, H = hidden size, X = numbers of a vector, or 1 score."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -12,12 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.bundle.encoder import HIDDEN, POSITIONS, TYPES, encoder_of, pair_types, score_head_floats
-from engine.bundle.manifest import GraphSpec, Manifest, TensorSpec
-from engine.bundle.specs import PoolingKind
+from engine.bundle.manifest import GraphSpec, Manifest
+from engine.bundle.specs import PoolingKind, PoolingSpec
 from engine.bundle.tensors import Array, encoding_of
 from engine.bundle.variant import StepShape, shape_table
 from engine.bundle.weight_files import read_floats
-from engine.runtime.buffers import Arena, RotationTables, RowInputs
+from engine.runtime.buffers import Arena, RotationTables, RowInputs, blank
 from engine.runtime.interface import Indices, Logits, PackedBatch, RowLayout, Runtime
 from engine.runtime.onnx_library import ort
 from engine.runtime.sessions import Binding, Provider, bind_all, load_sessions
@@ -40,54 +38,6 @@ def pooled(hidden: Float32, kind: PoolingKind) -> Float32:
         return np.asarray(hidden.mean(axis=0, dtype=np.float64), np.float32)
     row: Float32 = hidden[0 if kind is PoolingKind.CLS else -1]
     return row
-
-
-@dataclass(frozen=True, slots=True)
-class ScoreHead:
-    """A layer [H, H] with bias [H], tanh, then one [H] with bias [1]. In double precision, rounded once."""
-
-    dense: NDArray[np.float64]
-    dense_bias: NDArray[np.float64]
-    weight: NDArray[np.float64]
-    bias: NDArray[np.float64]
-
-    def __call__(self, hidden: Float32) -> Float32:
-        """hidden [T, H], the rows of one pair -> the raw score [1]."""
-        inner = np.tanh(self.dense @ hidden[0] + self.dense_bias)
-        return np.asarray(inner @ self.weight + self.bias, np.float32)
-
-
-@dataclass(frozen=True, slots=True)
-class Projection:
-    """A pooled vector [H] times [X, H], plus [X]. In double precision, rounded once."""
-
-    kind: PoolingKind
-    weight: NDArray[np.float64]
-    bias: NDArray[np.float64]
-
-    def __call__(self, hidden: Float32) -> Float32:
-        """hidden [T, H], the rows of one text -> [X]."""
-        return np.asarray(self.weight @ pooled(hidden, self.kind) + self.bias, np.float32)
-
-
-def read_projection(folder: Path, manifest: Manifest) -> Projection | None:
-    """Of a checked bundle, None where it has none: weights, then the bias. BundleError when its file cannot be read."""
-    name, pooling = encoder_of(manifest).projection, manifest.pooling
-    if not name or pooling is None:
-        return None
-    numbers = read_floats(folder, manifest, name, (pooling.dimensions * (manifest.model.hidden + 1),))
-    weight, bias = np.split(numbers.astype(np.float64), [pooling.dimensions * manifest.model.hidden])
-    return Projection(pooling.kind, weight.reshape(pooling.dimensions, -1), bias)
-
-
-def read_score_head(folder: Path, manifest: Manifest) -> ScoreHead | None:
-    """The head of a checked bundle, None where it has none. BundleError when its file cannot be read."""
-    name, hidden = encoder_of(manifest).score_head, manifest.model.hidden
-    if not name:
-        return None
-    numbers = read_floats(folder, manifest, name, (score_head_floats(hidden),)).astype(np.float64)
-    dense, dense_bias, weight, bias = np.split(numbers, np.cumsum([hidden * hidden, hidden, hidden]))
-    return ScoreHead(dense.reshape(hidden, hidden), dense_bias, weight, bias)
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,23 +104,46 @@ class EncoderRuntime(Runtime):
 
 
 def _reader(folder: Path, manifest: Manifest) -> Callable[[Float32], Float32]:
-    """How hidden states [T, H] of a text become its vector or score. BundleError when a file cannot be read."""
-    head = read_score_head(folder, manifest)
-    if head is not None:
-        return head
-    assert manifest.pooling is not None, "the bundle was checked"
-    return read_projection(folder, manifest) or partial(pooled, kind=manifest.pooling.kind)
+    """How hidden states [T, H] of a text become its vector [X] or score [1]. BundleError when a file cannot be read."""
+    spec, pooling = encoder_of(manifest), manifest.pooling
+    if spec.score_head:
+        return _score_head(folder, manifest, spec.score_head)
+    assert pooling is not None, "the bundle was checked"
+    if spec.projection:
+        return _projection(folder, manifest, spec.projection, pooling)
+    return partial(pooled, kind=pooling.kind)
+
+
+def _score_head(folder: Path, manifest: Manifest, name: str) -> Callable[[Float32], Float32]:
+    """A layer [H, H] with bias [H], tanh, then one [H] with bias [1]. In double precision, rounded once."""
+    size = manifest.model.hidden
+    numbers = read_floats(folder, manifest, name, (score_head_floats(size),)).astype(np.float64)
+    dense, dense_bias, weight, bias = np.split(numbers, np.cumsum([size * size, size, size]))
+    square = dense.reshape(size, size)
+
+    def score(hidden: Float32) -> Float32:
+        return np.asarray(np.tanh(square @ hidden[0] + dense_bias) @ weight + bias, np.float32)
+
+    return score
+
+
+def _projection(folder: Path, manifest: Manifest, name: str, pooling: PoolingSpec) -> Callable[[Float32], Float32]:
+    """A pooled vector [H] times [X, H], plus [X]. In double precision, rounded once."""
+    size = manifest.model.hidden
+    numbers = read_floats(folder, manifest, name, (pooling.dimensions * (size + 1),)).astype(np.float64)
+    weight, bias = numbers[: pooling.dimensions * size].reshape(-1, size), numbers[pooling.dimensions * size :]
+
+    def project(hidden: Float32) -> Float32:
+        return np.asarray(weight @ pooled(hidden, pooling.kind) + bias, np.float32)
+
+    return project
 
 
 def _bound(manifest: Manifest, graph: GraphSpec, session: ort.InferenceSession) -> _Variant:
     assert graph.rows is not None, "shapes are fixed"
     rows = RowInputs(Arena(), manifest, StepShape(graph.rows, 0), {})
     found = {tensor.name: (rows.buffer(tensor), tensor) for tensor in graph.inputs}
-    inputs = {name: _zeros(tensor) for name, (array, tensor) in found.items() if array is None}
-    output = _zeros(graph.outputs[0])
+    inputs = {name: blank(tensor) for name, (array, tensor) in found.items() if array is None}
+    output = blank(graph.outputs[0])
     taken = inputs | {name: array for name, (array, _) in found.items() if array is not None}
     return _Variant(graph, bind_all(graph.name, session, taken, {HIDDEN: output}), rows, inputs, output)
-
-
-def _zeros(tensor: TensorSpec) -> Array:
-    return np.zeros([int(size) for size in tensor.shape], tensor.dtype)

@@ -1,11 +1,8 @@
 """Runs a bundle of fused prefill/decode graphs: one prompt and up to D decodes a step, each over a cache of its own.
-
 All caches are of one size, and none is ever copied or re-laid. A block of the scheduler's pool is a whole cache here: a
 cache gets its block's name when the first rows in it are kept.
-
-Legend: N = rows, R = those that need logits, M = some of its rows, V = vocabulary, L = layers, K = KV heads,
-H = head size, D = decode slots, P = past columns.
-"""
+Legend: N = rows, R = those that need logits, M = some of its rows, V = vocabulary, L = layers, K = KV heads, H = head
+size, D = decode slots, P = past columns."""
 
 import logging
 from collections.abc import Collection, Sequence
@@ -21,8 +18,8 @@ from engine.bundle.manifest import GraphSpec, Manifest
 from engine.bundle.tensors import LOGITS, Array, Encoding, encoding_of
 from engine.bundle.variant import ShapeTable, StepShape
 from engine.errors import StepFailed
-from engine.runtime.buffers import Arena, Fresh, Pool, RotationTables, RowInputs
-from engine.runtime.interface import Logits, PackedBatch, PackedSegment, Runtime
+from engine.runtime.buffers import Arena, Fresh, Pool, RotationTables, RowInputs, blank
+from engine.runtime.interface import BlockStore, Logits, PackedBatch, PackedSegment, Runtime
 from engine.runtime.onnx_library import ort
 from engine.runtime.qnn.provider import NPU
 from engine.runtime.sessions import Binding, Provider, bind_all, load_sessions
@@ -33,9 +30,7 @@ PADDING = -1
 @dataclass(frozen=True, slots=True)
 class Placement:
     """One step of a graph: the prompt's rows end where the decode slots begin, decodes take the last slots.
-
-    row_of: int64 [rows of the batch], the graph's row of each, PADDING for those that hold nothing.
-    """
+    row_of: int64 [rows of the batch], the graph's row of each, PADDING for those that hold nothing."""
 
     shape: FusedShape
     prefill: PackedSegment | None
@@ -69,9 +64,7 @@ class Placement:
 
     def control(self) -> NDArray[np.int32]:
         """fusion_ctrl [5 + D]: is there a prompt, how many decodes, rows and past of the prompt, past of each slot.
-
-        int32 [6] for one slot: prefill active, decode active, prefill rows, 0, prefill past, decode past.
-        """
+        int32 [6] for one slot: prefill active, decode active, prefill rows, 0, prefill past, decode past."""
         control = np.zeros(CONTROL_HEAD + self.shape.slots, np.int32)
         if self.prefill is not None:
             control[[0, 2, 4]] = 1, self.prefill.count, self.prefill.past
@@ -89,9 +82,7 @@ class Placement:
 
 def place(batch: PackedBatch, shape: FusedShape, columns: int) -> Placement:
     """Put the segments of a step into a graph's rows; a cache holds `columns` tokens.
-
-    StepFailed for what the graph cannot do: a second prompt, more rows or more columns than it has.
-    """
+    StepFailed for what the graph cannot do: a second prompt, more rows or more columns than it has."""
     segments = batch.segments
     # A single row may stand in either place: it sees its own past and itself.
     has_prefill = bool(segments) and (segments[0].count > 1 or len(segments) > shape.slots)
@@ -107,19 +98,16 @@ def place(batch: PackedBatch, shape: FusedShape, columns: int) -> Placement:
 
 def _check(shape: FusedShape, prefill: PackedSegment | None, decodes: tuple[PackedSegment, ...], columns: int) -> None:
     if len(decodes) > shape.slots or any(decode.count != 1 for decode in decodes):
-        counts = ", ".join(str(decode.count) for decode in decodes)
-        raise StepFailed(
-            f"{shape.name} decodes {shape.slots} sequences a row each beside one prompt, not rows {counts}"
-        )
+        rows = ", ".join(str(decode.count) for decode in decodes)
+        raise StepFailed(f"{shape.name} decodes {shape.slots} sequences a row each beside one prompt, not rows {rows}")
     if prefill is not None and prefill.count > shape.prefill_rows:
         raise StepFailed(f"{prefill.count} prompt rows do not fit the {shape.prefill_rows} of {shape.name}")
     for segment in (*decodes, *((prefill,) if prefill else ())):
         if segment.block_rows > 1:
             raise StepFailed(f"{shape.name} has no rows that see both ways")
         if segment.past + segment.count > columns:
-            raise StepFailed(
-                f"{segment.past} cached tokens and {segment.count} new ones overflow a cache of {columns} KV slots"
-            )
+            tokens = f"{segment.past} cached tokens and {segment.count} new ones"
+            raise StepFailed(f"{tokens} overflow a cache of {columns} KV slots")
 
 
 class FusedCache(Pool):
@@ -132,7 +120,7 @@ class FusedCache(Pool):
         self.is_spoiled = False
 
 
-class FusedCaches:
+class FusedCaches(BlockStore):
     """Sole owner of the caches. `blank` stands where a graph wants a cache and no sequence has one."""
 
     def __init__(self, manifest: Manifest) -> None:
@@ -146,13 +134,9 @@ class FusedCaches:
 
     def begin(self, segments: Sequence[PackedSegment | None]) -> list[FusedCache]:
         """The cache of each segment, `blank` for None. What the step before took and did not name is spare again.
-
-        StepFailed when a segment has a past and its cache is not here.
-        """
+        StepFailed when a segment has a past and its cache is not here."""
         named = {cache.serial for cache in self._named.values()}
-        for cache in self._handed_out:
-            if cache.serial not in named:
-                self._spares.append(cache)
+        self._spares += [cache for cache in self._handed_out if cache.serial not in named]
         self._handed_out.clear()
         return [self._cache_of(segment) for segment in segments]
 
@@ -184,24 +168,19 @@ class FusedCaches:
         self._handed_out.clear()
 
     def _cache_of(self, segment: PackedSegment | None) -> FusedCache:
-        if segment is None:
-            return self.blank
-        if not segment.blocks:
-            return self.take()
-        found = self._named.get(segment.blocks[0])
-        if found is None:
+        if segment is None or not segment.blocks:
+            return self.blank if segment is None else self.take()
+        if segment.blocks[0] not in self._named:
             raise StepFailed(f"nothing lies in cache {segment.blocks[0]}, of which {segment.past} KV slots are wanted")
-        return found
+        return self._named[segment.blocks[0]]
 
 
 def _zero_codes(manifest: Manifest) -> NDArray[np.int64]:
     """[2, L, 1]: what zero is stored as in the keys and values of each layer."""
-    graph = manifest.graphs[0]
-    specs = {tensor.name: tensor for tensor in graph.inputs}
-    cache = fused_shape(graph.name).caches[0]
+    specs = {tensor.name: tensor for tensor in manifest.graphs[0].inputs}
+    cache = fused_shape(manifest.graphs[0].name).caches[0]
     names = [cache_tensors("past", cache, layer) for layer in range(manifest.model.layers)]
-    codes = [[[encoding_of(specs[pair[side]]).zero_point] for pair in names] for side in range(2)]
-    return np.array(codes, np.int64)
+    return np.array([[[encoding_of(specs[pair[side]]).zero_point] for pair in names] for side in range(2)], np.int64)
 
 
 KEPT_BINDINGS = 64
@@ -209,9 +188,7 @@ KEPT_BINDINGS = 64
 
 class BoundGraph:
     """fresh: keys and values of a step's rows. logits: [1, D + 1, V], or [1, D, V].
-
-    inputs: buffers by tensor name, written anew for every step. A row that holds nothing has id and position 0.
-    """
+    inputs: buffers by tensor name, written anew for every step. A row that holds nothing has id and position 0."""
 
     def __init__(self, manifest: Manifest, graph: GraphSpec, session: ort.InferenceSession) -> None:
         assert manifest.fused is not None
@@ -220,20 +197,17 @@ class BoundGraph:
         self._rows = RowInputs(Arena(), manifest, self._step_shape, {}, padding_sees=False)
         self.inputs: dict[str, Array] = {}
         for tensor in graph.inputs:
-            array = self._rows.buffer(tensor)
-            if tensor.name == CONTROL:
-                array = np.zeros([int(size) for size in tensor.shape], tensor.dtype)
+            array = blank(tensor) if tensor.name == CONTROL else self._rows.buffer(tensor)
             if array is not None:
                 self.inputs[tensor.name] = array
         self.fresh = Fresh(Arena(), manifest, (), self.shape.rows)
         (logits,) = (tensor for tensor in graph.outputs if tensor.name == LOGITS)
-        self.logits: Array = np.empty([int(size) for size in logits.shape], logits.dtype)
+        self.logits = blank(logits)
         self.encoding: Encoding = encoding_of(logits)
         self._session = session
         self._bindings: dict[tuple[int, ...], Binding] = {}
 
     def fill(self, batch: PackedBatch, placement: Placement, rotary: RotationTables) -> None:
-        """Write a step into every input. `rotary` is the caller's, for all its graphs."""
         self._rows.fill(placement.moved(batch, self._step_shape), rotary)
         if CONTROL in self.inputs:
             self.inputs[CONTROL][...] = placement.control()
@@ -260,41 +234,25 @@ class BoundGraph:
         return bind_all(self.shape.name, self._session, inputs, outputs)
 
     def _tensors(self, kind: str, caches: Sequence[FusedCache]) -> dict[str, Array]:
-        found: dict[str, Array] = {}
-        for label, cache in zip(self.shape.caches, caches, strict=True):
-            for layer, arrays in enumerate(zip(cache.keys, cache.values, strict=True)):
-                found |= zip(cache_tensors(kind, label, layer), arrays, strict=True)
-        return found
+        return {
+            name: array
+            for label, cache in zip(self.shape.caches, caches, strict=True)
+            for layer, arrays in enumerate(zip(cache.keys, cache.values, strict=True))
+            for name, array in zip(cache_tensors(kind, label, layer), arrays, strict=True)
+        }
 
 
 log = logging.getLogger("hexserve.worker")
 
 
-@dataclass(frozen=True, slots=True)
-class _LastStep:
-    """What `keep` needs to know of a step: by cache of the graph, whose it was."""
-
-    graph: BoundGraph
-    placement: Placement
-    segments: tuple[PackedSegment | None, ...]
-    caches: tuple[FusedCache, ...]
-
-
 class FusedRuntime(Runtime):
     """For any provider. A block of the pool is a whole cache, and stays where it is.
-
     by_graph: whether graphs write new keys and values in place, else kept rows are copied from what is fresh; None =
-    where the graphs can, but on an NPU, of which nobody knows whether it allows that.
-    Raises BundleError when a graph cannot be loaded.
-    """
+    where the graphs can, but on an NPU, of which nobody knows whether it allows that. Raises BundleError when a graph
+    cannot be loaded."""
 
     def __init__(
-        self,
-        folder: Path,
-        manifest: Manifest,
-        shapes: ShapeTable,
-        provider: Provider,
-        by_graph: bool | None = None,
+        self, folder: Path, manifest: Manifest, shapes: ShapeTable, provider: Provider, by_graph: bool | None = None
     ) -> None:
         assert manifest.fused is not None
         super().__init__(shapes, provider.device)
@@ -303,9 +261,10 @@ class FusedRuntime(Runtime):
         # Sole owner of graphs' buffers and of the caches.
         graphs = [BoundGraph(manifest, graph, self._sessions[graph.name]) for graph in manifest.graphs]
         self._graphs = {graph.shape.rows: graph for graph in graphs}
-        self._caches = FusedCaches(manifest)
+        self.blocks = self._caches = FusedCaches(manifest)
         self._rotary = RotationTables(manifest.model)
-        self._last: _LastStep | None = None
+        self._last: tuple[BoundGraph, Placement] | None = None
+        self._used: list[tuple[PackedSegment, FusedCache]] = []  # of the last step
         can_write = manifest.fused.kv_update_on_device and provider.device != NPU
         self.by_graph = can_write if by_graph is None else by_graph
         log.info("fused caches are written by %s", "the graph, in place" if self.by_graph else "the host")
@@ -314,10 +273,10 @@ class FusedRuntime(Runtime):
         self._parts.begin()
         graph = self._graphs[batch.shape.rows]
         placement = place(batch, graph.shape, self._columns)
-        logit_index = placement.logit_index(batch.logit_rows)
-        segments = tuple(placement.segments_by_cache())
-        caches = tuple(self._caches.begin(segments))
-        self._last = _LastStep(graph, placement, segments, caches)
+        logit_index, segments = placement.logit_index(batch.logit_rows), placement.segments_by_cache()
+        caches = self._caches.begin(segments)
+        self._last = graph, placement
+        self._used = [(each, cache) for each, cache in zip(segments, caches, strict=True) if each is not None]
         graph.fill(batch, placement, self._rotary)
         self._parts.mark("inputs")
         graph.run(caches, self.by_graph)
@@ -325,50 +284,34 @@ class FusedRuntime(Runtime):
         return Logits(graph.logits[0, logit_index], graph.encoding)
 
     def non_finite_rows(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Those of `rows` [M] whose keys or values hold infinity or NaN.
-
-        Their caches are cleaned before they serve another sequence.
-        """
-        last = self._run_before()
-        at = last.placement.row_of[rows]
+        """Those of `rows` [M] with infinity or NaN in keys or values; their caches are cleaned before another use."""
+        assert self._last is not None, "before the first step"
+        graph, placement = self._last
+        at = placement.row_of[rows]
         with np.errstate(invalid="ignore", over="ignore"):
-            spoiled: NDArray[np.int64] = rows[np.isin(at, last.graph.fresh.non_finite(at))]
-        for index, segment in enumerate(last.segments):
-            if segment is not None and ((spoiled >= segment.start) & (spoiled < segment.end)).any():
-                last.caches[index].is_spoiled = True
+            spoiled: NDArray[np.int64] = rows[np.isin(at, graph.fresh.non_finite(at))]
+        for segment, cache in self._used:
+            if ((spoiled >= segment.start) & (spoiled < segment.end)).any():
+                cache.is_spoiled = True
         return spoiled
 
     def keep(self, rows: NDArray[np.int64], columns: NDArray[np.int64]) -> None:
-        last = self._run_before()
-        for index, segment in enumerate(last.segments):
-            if segment is None:
-                continue
+        assert self._last is not None, "before the first step"
+        graph, placement = self._last
+        for segment, cache in self._used:
             mine = (rows >= segment.start) & (rows < segment.end)
-            if mine.any():
-                self._keep(last, index, segment, rows[mine], columns[mine])
-
-    def _keep(
-        self, last: _LastStep, index: int, segment: PackedSegment, rows: NDArray[np.int64], columns: NDArray[np.int64]
-    ) -> None:
-        block, at = int(columns[0]) // self._columns, columns % self._columns
-        assert (at == segment.past + rows - segment.start).all(), "a cache holds a sequence's tokens in their order"
-        cache = last.caches[index]
-        if not self.by_graph:
-            fresh = last.placement.row_of[rows]
-            cache.keys[..., at] = last.graph.fresh.keys[..., fresh]
-            cache.values[..., at, :] = last.graph.fresh.values[..., fresh, :]
-        self._caches.name(block, cache)
-
-    def free(self, blocks: Collection[int]) -> None:
-        self._caches.free(blocks)
+            if not mine.any():
+                continue
+            own, block, at = rows[mine], int(columns[mine][0]) // self._columns, columns[mine] % self._columns
+            assert (at == segment.past + own - segment.start).all(), "a cache holds a sequence's tokens in their order"
+            if not self.by_graph:
+                cache.keys[..., at] = graph.fresh.keys[..., placement.row_of[own]]
+                cache.values[..., at, :] = graph.fresh.values[..., placement.row_of[own], :]
+            self._caches.name(block, cache)
 
     def close(self) -> None:
         for graph in self._graphs.values():
             graph.clear()
-        self._last = None
+        self._last, self._used = None, []
         self._caches.clear()
         self._sessions.clear()
-
-    def _run_before(self) -> _LastStep:
-        assert self._last is not None, "before the first step"
-        return self._last

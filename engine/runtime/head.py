@@ -26,9 +26,7 @@ class _BoundHead:
 
 class LmHead:
     """The head graphs of a bundle; some have none, because their last part gives logits itself.
-
-    weight: what graphs take that do not hold their own; bound once for each width.
-    """
+    weight: what graphs take that do not hold their own; bound once for each width."""
 
     def __init__(
         self,
@@ -49,20 +47,16 @@ class LmHead:
 
     def logits(self, hidden: Array, least: int) -> Logits:
         """Logits [R, V] of hidden rows [R, H] as the layers gave them; valid until the next call.
-
         The smallest graph that takes all rows at once runs, else the largest runs several times. least: rows it must
-        take although there may be fewer: how a row rounds may depend on the width.
-        """
+        take although there may be fewer: how a row rounds may depend on the width."""
         bound, width = self._fitting(max(len(hidden), least))
         if len(hidden) <= width:
             return self._run(bound, hidden)
-        pieces = [
-            self._run(bound, hidden[start : start + width]).codes.copy() for start in range(0, len(hidden), width)
-        ]
+        starts = range(0, len(hidden), width)
+        pieces = [self._run(bound, hidden[start : start + width]).codes.copy() for start in starts]
         return Logits(np.concatenate(pieces), bound.encoding)
 
     def clear(self) -> None:
-        """Drop the bindings; the arena and the sessions are their owner's."""
         self._bound.clear()
 
     def _run(self, head: _BoundHead, hidden: Array) -> Logits:

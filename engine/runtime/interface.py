@@ -1,8 +1,6 @@
 """The seam between the engine and whatever runs the graphs: the rows of a step, the runtime, its logits, its clock.
-
-Shapes: N = rows of a step, M = some of them, R = those that need logits, P = past columns, C = P + N, V = vocabulary,
-H = hidden size.
-"""
+Shapes: N = rows of a step, M = some of them, R = those that need logits, P = past columns, C = P + N, V = vocabulary, H
+= hidden size."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -73,10 +71,8 @@ class PackedSegment:
 @dataclass(frozen=True, slots=True)
 class PackedBatch:
     """One step, ready for a runtime. Rows are right-aligned: padding first, then segments in plan order.
-
     input_ids, positions: int32 [N], 0 in padding. logit_rows: int64 [R]. embedded: rows that have no token, if any.
-    axes: int32 [3, N], where rows turn by; None = all by their positions.
-    """
+    axes: int32 [3, N], where rows turn by; None = all by their positions."""
 
     shape: StepShape
     input_ids: NDArray[np.int32]
@@ -93,9 +89,7 @@ class PackedBatch:
 
     def early_rows(self) -> tuple[Indices, Indices]:
         """Rows [M] that may be written while the step runs, and the KV slots [M] they go to.
-
-        No row of any step sees these slots before they are kept, so what is written early changes nothing.
-        """
+        No row of any step sees these slots before they are kept, so what is written early changes nothing."""
         rows = [segment.start + row for segment in self.segments for row in range(len(segment.early))]
         slots = [slot for segment in self.segments for slot in segment.early]
         return np.array(rows, np.int64), np.array(slots, np.int64)
@@ -125,21 +119,15 @@ class RowLayout:
         owner: str = "",
     ) -> int:
         """The next rows of a sequence of which nothing more is known. Returns the first of them."""
-        count = len(tokens)
-        segment = PackedSegment(self.row, count, blocks, past, past + count, block_rows, owner=owner)
+        room = past + len(tokens)
+        segment = PackedSegment(self.row, len(tokens), blocks, past, room, block_rows, owner=owner)
         return self.add_segment(tokens, first, segment, logits)
 
     def add_segment(
-        self,
-        tokens: Sequence[int] | NDArray[np.int32],
-        first: int,
-        segment: PackedSegment,
-        logits: Iterable[int] = (),
+        self, tokens: Sequence[int] | NDArray[np.int32], first: int, segment: PackedSegment, logits: Iterable[int] = ()
     ) -> int:
         """The next rows: `tokens` from position `first` on, or where a tree has them. Returns the first of the rows.
-
-        segment: starts at `row`. logits: which of its rows give logits.
-        """
+        segment: starts at `row`. logits: which of its rows give logits."""
         row, end, tree = segment.start, segment.end, segment.tree
         self._ids[row:end] = tokens
         self._positions[row:end] = first + (np.arange(segment.count) if tree is None else np.array(tree.depths))
@@ -149,10 +137,7 @@ class RowLayout:
         return row
 
     def batch(
-        self,
-        block_size: int,
-        embedded: EmbeddedRows | None = None,
-        shown: Sequence[tuple[PromptImage, ...]] = (),
+        self, block_size: int, embedded: EmbeddedRows | None = None, shown: Sequence[tuple[PromptImage, ...]] = ()
     ) -> PackedBatch:
         """The step of all the rows that were added. shown: the images of each group's sequence."""
         assert self.row == self._shape.rows, f"{self._shape.rows - self.row} rows were never added"
@@ -235,13 +220,8 @@ class StageClock:
 
     def __init__(self, clock: Callable[[], float] = perf_counter) -> None:
         self._clock = clock
-        self._seconds: dict[str, float] = {}
+        self.seconds: dict[str, float] = {}  # of every stage that was marked, since the start
         self._last = 0.0
-
-    @property
-    def seconds(self) -> Mapping[str, float]:
-        """Of every stage that was marked, since the start."""
-        return self._seconds
 
     def begin(self) -> None:
         self._last = self._clock()
@@ -249,7 +229,7 @@ class StageClock:
     def mark(self, stage: str) -> None:
         """The time since the mark before, or since `begin`, was `stage`."""
         now = self._clock()
-        self._seconds[stage] = self._seconds.get(stage, 0.0) + now - self._last
+        self.seconds[stage] = self.seconds.get(stage, 0.0) + now - self._last
         self._last = now
 
 
@@ -257,12 +237,51 @@ def block_slots(block: int) -> slice:
     return slice(block * BLOCK_SIZE, (block + 1) * BLOCK_SIZE)
 
 
+class BlockStore:
+    """What a runtime does with blocks of its memory; this one keeps them as they are, and no copies of them."""
+
+    def offload(self, columns: slice, key: bytes) -> None:
+        """Copy the keys and values of `columns`, one block of the pool, to host memory under `key`.
+        The copy is made at once or beside the next step; whatever is asked for later finds it made. StepFailed where
+        nothing is ever offloaded."""
+        raise StepFailed("the caches of this bundle are not offloaded")
+
+    def load(self, columns: slice, key: bytes) -> None:
+        """Copy what was offloaded as `key` into `columns`, one block of the pool, widening it if need be."""
+        raise StepFailed("the caches of this bundle are not offloaded")
+
+    def offloaded(self, key: bytes) -> bytes:
+        """The copy under `key` as bytes: keys, then values, all layers. KeyError when there is none."""
+        raise KeyError(key)
+
+    def put_offloaded(self, key: bytes, content: bytes) -> None:
+        """Put a copy in host memory, of exactly the bytes that `offloaded` has given for a block."""
+        raise StepFailed("the caches of this bundle are not offloaded")
+
+    def evict(self, key: bytes) -> None:
+        """Forget the copy in host memory; unknown keys are ignored."""
+
+    def move(self, moves: Iterable[BlockMove]) -> None:
+        """Carry out copies between the pool and host memory, in order."""
+        for move in moves:
+            if move.kind is MoveKind.OFFLOAD:
+                self.offload(block_slots(move.block), move.key)
+            elif move.kind is MoveKind.LOAD:
+                self.load(block_slots(move.block), move.key)
+            else:
+                self.evict(move.key)
+
+    def free(self, blocks: Collection[int]) -> None:
+        """What lies in `blocks` is not wanted any more: memory that holds nothing else may be given back."""
+
+    def free_behind(self, blocks: Collection[int]) -> None:
+        """The same of the layers with a window alone: no row that is still to come sees `blocks` there."""
+
+
 class Runtime(ABC):
     """Owns the graphs and the bytes of keys and values; knows nothing of sequences or blocks.
-
-    What a kind of bundle has no use for does nothing here: only abstract methods are its own.
-    shapes: what `run` accepts. device: what really computes: 'CPU', 'HTP emulator' or 'NPU'.
-    """
+    What a kind of bundle has no use for does nothing here: only abstract methods are its own. shapes: what `run`
+    accepts. device: what really computes: 'CPU', 'HTP emulator' or 'NPU'."""
 
     stores_blocks = False  # whether its copies of blocks in host memory can be had as bytes
     window = 0  # columns that rows see in layers which hold no more than some windows, 0 = they hold all columns
@@ -270,6 +289,7 @@ class Runtime(ABC):
     def __init__(self, shapes: ShapeTable, device: str) -> None:
         self.shapes = shapes
         self.device = device
+        self.blocks = BlockStore()
         self._parts = StageClock()
 
     @property
@@ -289,70 +309,22 @@ class Runtime(ABC):
 
     def lay_out(self, shape: StepShape) -> None:  # noqa: B027 - most have no width
         """Make the pool ready for steps of `shape`: re-lay it if it has another width, which loses columns beyond.
-
-        `run` does the same where it is not ready; here it can be timed apart from the graphs.
-        """
+        `run` does the same where it is not ready; here it can be timed apart from the graphs."""
 
     @abstractmethod
     def run(self, batch: PackedBatch) -> Logits:
-        """Run one step of N rows; logits [R, V] of its R logit rows, valid until the next run. Changes no column.
-
-        Raises StepFailed.
-        """
+        """Run one step of N rows, which changes no column; logits [R, V], valid until the next run. StepFailed."""
 
     @abstractmethod
     def non_finite_rows(self, rows: Indices) -> Indices:
         """Which of `rows` [M] of the last step, 0 to N - 1, have fresh keys or values with NaN or infinity: [0 to M].
-
-        Kept, they would spoil the pool: a masked column still counts as 0 times its value, and 0 times NaN is NaN.
-        """
+        Kept, they would spoil the pool: a masked column still counts as 0 times its value, and 0 times NaN is NaN."""
 
     @abstractmethod
     def keep(self, rows: Indices, slots: Indices) -> None:
         """Write the fresh keys and values of `rows` [M] of the last step into `slots` [M] of the pool, pair by pair.
-
         A pool that does not reach the highest slot is widened. Writing may go on beside the loop; whatever reads the
-        slots later finds them written, or raises what went wrong.
-        """
-
-    def offload(self, columns: slice, key: bytes) -> None:
-        """Copy the keys and values of `columns`, one block of the pool, to host memory under `key`.
-
-        The copy is made at once or beside the next step; whatever is asked for later finds it made. StepFailed where
-        nothing is ever offloaded.
-        """
-        raise StepFailed("the caches of this bundle are not offloaded")
-
-    def load(self, columns: slice, key: bytes) -> None:
-        """Copy what was offloaded as `key` into `columns`, one block of the pool, widening it if need be."""
-        raise StepFailed("the caches of this bundle are not offloaded")
-
-    def offloaded(self, key: bytes) -> bytes:
-        """The copy under `key` as bytes: keys, then values, all layers. KeyError when there is none."""
-        raise KeyError(key)
-
-    def put_offloaded(self, key: bytes, content: bytes) -> None:
-        """Put a copy in host memory, of exactly the bytes that `offloaded` has given for a block."""
-        raise StepFailed("the caches of this bundle are not offloaded")
-
-    def evict(self, key: bytes) -> None:  # noqa: B027 - nothing was offloaded
-        """Forget the copy in host memory; unknown keys are ignored."""
-
-    def move(self, moves: Iterable[BlockMove]) -> None:
-        """Carry out copies between the pool and host memory, in order."""
-        for move in moves:
-            if move.kind is MoveKind.OFFLOAD:
-                self.offload(block_slots(move.block), move.key)
-            elif move.kind is MoveKind.LOAD:
-                self.load(block_slots(move.block), move.key)
-            else:
-                self.evict(move.key)
-
-    def free(self, blocks: Collection[int]) -> None:  # noqa: B027 - most pools keep their columns
-        """What lies in `blocks` is not wanted any more: memory that holds nothing else may be given back."""
-
-    def free_behind(self, blocks: Collection[int]) -> None:  # noqa: B027 - most pools keep their columns
-        """The same of the layers with a window alone: no row that is still to come sees `blocks` there."""
+        slots later finds them written, or raises what went wrong."""
 
     def forget_states(self, sequences: Collection[str], snapshots: Collection[bytes]) -> None:  # noqa: B027
         """Give back the recurrent states of sequences that have ended, by their ids, and snapshots, by their keys."""

@@ -22,7 +22,7 @@ from typing import Generic
 import numpy as np
 
 from engine.bundle.manifest import Manifest
-from engine.runtime.interface import PackedBatch, PackedSegment
+from engine.runtime.interface import BlockStore, PackedBatch, PackedSegment
 from engine.runtime.kv_memory import COLUMN_STEP, BlockName, Bound, CacheForm, GroupColumns, SequenceCache, in_steps
 
 # How many times as long as its base a sequence may be. What lies behind it is read under a mask: rows of a prompt take
@@ -31,14 +31,12 @@ MOST_TIMES = 3
 LEAST_SPARE = 32  # columns
 
 
-class SequenceCaches(Generic[Bound]):
+class SequenceCaches(BlockStore, Generic[Bound]):
     """Sole owner of the caches, of what the last step was, and of the copies that were offloaded.
-
-    A cache lives as long as it owns a block, the last step wrote it, or another such cache stands on it. A
-    step writes behind the columns that its sequences have: what is not kept is overwritten by the next one.
-    least_shared: a base has so many columns at least; None = shared blocks are always copied. slides: whether layers
-    with a window give back what lies behind it.
-    """
+    A cache lives as long as it owns a block, the last step wrote it, or another such cache stands on it. A step writes
+    behind the columns that its sequences have: what is not kept is overwritten by the next one. least_shared: a base
+    has so many columns at least; None = shared blocks are always copied. slides: whether layers with a window give back
+    what lies behind it."""
 
     def __init__(self, manifest: Manifest, least_shared: int | None = None, slides: bool = True) -> None:
         self._form = CacheForm(manifest, slides)
@@ -117,9 +115,8 @@ class SequenceCaches(Generic[Bound]):
         """Copy the columns of one block to a cache of their own. KeyError when the block was never written."""
         size = columns.stop - columns.start
         source, index = self._owners[columns.start // size]
-        copy: SequenceCache[Bound] = SequenceCache(self._form, size)
+        copy = self._offloaded[key] = SequenceCache(self._form, size)
         copy.take_columns(source, slice(size), slice(index * size, (index + 1) * size))
-        self._offloaded[key] = copy
 
     def load(self, columns: slice, key: bytes) -> None:
         size = columns.stop - columns.start
@@ -129,17 +126,15 @@ class SequenceCaches(Generic[Bound]):
 
     def offloaded(self, key: bytes) -> bytes:
         """The copy of a block: keys [L, 1, K, 16, D], then values of the same shape."""
-        copy = self._offloaded[key]
-        return b"".join(side.tobytes() for side in copy.sides())
+        return b"".join(side.tobytes() for side in self._offloaded[key].sides())
 
     def put_offloaded(self, key: bytes, content: bytes) -> None:
         flat = np.frombuffer(content, np.dtype(self._form.dtype))
-        copy: SequenceCache[Bound] = SequenceCache(self._form, len(flat) // self._form.full_numbers)
-        start = 0
-        for side in copy.sides():
-            side[...] = flat[start : start + side.size].reshape(side.shape)
-            start += side.size
-        self._offloaded[key] = copy
+        columns = len(flat) // sum(group.numbers for group in self._form.full)  # numbers of a token
+        copy = self._offloaded[key] = SequenceCache(self._form, columns)
+        sides = copy.sides()
+        for side, part in zip(sides, np.split(flat, np.cumsum([side.size for side in sides[:-1]])), strict=True):
+            side[...] = part.reshape(side.shape)
 
     def evict(self, key: bytes) -> None:
         self._offloaded.pop(key, None)
@@ -149,8 +144,6 @@ class SequenceCaches(Generic[Bound]):
         self._owners.clear()
         self._offloaded.clear()
         self._pieces.clear()
-
-    # -- which cache a sequence computes into -------------------------------------------------------------------
 
     def _own(self, names: list[BlockName], past: int) -> SequenceCache[Bound] | None:
         """The cache that ends with exactly these blocks, if its end is nobody else's to write."""
@@ -169,9 +162,7 @@ class SequenceCaches(Generic[Bound]):
         segment: PackedSegment | None = None,
     ) -> SequenceCache[Bound]:
         """A cache of `columns` columns, those of the base's first `count` blocks among them; the others are copied.
-
-        What only the sequence itself has written, before its first blocks became a base, moves along.
-        """
+        What only the sequence itself has written, before its first blocks became a base, moves along."""
         made = SequenceCache(self._form, in_steps(columns - count * self._size), base, count * self._size)
         self._copy(names[count:], made)
         if self._form.window and segment is not None:
@@ -199,18 +190,13 @@ class SequenceCaches(Generic[Bound]):
             cache.resize(used, used)
 
     def _widen(self, cache: SequenceCache[Bound], names: list[BlockName], columns: int) -> None:
-        used = len(names) * self._size - cache.base_columns
-        cache.resize(in_steps(columns - cache.base_columns), used)
+        cache.resize(in_steps(columns - cache.base_columns), len(names) * self._size - cache.base_columns)
         self.widened += 1
-
-    # -- what sequences share -----------------------------------------------------------------------------------
 
     def _base_for(self, names: list[BlockName], room: int) -> tuple[SequenceCache[Bound] | None, int]:
         """What a sequence with these full blocks stands on, and with how many of them; None and 0 to copy all.
-
         A new base is made where the blocks that are known go at least twice as far as those of any base there is, and
-        somebody else reads them. room: columns that the sequence is going to need.
-        """
+        somebody else reads them. room: columns that the sequence is going to need."""
         if self._least_shared is None:
             return None, 0
         base, count = self._longest_base(names)
@@ -219,20 +205,18 @@ class SequenceCaches(Generic[Bound]):
         has_readers = is_long and self._has_readers(self._owners[names[known - 1]][0])
         if has_readers and self._is_worth(known * self._size, room):
             return self._make_base(names[:known]), known
-        least = count * self._size >= self._least_shared
-        return (base, count) if least and self._is_worth(count * self._size, room) else (None, 0)
+        if count * self._size >= self._least_shared and self._is_worth(count * self._size, room):
+            return base, count
+        return None, 0
 
     @staticmethod
     def _is_worth(shared: int, columns: int) -> bool:
-        """Whether a sequence of so many columns should read so many of them where others do."""
         return columns <= MOST_TIMES * shared
 
     def _has_readers(self, cache: SequenceCache[Bound]) -> bool:
         """Whether a newcomer is not the only one that reads the cache: alone it is faster with a copy of its own."""
-        others = [*self._taken, *self._before]
-        has_readers = cache.is_base or cache.was_copied or any(other is cache for other in others)
-        cache.was_copied = True
-        return has_readers
+        was_copied, cache.was_copied = cache.was_copied, True
+        return cache.is_base or was_copied or any(other is cache for other in (*self._taken, *self._before))
 
     def _longest_base(self, names: list[BlockName]) -> tuple[SequenceCache[Bound] | None, int]:
         """The base with the most of these blocks, at least half of it: all of a base is read."""
@@ -246,11 +230,9 @@ class SequenceCaches(Generic[Bound]):
 
     def _make_base(self, names: list[BlockName]) -> SequenceCache[Bound]:
         """A cache of these blocks that nobody writes any more, in three moves.
-
         The blocks are copied side by side. The base owns each from now on, unless a shorter base does. The cache that
         they were computed in then stands on the base, with what it has behind them, or stays as it is where that is
-        long.
-        """
+        long."""
         base: SequenceCache[Bound] = SequenceCache(self._form, len(names) * self._size)
         base.is_base = True
         self._copy(names, base)
@@ -268,8 +250,6 @@ class SequenceCaches(Generic[Bound]):
         if tail and not is_far and not self._is_taken(old):
             self._new([*names, *tail], (len(names) + len(tail)) * self._size, base, len(names))
         return base
-
-    # -- where blocks lie ---------------------------------------------------------------------------------------
 
     def _owner(self, name: BlockName) -> tuple[SequenceCache[Bound] | None, int]:
         """The cache that owns a block, and where it lies; (None, 0) for one that was never written."""
@@ -308,15 +288,12 @@ class SequenceCaches(Generic[Bound]):
         self._owners[name] = (cache, index)
 
     def _leave(self, name: BlockName) -> None:
-        owner = self._owners.pop(name, None)
+        cache, index = self._owners.pop(name, (None, 0))
         self._pieces.pop(name, None)
         self._unwanted.discard(name)
-        if owner is not None:
-            cache, index = owner
+        if cache is not None:
             del cache.owned[index]
             cache.blocks[index] = None
-
-    # -- layers with a window -----------------------------------------------------------------------------------
 
     @property
     def _unit(self) -> int:
@@ -341,23 +318,20 @@ class SequenceCaches(Generic[Bound]):
         for index, name in cache.owned.items():
             first, end = index * self._size, (index + 1) * self._size
             if cache.start <= first and end <= start and name not in self._unwanted:
-                piece = self._form.memory(self._form.behind, self._size)
-                for part, source in zip(piece, cache.behind, strict=True):
+                self._pieces[name] = self._form.memory(self._form.behind, self._size)
+                for part, source in zip(self._pieces[name], cache.behind, strict=True):
                     part.take(source, slice(self._size), slice(first - cache.start, end - cache.start))
-                self._pieces[name] = piece
 
     def _has_window(self, cache: SequenceCache[Bound]) -> bool:
         """Whether somebody may ask for what such layers have here."""
-        return any(
-            index * self._size >= cache.start and name not in self._unwanted for index, name in cache.owned.items()
-        )
+        seen = (name for index, name in cache.owned.items() if index * self._size >= cache.start)
+        return any(name not in self._unwanted for name in seen)
 
     def _fill_behind(self, made: SequenceCache[Bound], names: list[BlockName], segment: PackedSegment) -> None:
         """Such layers' memory for a newcomer, with what its rows see of its blocks; zeros for what is unknown."""
         made.start = start = self._form.first_seen(segment.past, self._unit)
-        end = segment.past + segment.count
-        columns = self._form.behind_columns(end - start, segment.room - start, segment.count)
-        made.slide(start, start, columns)
+        needed = segment.past + segment.count - start
+        made.slide(start, start, self._form.behind_columns(needed, segment.room - start, segment.count))
         for index in range(start // self._size, len(names)):
             first = max(start, index * self._size)
             mine = slice(first - start, (index + 1) * self._size - start)
@@ -370,9 +344,8 @@ class SequenceCaches(Generic[Bound]):
     def _window_of(self, name: BlockName, first: int, index: int) -> list[tuple[GroupColumns | None, slice]]:
         """Where columns `first` to the end of the block at `index` lie, in memory of each group; None for nowhere."""
         end = (index + 1) * self._size
-        piece = self._pieces.get(name)
-        if piece is not None:
-            return [(part, slice(first - index * self._size, self._size)) for part in piece]
+        if name in self._pieces:
+            return [(part, slice(first - index * self._size, self._size)) for part in self._pieces[name]]
         cache, _ = self._owner(name)
         if cache is None or not cache.start <= first < cache.start + cache.behind_columns:
             return [(None, slice(0))] * len(self._form.behind)

@@ -1,7 +1,5 @@
 """Keys and values of one sequence: memory for each group of layers, of which those with a window hold the end alone.
-
-Legend: L = layers of a group, K = KV heads, T = columns of a cache, D = head size.
-"""
+Legend: L = layers of a group, K = KV heads, T = columns of a cache, D = head size."""
 
 import math
 import mmap
@@ -32,8 +30,7 @@ LARGE = 1 << 20
 
 
 def _array(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-    """Of any content. A large one has pages of its own, which are the system's again when it is gone: caches of many
-    sizes leave gaps in glibc's heap."""
+    """Of any content. A large one has pages of its own: caches of many sizes leave gaps in glibc's heap."""
     size = math.prod(shape) * dtype.itemsize
     if size < LARGE or sys.platform != "linux":
         return np.empty(shape, dtype)
@@ -52,7 +49,6 @@ class GroupColumns:
         self.values = _array(shape, np.dtype(dtype))
 
     def take(self, other: "GroupColumns", mine: slice, theirs: slice) -> None:
-        """Copy columns of another memory, or of this one."""
         self.keys[..., mine, :] = other.keys[..., theirs, :]
         self.values[..., mine, :] = other.values[..., theirs, :]
 
@@ -72,11 +68,6 @@ class CacheForm:
         self.behind = tuple(group for group in groups if self.window and group.window)
         self.layers = {layer: (group, index) for group in groups for index, layer in enumerate(group.layers)}
 
-    @property
-    def full_numbers(self) -> int:
-        """Of a token's keys and values, but in layers with a window."""
-        return sum(group.numbers for group in self.full)
-
     def memory(self, groups: tuple[CacheGroup, ...], columns: int) -> tuple[GroupColumns, ...]:
         return tuple(GroupColumns(group, self.dtype, columns) for group in groups)
 
@@ -95,19 +86,13 @@ class CacheForm:
 
 class SequenceCache(Generic[Bound]):
     """Keys and values of one sequence, or of a finished one whose blocks may still be wanted.
-
     blocks: what lies in each block's columns, None where nothing does that could be asked for. owned: those of them
     that others must find here, by their index. bound: what a runtime has bound to this memory, dropped when it moves.
     base: where the sequence's first `base_columns` columns lie; memory here begins with the column behind them. start:
-    the first column that layers with a window have here.
-    """
+    the first column that layers with a window have here."""
 
     def __init__(
-        self,
-        form: CacheForm,
-        columns: int,
-        base: "SequenceCache[Bound] | None" = None,
-        base_columns: int = 0,
+        self, form: CacheForm, columns: int, base: "SequenceCache[Bound] | None" = None, base_columns: int = 0
     ) -> None:
         self.form = form
         self.full = form.memory(form.full, columns)
@@ -162,10 +147,9 @@ class SequenceCache(Generic[Bound]):
 
     def written(self, segment: PackedSegment) -> list[tuple[GroupColumns, slice]]:
         """All memory, with where the keys and values of the segment's rows go in it."""
-        start = segment.past - self.start
-        new = self.new_columns(segment)
-        found = [(part, new) for part in self.full]
-        return found + [(part, slice(start, start + segment.count)) for part in self.behind]
+        start, new = segment.past - self.start, self.new_columns(segment)
+        behind = slice(start, start + segment.count)
+        return [*((part, new) for part in self.full), *((part, behind) for part in self.behind)]
 
     def is_of(self, names: list[BlockName], block_size: int) -> bool:
         """Whether exactly these blocks are what a sequence that goes on here would see first."""
@@ -215,12 +199,10 @@ class SequenceCache(Generic[Bound]):
 
     def slide(self, start: int, end: int, columns: int) -> None:
         """Let layers with a window begin with column `start`, up to `end` as they are; in memory of `columns`."""
-        kept, old = slice(end - start), slice(start - self.start, end - self.start)
+        kept, old, memory = slice(end - start), slice(start - self.start, end - self.start), self.behind
         if columns != self.behind_columns:
             memory = self.form.memory(self.form.behind, columns)
             self._unbind()
-        else:
-            memory = self.behind
         for part, before in zip(memory, self.behind, strict=True):
             part.take(before, kept, old)
         self.behind, self.start, self.behind_columns = memory, start, columns

@@ -1,10 +1,7 @@
 """The linear graphs of a segmented bundle, bound to the rows they share with attention, and the adapters of each row.
-
-Legend: L = layers, N = rows, R = those that need logits, J = ranks of adapters side by side.
-"""
+Legend: L = layers, N = rows, R = those that need logits, J = ranks of adapters side by side."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -44,10 +41,8 @@ _PADDING = -2  # whose the rank of zeros behind all others is: no row takes it
 
 class RoutingCount:
     """Which experts the rows of a step chose, counted: k a row.
-
     chosen: over all rows and layers so far, those of padding rows among them. read: different ones of each layer and
-    step, added up: what of the weights the steps read.
-    """
+    step, added up: what of the weights the steps read."""
 
     def __init__(self, model: ModelSpec, most: int) -> None:
         self.chosen = self.read = 0
@@ -63,32 +58,22 @@ class RoutingCount:
         return self._numbers[place : place + 1, :rows]
 
     def count(self, rows: int, logit_rows: int) -> None:
-        """Take in a step of a model with experts."""
         spec = self._spec
         assert spec is not None
         ends_with = spec.layers[-1] == self._last
         inner = self._numbers[: len(spec.layers) - ends_with, :rows]
-        parts = [inner + np.arange(len(inner))[:, None, None] * spec.count]
-        if ends_with:
-            parts.append(self._numbers[-1, :logit_rows] + len(inner) * spec.count)
-        numbers = np.concatenate([part.reshape(-1) for part in parts])
+        last = self._numbers[-1, : logit_rows if ends_with else 0] + len(inner) * spec.count
+        numbers = np.append(inner + np.arange(len(inner))[:, None, None] * spec.count, last)
         self.chosen += len(numbers)
         self.read += int(np.count_nonzero(np.bincount(numbers)))
 
 
-@dataclass(frozen=True, slots=True)
-class AdapterSpan:
-    """Consecutive adapters, from `first` to before `last`: all that a step reads the factors of."""
-
-    first: int
-    last: int
+Span = range  # of adapters, all that a step reads the factors of
 
 
 class _SideBySide:
     """The factors of one module: a [L, J + 1, inputs], b [L, J + 1, outputs], the last rank zeros.
-
-    owners: the adapter of each rank. edges: where the ranks of each adapter begin, and where those of the last end.
-    """
+    owners: the adapter of each rank. edges: where the ranks of each adapter begin, and where those of the last end."""
 
     def __init__(self, module: LoraModule, layers: int, adapters: Sequence[Adapter]) -> None:
         ranks = [adapter.rank(module.name) for adapter in adapters]
@@ -102,18 +87,16 @@ class _SideBySide:
                     self.a[layer, start : start + len(factors.a)] = factors.a
                     self.b[layer, start : start + len(factors.b)] = factors.b
 
-    def ranks(self, span: AdapterSpan) -> slice:
+    def ranks(self, span: Span) -> slice:
         """Those of a span; the rank of zeros where it has none, so that no product is empty."""
-        start, end = self.edges[span.first], self.edges[span.last]
+        start, end = self.edges[span.start], self.edges[span.stop]
         return slice(start, end) if end > start else slice(len(self.owners) - 1, len(self.owners))
 
 
 class LoraRows:
     """Sole owner of the adapters' factors; knows the adapters of the rows of the step at hand.
-
     A step reads the factors from its first adapter to its last, which lie side by side: a lone adapter costs no more
-    for the others there are, and none costs next to nothing. is_uniform: every step reads all of them.
-    """
+    for the others there are, and none costs next to nothing. is_uniform: every step reads all of them."""
 
     def __init__(self, manifest: Manifest, adapters: Sequence[Adapter], is_uniform: bool) -> None:
         self._modules = {
@@ -122,8 +105,8 @@ class LoraRows:
         self._numbers: Mapping[str, int] = {adapter.name: number for number, adapter in enumerate(adapters)}
         self._layers = manifest.model.layers
         self._of_row: NDArray[np.int64] = np.zeros(0, np.int64)
-        self._everything = AdapterSpan(0, len(adapters)) if is_uniform else None
-        self.span = AdapterSpan(0, 0)
+        self._everything = Span(len(adapters)) if is_uniform else None
+        self.span = Span(0)
 
     def start(self, batch: PackedBatch) -> None:
         """Take in which adapter each row of a step has. KeyError for one that is not there."""
@@ -134,8 +117,7 @@ class LoraRows:
             if segment.adapter:
                 self._of_row[segment.start : segment.end] = self._numbers[segment.adapter]
         taken = self._of_row[self._of_row >= 0]
-        self.span = AdapterSpan(int(taken.min()), int(taken.max()) + 1) if len(taken) else AdapterSpan(0, 0)
-        self.span = self._everything or self.span
+        self.span = self._everything or (Span(int(taken.min()), int(taken.max()) + 1) if len(taken) else Span(0))
 
     def masks(self, rows: int) -> Masks:
         """For the span of this step, by module, [1, N, J] of zeros; modules of the same ranks share one."""
@@ -148,14 +130,10 @@ class LoraRows:
 
     def fill(self, masks: Masks, chosen: NDArray[np.int64] | None = None) -> None:
         """Let each row take the ranks of its adapter. chosen: rows of the step [M], None = all of them."""
-        if self.span.first == self.span.last:  # zeros they are, and zeros they stay
+        if not self.span:  # zeros they are, and zeros they stay
             return
         of_row = self._of_row if chosen is None else self._of_row[chosen]
-        filled: set[int] = set()
-        for name, mask in masks.items():
-            if id(mask) in filled:
-                continue
-            filled.add(id(mask))
+        for mask, name in {id(mask): (mask, name) for name, mask in masks.items()}.values():
             factors = self._modules[name][1]
             np.equal(of_row[:, None], factors.owners[factors.ranks(self.span)], out=mask[0, : len(of_row)])
             mask[0, len(of_row) :] = 0
@@ -164,9 +142,8 @@ class LoraRows:
         """What the graph of a part takes, by the names of its tensors."""
         tensors: dict[str, Array] = {}
         for name, (module, factors) in self._modules.items():
-            layer = part - 1 if module.starts_layer else part - 2
+            layer, ranks = part - 1 if module.starts_layer else part - 2, factors.ranks(self.span)
             if 0 <= layer < self._layers:
-                ranks = factors.ranks(self.span)
                 tensors |= {A + name: factors.a[layer, ranks], B + name: factors.b[layer, ranks]}
                 tensors[MASK + name] = masks[name]
         return tensors
@@ -183,12 +160,6 @@ def gate_name(model: ModelSpec, layer: int) -> str:
     return f"{'recurrent' if model.recurrence_of(layer) else 'attention'}_gate {layer % 2}"
 
 
-def _gate_widths(model: ModelSpec) -> dict[str, int]:
-    """Of the gates of heads; those of recurrent layers are among theirs."""
-    width = model.heads * model.head_dim if model.has_output_gate else 0
-    return {f"attention_gate {index}": width for index in range(2)} if width else {}
-
-
 def _recurrent_widths(model: ModelSpec) -> dict[str, int]:
     spec = model.recurrent
     if spec is None:
@@ -199,9 +170,7 @@ def _recurrent_widths(model: ModelSpec) -> dict[str, int]:
 
 def mixer_rows(model: ModelSpec, layer: int) -> dict[str, str]:
     """The buffers of what attention of a layer reads and writes, by the names of its tensors.
-
-    Layers with heads of one form share them; keys and values that later layers read again have buffers of their own.
-    """
+    Layers with heads of one form share them; keys and values that later layers read again have buffers of their own."""
     form, owner = model.attention_of(layer).form, model.owner_of(layer)
     heads = f" {form.kv_heads} of {form.head_dim}" if form.kv_heads or form.head_dim else ""
     fresh = f" {owner}" if owner in model.shared_layers else heads
@@ -209,31 +178,30 @@ def mixer_rows(model: ModelSpec, layer: int) -> dict[str, str]:
 
 
 def _mixer_widths(model: ModelSpec) -> dict[str, int]:
-    found: dict[str, int] = {}
-    for layer in model.attention_layers:
-        heads = model.heads_of(model.attention_of(layer))
-        for name, buffer in mixer_rows(model, layer).items():
-            found[buffer] = heads.key_width if name in ("key", "value") else heads.query_width
-    return found
+    heads_of = {layer: model.heads_of(model.attention_of(layer)) for layer in model.attention_layers}
+    return {
+        buffer: heads.key_width if name in ("key", "value") else heads.query_width
+        for layer, heads in heads_of.items()
+        for name, buffer in mixer_rows(model, layer).items()
+    }
 
 
 class RowBuffers:
     """Everything that has a row for each row of a step: [1, N, width] at the end of memory for the most rows there are.
-
     At the end, because a decode then keeps its place while the number of prompt rows before it changes. One row more
-    than that is there, for a lone last row that attention computes together with a neighbour.
-    """
+    than that is there, for a lone last row that attention computes together with a neighbour."""
 
     def __init__(self, manifest: Manifest, most: int) -> None:
         model = manifest.model
         widths = {
-            "hidden 0": model.stream_width,
-            "hidden 1": model.stream_width,
+            **dict.fromkeys(("hidden 0", "hidden 1"), model.stream_width),
             **_mixer_widths(model),
             **({LAYER_INPUTS: model.layers * model.layer_inputs} if model.layer_inputs else {}),
             **{f"{side} {kind}": rope.rotary_dim // 2 for kind, rope in model.ropes.items() for side in SIDES},
             **({GAIN: 1} if model.rope.gain else {}),
-            **_gate_widths(model),
+            **(
+                {f"attention_gate {i}": model.heads * model.head_dim for i in range(2)} if model.has_output_gate else {}
+            ),
             **_recurrent_widths(model),
             **({EMBEDS: model.hidden, EMBEDDED: 1} if manifest.vision is not None else {}),
             **dict.fromkeys(_deepstack_names(manifest), model.hidden),
@@ -289,18 +257,19 @@ def _deepstack_names(manifest: Manifest) -> tuple[str, ...]:
     return tuple(map(deepstack_name, range(manifest.vision.deepstack if manifest.vision is not None else 0)))
 
 
-Bound = tuple[int, AdapterSpan]  # how many rows, and the adapters that the step reads
+Bound = tuple[int, Span]  # how many rows, and the adapters that the step reads
+
+
+def _make_room(bound: dict[Bound, Any]) -> None:
+    if len(bound) >= KEPT_COUNTS:
+        del bound[next(iter(bound))]
 
 
 class LinearChain:
     """The linear graphs in order. adapters: started for each step before its graphs are asked for."""
 
     def __init__(
-        self,
-        manifest: Manifest,
-        sessions: Mapping[str, ort.InferenceSession],
-        buffers: RowBuffers,
-        adapters: LoraRows,
+        self, manifest: Manifest, sessions: Mapping[str, ort.InferenceSession], buffers: RowBuffers, adapters: LoraRows
     ) -> None:
         self._manifest = manifest
         self._graphs = linear_graphs(manifest)
@@ -318,8 +287,7 @@ class LinearChain:
         """The first L graphs bound to N rows: what comes before the attention of each layer."""
         key = rows, self._adapters.span
         if key not in self._layers:
-            if len(self._layers) >= KEPT_COUNTS:
-                del self._layers[next(iter(self._layers))]
+            _make_room(self._layers)
             masks = self._adapters.masks(rows)
             bound = [self._bind_layer(graph, i, rows, masks) for i, graph in enumerate(self._graphs[:-1])]
             self._layers[key] = bound, masks
@@ -347,12 +315,8 @@ class LinearChain:
 
     def _bind_layer(self, graph: GraphSpec, index: int, rows: int, masks: Masks) -> Binding:
         buffers = self._buffers
-        arrays: dict[str, Array] = {
-            IDS: buffers.ids(rows),
-            SINKS: buffers.sinks,
-            **self._rotation(index, rows),
-            **self._adapters.inputs(index + 1, masks),
-        }
+        arrays: dict[str, Array] = {IDS: buffers.ids(rows), SINKS: buffers.sinks, **self._rotation(index, rows)}
+        arrays |= self._adapters.inputs(index + 1, masks)
         own = {"hidden_out": f"hidden {index % 2}", GATE_OUT: gate_name(self._manifest.model, index)}
         own |= {name: name for name in (EMBEDS, EMBEDDED, GAIN, LAYER_INPUTS, *_deepstack_names(self._manifest))}
         if index in self._manifest.model.attention_layers:
@@ -383,11 +347,9 @@ class LinearChain:
     def _head(self, rows: int) -> tuple[Binding, dict[str, Floats], Masks]:
         key = rows, self._adapters.span
         if key not in self._heads:
-            if len(self._heads) >= KEPT_COUNTS:
-                del self._heads[next(iter(self._heads))]
-            model = self._manifest.model
+            _make_room(self._heads)
+            model, masks = self._manifest.model, self._adapters.masks(rows)
             arrays: dict[str, Any] = dict(self._memory_of_head(rows))
-            masks = self._adapters.masks(rows)
             if model.experts and self._last_part - 1 in model.experts.layers:
                 arrays[EXPERTS] = self.routing.rows(self._last_part - 1, rows)
             bound = self._bind(self._graphs[-1], arrays | self._adapters.inputs(self._last_part + 1, masks))
@@ -395,8 +357,7 @@ class LinearChain:
         return self._heads[key]
 
     def _memory_of_head(self, rows: int) -> dict[str, Floats]:
-        """[1, R, width] by the names of tensors. Memory that is too small is replaced, and what is bound to it dropped:
-        a row of logits takes half a megabyte."""
+        """[1, R, width] by the names of tensors. Memory that is too small is replaced, what is bound to it goes."""
         if not self._head_rows or len(self._head_rows[LOGITS][0]) < rows:
             self._heads.clear()
             room = 1 << (rows - 1).bit_length()
@@ -405,21 +366,12 @@ class LinearChain:
         return {name: array[:, :rows] for name, array in self._head_rows.items()}
 
     def _head_widths(self) -> dict[str, int]:
-        model = self._manifest.model
-        recurrent = model.recurrence_of(model.layers - 1)
-        attended = model.heads_of(model.attention_of(model.layers - 1)).query_width
+        model, last = self._manifest.model, self._manifest.model.layers - 1
+        recurrent, attended = model.recurrence_of(last), model.heads_of(model.attention_of(last)).query_width
         given = recurrent.value_width if recurrent else attended
-        return {
-            "hidden_in": model.stream_width,
-            ATTENDED: attended,
-            OUT: given,
-            GATE_IN: given,
-            LAYER_INPUTS: model.layers * model.layer_inputs,
-            LOGITS: self._manifest.row_outputs,
-        }
+        widths = {"hidden_in": model.stream_width, ATTENDED: attended, OUT: given, GATE_IN: given}
+        return widths | {LAYER_INPUTS: model.layers * model.layer_inputs, LOGITS: self._manifest.row_outputs}
 
     def _bind(self, graph: GraphSpec, arrays: Mapping[str, Array]) -> Binding:
-        inputs, outputs = (
-            {tensor.name: arrays[tensor.name] for tensor in side} for side in (graph.inputs, graph.outputs)
-        )
-        return bind_all(graph.name, self._sessions[graph.name], inputs, outputs)
+        sides = ({tensor.name: arrays[tensor.name] for tensor in side} for side in (graph.inputs, graph.outputs))
+        return bind_all(graph.name, self._sessions[graph.name], *sides)

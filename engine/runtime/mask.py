@@ -10,16 +10,14 @@ from engine.runtime.interface import PackedBatch, PackedSegment
 
 def paint(batch: PackedBatch, mask: Array, codes: Array, padding_sees: bool = True) -> None:
     """Write the mask [N, C] of graphs that take one; codes [2]: of a column that is hidden, of one that is seen.
-
-    A padding row sees itself alone, so that its softmax is defined; nothing where the graph passes such rows by.
-    """
+    A padding row sees itself alone, so that its softmax is defined; nothing where the graph passes such rows by."""
     shape, seen = batch.shape, codes[1]
     mask.fill(codes[0])
     lone = [segment for segment in batch.segments if _is_lone(segment, batch.block_size, shape.context)]
-    own = np.arange(shape.rows) if padding_sees else np.array([segment.start for segment in lone], np.int64)
+    done = {segment.start for segment in lone}
+    own = np.arange(shape.rows) if padding_sees else np.array(sorted(done), np.int64)
     mask[own, shape.past + own] = seen
     _show_pasts(mask, lone, batch.block_size, codes)
-    done = {segment.start for segment in lone}
     for segment in batch.segments:
         if segment.start in done:
             continue

@@ -1,8 +1,6 @@
 """Attention under a mask: over a base that several sequences share, under a window, and of rows that see both ways.
-
 Legend: L = layers with keys and values, N = rows, M = those of them that are computed here, K = KV heads, G = query
-heads on each, D = head size.
-"""
+heads on each, D = head size."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -26,9 +24,7 @@ LOWEST, HIGHEST = np.float32(-128), np.float32(127)
 
 class FreshCodes:
     """Rounds as the attention operator does: times the inverse scale, to the nearest even, clamped.
-
-    scales: [L, 2, K, D]. What comes out is valid until the next call.
-    """
+    scales: [L, 2, K, D]. What comes out is valid until the next call."""
 
     def __init__(self, scales: NDArray[np.float32], most_rows: int) -> None:
         self._inverse = np.float32(1) / scales  # the operator's own float32 inverse: a division would round otherwise
@@ -70,11 +66,9 @@ class MaskedWork:
 
 class MaskedAttention:
     """Two graphs and the rows between them: queries in one stretch for each base, and what the bases gave for them.
-
     The M rows lie at the end of their memory, so that decodes keep their place while prompt rows before them vary.
     scales: [L, 2, K, D] of int8 caches, None with float ones. window: of layers without one of their own; where some
-    have one there are no bases.
-    """
+    have one there are no bases."""
 
     def __init__(
         self,
@@ -105,7 +99,7 @@ class MaskedAttention:
         for segment, cache in items:
             groups.setdefault(id(cache.base), []).append((segment, cache))
         rows = [np.arange(segment.start, segment.end) for group in groups.values() for segment, _ in group]
-        work = MaskedWork(np.concatenate(rows) if rows else np.zeros(0, np.int64))
+        work = MaskedWork(np.concatenate(rows))
         start = 0
         for group in groups.values():
             first = start
@@ -120,8 +114,6 @@ class MaskedAttention:
     def run(self, work: MaskedWork, layer: int, rows: int) -> None:
         """Attention of one layer in a step of N rows: fresh keys and values go to the caches, too."""
         count = len(work.indices)
-        if not count:
-            return
         queries = self._rows.rows("query", rows).reshape(rows, *self._heads, self._size)
         np.take(queries, work.indices, axis=0, out=self._query[-count:], mode="clip")
         self._write_fresh(work, layer, rows)
@@ -145,8 +137,8 @@ class MaskedAttention:
         """Rows `start` to `end` of the M see their first columns in `base`; without one they see nothing there."""
         count = len(work.indices)
         if base is None:
-            there = slice(len(self._weight) - count + start, len(self._weight) - count + end)
-            self._weight[there], self._attended[there] = HIDDEN, 0
+            for array, nothing in ((self._weight, HIDDEN), (self._attended, 0)):
+                _end(array, count - start, end - start)[...] = nothing
             return
         lengths = np.zeros(count, np.int64)
         for placed in work.placed:
@@ -177,13 +169,9 @@ class MaskedAttention:
         query, attended, weight = (_end(array, *place) for array in (self._query, self._attended, self._weight))
         outputs = {"base_attended": attended, "base_weight": weight}
         assert self._base is not None  # else no cache has a base
+        inputs: dict[str, Array] = {"query": query, "mask": mask}
         layers = [
-            bind_all(
-                BASE_ATTENTION,
-                self._base,
-                {"query": query, "keys": keys, "values": values, "mask": mask, **scales},
-                outputs,
-            )
+            bind_all(BASE_ATTENTION, self._base, inputs | {"keys": keys, "values": values, **scales}, outputs)
             for keys, values, scales in zip(base.keys, base.values, self._scales, strict=True)
         ]
         return BoundAttention(layers, (mask,))
@@ -193,11 +181,9 @@ class MaskedAttention:
         spans = (self._span(cache, window) for window in self._windows)
         masks = tuple(np.zeros((count, columns), np.float32) for _, columns in spans)
         shape = (count, *self._heads, self._size)
-        inputs: dict[str, Array] = {
-            "query": self._rows.some("query", from_end, count).reshape(shape),
-            "base_attended": _end(self._attended, base_from_end, count),
-            "base_weight": _end(self._weight, base_from_end, count),
-        }
+        inputs: dict[str, Array] = {"query": self._rows.some("query", from_end, count).reshape(shape)}
+        for name, array in (("base_attended", self._attended), ("base_weight", self._weight)):
+            inputs[name] = _end(array, base_from_end, count)
         outputs = {"attended": self._rows.some("attended", from_end, count).reshape(shape)}
         layers = []
         for layer, window in enumerate(self._window_of):
@@ -230,5 +216,4 @@ def _end(array: Floats, from_end: int, count: int) -> Floats:
 
 
 def _show(mask: Array, visible: NDArray[np.bool_]) -> None:
-    """visible [rows, columns] as what is added to scores."""
     mask.reshape(visible.shape)[...] = np.where(visible, np.float32(0), HIDDEN)

@@ -1,9 +1,7 @@
 """The runtime of a bundle that generates, by the layout of its graphs.
-
 Graphs may read a whole sequence at every step (AR = CL): what a column keeps is its token, not its key and value. To
 the scheduler theirs is a runtime like others. Only sequences whose logits are wanted are computed, each of them whole;
-as many as fit into the rows of a graph are packed into one run, and a step takes as many runs as it needs.
-"""
+as many as fit into the rows of a graph are packed into one run, and a step takes as many runs as it needs."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -39,23 +37,19 @@ class _Job:
 
 class WholeContextRuntime(Runtime):
     """Over one that runs `lengths` rows (N = C, P = 0) at once; it owns the tokens by column.
-
-    Raises StepFailed for a sequence longer than the longest graph.
-    """
+    Raises StepFailed for a sequence longer than the longest graph."""
 
     def __init__(self, inner: Runtime, lengths: Sequence[int], shapes: ShapeTable) -> None:
         super().__init__(shapes, inner.device)
         self._inner = inner
         self._lengths = sorted(lengths)
-        self._columns: TokenIds = np.zeros(shapes.max_past, np.int32)
-        self._last: TokenIds = np.zeros(0, np.int32)
+        self._columns, self._last = np.zeros(shapes.max_past, np.int32), np.zeros(0, np.int32)
 
     def run(self, batch: PackedBatch) -> Logits:
         self._last = batch.input_ids
         found = [self._run(group) for group in self._grouped(self._jobs(batch))]
-        if not found:  # nobody asks for logits: there is nothing to compute
-            return Logits.of(np.empty((0, 1), np.float32))
-        return Logits.joined(found)
+        # Where nobody asks for logits there is nothing to compute.
+        return Logits.joined(found) if found else Logits.of(np.empty((0, 1), np.float32))
 
     def non_finite_rows(self, rows: Indices) -> Indices:
         """None: tokens are what is kept."""
@@ -97,9 +91,8 @@ class WholeContextRuntime(Runtime):
     def _run(self, group: Sequence[_Job]) -> Logits:
         """Right-aligned as any step: each sequence sees its own rows only, from position 0 on."""
         total = sum(len(job.tokens) for job in group)
-        length = (
-            self._lengths[-1] if self.shapes.has_one_shape else next(size for size in self._lengths if size >= total)
-        )
+        wanted = self._lengths[-1] if self.shapes.has_one_shape else total
+        length = next(size for size in self._lengths if size >= wanted)
         layout = RowLayout(StepShape(length, 0), total)
         for job in group:
             layout.add(job.tokens, 0, logits=job.logit_rows.tolist(), block_rows=job.block_rows)
@@ -122,17 +115,12 @@ def open_generator(
     if manifest.is_segmented:
         return SegmentRuntime(folder, manifest, shapes, provider, adapters, window)
     if manifest.reads_whole_context:
-        return open_whole_context(folder, manifest, shapes, provider)
+        found = sorted({shape for graph in manifest.graphs if (shape := shape_of(graph)) is not None})
+        inner = OnnxRuntime(folder, manifest, ShapeTable(tuple(found), found[-1].rows, 0), provider)
+        return WholeContextRuntime(inner, [shape.rows for shape in found], shapes)
     if manifest.is_serial:
         return SerialRuntime(folder, manifest, shapes, provider)
     runtime = OnnxRuntime(folder, manifest, shapes, provider)
     if manifest.forecast is not None and forecasts:
         runtime.load_prefix(read_forecast_prefix(folder, manifest.forecast, manifest.model, manifest.kv_dtype))
     return runtime
-
-
-def open_whole_context(folder: Path, manifest: Manifest, shapes: ShapeTable, provider: Provider) -> Runtime:
-    found = sorted({shape for graph in manifest.graphs if (shape := shape_of(graph)) is not None})
-    table = ShapeTable(tuple(found), found[-1].rows, 0)
-    lengths = [shape.rows for shape in found]
-    return WholeContextRuntime(OnnxRuntime(folder, manifest, table, provider), lengths, shapes)

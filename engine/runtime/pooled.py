@@ -15,9 +15,9 @@ from engine.bundle.weight_files import ForecastPrefix, read_head_weight, weight_
 from engine.config import CPU_DEVICE
 from engine.errors import BundleError, StepFailed
 from engine.runtime.buffers import Arena, Fresh, RotationTables, RowInputs, layer_graphs, layers_of
-from engine.runtime.embedded import EmbeddedRows, open_tables
+from engine.runtime.embedded import open_tables
 from engine.runtime.head import LmHead
-from engine.runtime.interface import Indices, Logits, PackedBatch, Runtime
+from engine.runtime.interface import BlockStore, Indices, Logits, PackedBatch, Runtime
 from engine.runtime.pools import KvWrites, PastPool
 from engine.runtime.sessions import Binding, Provider, bind_all, load_sessions
 
@@ -29,10 +29,8 @@ NO_ROWS = np.zeros(0, np.int64), np.zeros(0, np.int64)
 @dataclass(slots=True)
 class _BoundShape:
     """Everything a shape needs to run over the pool: row inputs, outputs, and the bound parts with their layers.
-
     output: the last part's, with its encoding; None where keys and values are all that the graphs give. embedding: of
-    the first part where that is all it does.
-    """
+    the first part where that is all it does."""
 
     inputs: RowInputs
     fresh: Fresh
@@ -40,30 +38,17 @@ class _BoundShape:
     output: tuple[Array, Encoding] | None
     embedding: tuple[Array, Encoding] | None = None
 
-    def embed(self, rows: EmbeddedRows) -> None:
-        """Let rows be what they are given as, in the place of what the first part made of their ids."""
-        if self.embedding is None:
-            raise StepFailed("its graphs take token ids, not embeddings")
-        rows.write(*self.embedding)
 
-
-class OnnxRuntime(Runtime):
+class OnnxRuntime(Runtime, BlockStore):
     """For any provider, free or fixed shapes, any split, float or quantised tensors.
-
-    Keys and values are never converted: a graph's outputs are copied to its inputs as they are.
-    Raises BundleError when a graph cannot be loaded.
-    """
+    Keys and values are never converted: a graph's outputs are copied to its inputs as they are. Raises BundleError when
+    a graph cannot be loaded."""
 
     stores_blocks = True
 
-    def __init__(
-        self,
-        folder: Path,
-        manifest: Manifest,
-        shapes: ShapeTable,
-        provider: Provider,
-    ) -> None:
+    def __init__(self, folder: Path, manifest: Manifest, shapes: ShapeTable, provider: Provider) -> None:
         super().__init__(shapes, provider.device)
+        self.blocks = self
         self._manifest = manifest
         self._tables = open_tables(folder, manifest)
         self._sessions = load_sessions(folder, manifest, provider)
@@ -116,7 +101,9 @@ class OnnxRuntime(Runtime):
             self._writes.part_begins(bound.fresh, layers)
             part.run()
             if number == 1 and batch.embedded is not None and not self._tables:
-                bound.embed(batch.embedded)
+                if bound.embedding is None:
+                    raise StepFailed("its graphs take token ids, not embeddings")
+                batch.embedded.write(*bound.embedding)
             self._writes.part_done(bound.fresh, layers)
         self._writes.end()
 
@@ -145,7 +132,6 @@ class OnnxRuntime(Runtime):
             self._pool.windows.forget(blocks)
 
     def offload(self, columns: slice, key: bytes) -> None:
-        """Copy the keys and values of a block's columns to host memory, while the next step runs."""
         self._writes.move(partial(self._pool.offload, columns, key))
 
     def load(self, columns: slice, key: bytes) -> None:
@@ -188,23 +174,26 @@ class OnnxRuntime(Runtime):
         self._steps.clear()  # bound to columns that were replaced
 
     def _bind(self, shape: StepShape) -> _BoundShape:
-        found = self._steps.get(shape)
-        if found is None:
+        if shape not in self._steps:
             if len(self._steps) >= KEPT_SHAPES:
                 self._steps.pop(next(iter(self._steps)))
-            found = self._steps[shape] = self._new_shape(shape)
-        return found
+            self._steps[shape] = self._new_shape(shape)
+        return self._steps[shape]
 
     def _new_shape(self, shape: StepShape) -> _BoundShape:
         graphs = layer_graphs(self._manifest, None if self._manifest.is_free_shape else shape)
         inputs = RowInputs(self._arena, self._manifest, shape, self._tables, windows=self._pool.windows)
         fresh = Fresh(self._arena, self._manifest, graphs, shape.rows)
         parts = [(self._bind_part(shape, graph, inputs, fresh), layers_of(graph)) for graph in graphs]
-        embedding = _embedding(graphs[0], fresh)
-        if graphs[-1].kind is GraphKind.DECODER_PREFILL:
-            return _BoundShape(inputs, fresh, parts, None, embedding)
-        assert fresh.last is not None, "a decoder has an output beside its KV"
-        output = fresh.others[fresh.last.name], _output_encoding(graphs[-1], fresh)
+        first, last, output, embedding = graphs[0], graphs[-1], None, None
+        if first.kind is GraphKind.LUT:
+            embedding = fresh.others[embedding_of(first).name], encoding_of(embedding_of(first))
+        if last.kind is not GraphKind.DECODER_PREFILL:
+            assert fresh.last is not None, "a decoder has an output beside its KV"
+            # Hidden states are passed on raw, so only logits need their scale.
+            is_raw = last.kind is not GraphKind.DEFAULT and not fresh.last.name.startswith("logits")
+            encoding = Encoding(fresh.last.dtype) if is_raw else encoding_of(fresh.last)
+            output = fresh.others[fresh.last.name], encoding
         return _BoundShape(inputs, fresh, parts, output, embedding)
 
     def _bind_part(self, shape: StepShape, graph: GraphSpec, inputs: RowInputs, fresh: Fresh) -> Binding:
@@ -213,9 +202,10 @@ class OnnxRuntime(Runtime):
             place = place_of(tensor.name, "_in")
             array = inputs.buffer(tensor) if place is None else self._pool.past(place)
             array = self._head.weight if tensor is weight_input(graph) else array
-            if array is None and tensor.name not in fresh.others:
+            array = fresh.others.get(tensor.name) if array is None else array
+            if array is None:
                 raise BundleError(f"graph {graph.name} has the input {tensor.name}, which nothing provides")
-            taken[tensor.name] = fresh.others[tensor.name] if array is None else array
+            taken[tensor.name] = array
         for tensor in graph.outputs:
             place = place_of(tensor.name, "_out")
             given[tensor.name] = fresh.others[tensor.name] if place is None else place.of(fresh.keys, fresh.values)
@@ -231,17 +221,3 @@ class OnnxRuntime(Runtime):
         # One shape for every step means one head for every step.
         least = self.shapes.max_rows if self.shapes.has_one_shape else 1
         return self._head.logits(output[0, rows], least) if self._head else Logits(output[0, rows], encoding)
-
-
-def _embedding(graph: GraphSpec, fresh: Fresh) -> tuple[Array, Encoding] | None:
-    if graph.kind is not GraphKind.LUT:
-        return None
-    given = embedding_of(graph)
-    return fresh.others[given.name], encoding_of(given)
-
-
-def _output_encoding(graph: GraphSpec, fresh: Fresh) -> Encoding:
-    """Encoding of a part's last output. Hidden states are passed on raw, so only logits need their scale."""
-    assert fresh.last is not None
-    raw = graph.kind is not GraphKind.DEFAULT and not fresh.last.name.startswith("logits")
-    return Encoding(fresh.last.dtype) if raw else encoding_of(fresh.last)

@@ -1,18 +1,15 @@
 """The pool of keys and values: its width, what is written to it and when, and copies of blocks in host memory.
-
-A step's keys and values are written part by part, while other parts run: those read the pool's other layers only.
-Those of the last part are written while the first parts of the next step run, so that nobody copies between two steps.
-Blocks that go to host memory take the same thread: they are read out behind all writes of the steps before, and before
+A step's keys and values are written part by part, while other parts run: those read the pool's other layers only. Those
+of the last part are written while the first parts of the next step run, so that nobody copies between two steps. Blocks
+that go to host memory take the same thread: they are read out behind all writes of the steps before, and before
 anything of the next is written. Nothing that is written is visible: the columns are reserved for these rows, and no
 mask shows them before commit. Of floats only rows that are finite so far are written, because a hidden NaN would still
 spoil its neighbours.
-
-Legend: L = layers, K = KV heads, D = head size, W = width of a pool, N = rows, M = rows that are kept.
-"""
+Legend: L = layers, K = KV heads, D = head size, W = width of a pool, N = rows, M = rows that are kept."""
 
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -30,10 +27,8 @@ Targets = tuple[Indices, Indices]  # columns [M] of layers that see everything a
 
 class PastPool:
     """Sole owner of the pool's bytes. Its columns are replaced when it gets another width.
-
     Where layers with a window have fewer columns than others, `columns` are those of the others; copies on the host
-    hold these alone, as no sequence goes on from a copy of a window.
-    """
+    hold these alone, as no sequence goes on from a copy of a window."""
 
     def __init__(self, manifest: Manifest, width: int) -> None:
         zeros, most = zero_codes(manifest), pool_window_slots(manifest)
@@ -45,9 +40,8 @@ class PastPool:
         self._window_pool = Pool(manifest, min(width, most), zeros[:, self._window_layers])
         self._host_cache: dict[bytes, tuple[Array, Array]] = {}
         self._first: tuple[Array, Array] | None = None  # what the first columns hold for good
-        self._helper = ThreadPoolExecutor(
-            1, thread_name_prefix="keys"
-        )  # its half of the keys waits for memory elsewhere
+        # Its half of the keys waits for memory elsewhere.
+        self._helper = ThreadPoolExecutor(1, thread_name_prefix="keys")
         self.relayouts = 0
 
     @property
@@ -56,18 +50,13 @@ class PastPool:
 
     def set_width(self, width: int) -> None:
         if self.width != width:
-            self.columns = self.columns.relaid(width)
+            shared = slice(min(width, self.width))
+            self.columns = self.columns.relaid(width, [(shared, shared)])
             self._restore_first()
             self.relayouts += 1
             if self.windows is not None:
-                self._relay_windows(self.windows, width)
-
-    def _relay_windows(self, windows: WindowColumns, width: int) -> None:
-        before, moves = self._window_pool, windows.relay(width)
-        self._window_pool = before.blank(windows.columns)
-        for old, new in moves:
-            self._window_pool.keys[..., new] = before.keys[..., old]
-            self._window_pool.values[..., new, :] = before.values[..., old, :]
+                moves = self.windows.relay(width)
+                self._window_pool = self._window_pool.relaid(self.windows.columns, moves)
 
     def past(self, place: Place) -> Array:
         """What a graph takes: keys [K, 1, D, W] or values [K, 1, W, D] of a layer, or of a head of it."""
@@ -105,13 +94,11 @@ class PastPool:
 
     def offload(self, columns: slice, key: bytes) -> None:
         """Copy keys [L, K, 1, D, 16] and values [L, K, 1, 16, D] of a block's columns to host memory."""
-        source = self.columns
-        self._host_cache[key] = (source.keys[..., columns].copy(), source.values[..., columns, :].copy())
+        keys, values = self.columns.keys, self.columns.values
+        self._host_cache[key] = keys[..., columns].copy(), values[..., columns, :].copy()
 
     def load(self, columns: slice, key: bytes) -> None:
-        keys, values = self._host_cache[key]
-        self.columns.keys[..., columns] = keys
-        self.columns.values[..., columns, :] = values
+        self.columns.keys[..., columns], self.columns.values[..., columns, :] = self._host_cache[key]
 
     def offloaded(self, key: bytes) -> bytes:
         """A block in host memory: keys [L, K, 1, D, 16], then values [L, K, 1, 16, D]."""
@@ -125,10 +112,7 @@ class PastPool:
         self._host_cache[key] = (flat[0].reshape(*lead, head_dim, -1), flat[1].reshape(*lead, -1, head_dim))
 
     def write_first(self, keys: Array, values: Array) -> None:
-        """Let keys [L, K, 1, D, n] and values [L, K, 1, n, D] be the first n columns whenever there are so many.
-
-        The pool spans them now.
-        """
+        """Let keys [L, K, 1, D, n] and values [L, K, 1, n, D] be the first n columns always. The pool spans them."""
         self._first = (keys, values)
         self._restore_first()
 
@@ -156,23 +140,15 @@ def _write_keys(keys: Array, fresh: Array, cut: Cut) -> None:
             part[:, column_span] = fresh_part[:, row_span]
 
 
-def _none() -> Indices:
-    return np.zeros(0, np.int64)
-
-
-@dataclass(frozen=True, slots=True)
-class _Rows:
-    """Rows [M] of one step and the columns that they go to."""
-
-    rows: Indices = field(default_factory=_none)
-    targets: Targets = field(default_factory=lambda: (_none(), _none()))
+NOTHING: Indices = np.zeros(0, np.int64)
 
 
 @dataclass(frozen=True, slots=True)
 class _Write:
-    """Layers of a step whose keys and values lie in `fresh` until they are written."""
+    """Rows [M] and layers of a step whose keys and values lie in `fresh` until they are written to `targets`."""
 
-    rows: _Rows
+    rows: Indices
+    targets: Targets
     fresh: Fresh
     layers: slice
 
@@ -184,10 +160,8 @@ class _Write:
 
 class KvWrites:
     """The one way of keys and values into the pool.
-
-    The owner calls `finish` before anything else touches the pool or its host memory. What goes wrong with a write
-    is raised by whatever waits for it: `part_begins`, `write` or `finish`.
-    """
+    The owner calls `finish` before anything else touches the pool or its host memory. What goes wrong with a write is
+    raised by whatever waits for it: `part_begins`, `write` or `finish`."""
 
     def __init__(self, pool: PastPool) -> None:
         self._pool = pool
@@ -195,34 +169,31 @@ class KvWrites:
         self._due: list[_Write] = []  # computed; begun when the next part does
         self._begun: list[tuple[_Write, Future[None]]] = []
         self._moves: list[Future[None]] = []
-        self._early = _Rows()
-        self._written = _none()
+        self._early: tuple[Indices, Targets] = NOTHING, (NOTHING, NOTHING)
+        self._written = NOTHING
 
     def begin(self, rows: Indices, slots: Indices) -> None:
         """A step begins, of which `rows` [M] may be written to `slots` [M] as soon as their part has run.
-
-        Slots beyond the pool's present width are left for later. What is due of the step before may go on.
-        """
+        Slots beyond the pool's present width are left for later. What is due of the step before may go on."""
         inside = slots < self._pool.width
-        self._early, self._written = _Rows(rows[inside], self._pool.targets(slots[inside])), _none()
+        self._early, self._written = (rows[inside], self._pool.targets(slots[inside])), NOTHING
         self._begin_due()
 
     def part_begins(self, fresh: Fresh, layers: slice) -> None:
         """Before a part runs: until nothing of the step before that it reads or overwrites is to be written."""
         self._begin_due()
-        begun, self._begun = self._begun, []
-        waiting = [future for write, future in begun if write.stands_in_the_way(fresh, layers)]
-        self._begun = [(write, future) for write, future in begun if future not in waiting]
+        waiting = [future for write, future in self._begun if write.stands_in_the_way(fresh, layers)]
+        self._begun = [(write, future) for write, future in self._begun if future not in waiting]
         _wait(waiting)
 
     def part_done(self, fresh: Fresh, layers: slice) -> None:
         """These layers have been computed: they are written once the next part runs."""
-        if len(self._early.rows) and layers.start < layers.stop:
-            self._due.append(_Write(self._early, fresh, layers))
+        if len(self._early[0]) and layers.start < layers.stop:
+            self._due.append(_Write(*self._early, fresh, layers))
 
     def end(self) -> None:
         """All layers of the step have been handed over."""
-        self._written = self._early.rows
+        self._written = self._early[0]
 
     def left(self, rows: Indices, slots: Indices) -> tuple[Indices, Indices]:
         """Those of `rows` [M] of the step that nobody writes early, with their slots."""
@@ -234,7 +205,7 @@ class KvWrites:
         targets = self._pool.targets(slots)
         if is_beside:
             self._begin_due()
-            self._begin(_Write(_Rows(rows, targets), fresh, slice(0, len(fresh.keys))))
+            self._begin(_Write(rows, targets, fresh, slice(0, len(fresh.keys))))
         else:
             self.finish()
             self._pool.keep(fresh, rows, targets)
@@ -263,11 +234,10 @@ class KvWrites:
         self._begun.append((write, self._thread.submit(self._run, write)))
 
     def _run(self, write: _Write) -> None:
-        kept, fresh, layers = write.rows, write.fresh, write.layers
-        sound = ~np.isin(kept.rows, fresh.non_finite(kept.rows, layers))
+        sound = ~np.isin(write.rows, write.fresh.non_finite(write.rows, write.layers))
         if sound.any():
-            full, behind = kept.targets
-            self._pool.keep(fresh, kept.rows[sound], (full[sound], behind[sound]), layers)
+            full, behind = write.targets
+            self._pool.keep(write.fresh, write.rows[sound], (full[sound], behind[sound]), write.layers)
 
 
 def _wait(futures: list[Future[None]]) -> None:

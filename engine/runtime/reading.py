@@ -1,9 +1,7 @@
 """One text at a time through a runtime that serves nobody: for whoever wants the logits of its tokens.
-
 A bundle reads its own sample at load. What is wrong on an NPU is mostly silent: a cache, a mask or a scale that does
 not fit gives fluent noise. Two graphs of one bundle compute the same with other shapes, a prompt that its exporter
-wrote is easy for the model, and the compiler wrote down what each token of the sample cost when it ran the graphs.
-"""
+wrote is easy for the model, and the compiler wrote down what each token of the sample cost when it ran the graphs."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -24,9 +22,7 @@ STEP_ROWS = 64
 
 def reading_shapes(manifest: Manifest, rows: int = STEP_ROWS) -> ShapeTable:
     """What whole texts are read in. rows: of a step of free shapes, or those that the model cannot do with fewer of.
-
-    All tokens of a text that graphs without a past read are in one step.
-    """
+    All tokens of a text that graphs without a past read are in one step."""
     if manifest.reads_whole_context:
         return shape_table(manifest, manifest.max_context)
     image = manifest.vision.tokens if manifest.vision is not None and manifest.vision.both_ways else 0
@@ -39,31 +35,27 @@ def read_rows(
 ) -> NDArray[np.float32]:
     """Logits of the wanted rows of the tokens from position `first` on, behind those that were kept before."""
     # A block of fused graphs is a whole cache, and a pool need not be whole blocks.
-    shapes = runtime.shapes
-    size = BLOCK_SIZE if shapes.segmented and not shapes.slots else max(1, shape.past)
+    size = BLOCK_SIZE if runtime.shapes.segmented and not runtime.shapes.slots else max(1, shape.past)
     layout = RowLayout(shape, len(tokens))
     row = layout.add(tokens, first, tuple(range(-(-first // size))), first, logits=wanted, owner=READER)
     logits = runtime.run(layout.batch(size)).decoded().copy()
     if is_kept:
         runtime.keep(np.arange(row, row + len(tokens)), np.arange(first, first + len(tokens)))
         if runtime.window:
-            runtime.free_behind(range(Sight(runtime.window, BLOCK_SIZE, 0).first_seen(first + len(tokens))))
+            runtime.blocks.free_behind(range(Sight(runtime.window, BLOCK_SIZE, 0).first_seen(first + len(tokens))))
     return logits
 
 
 def forget_text(runtime: Runtime, tokens: int) -> None:
-    """What was kept of a text of so many tokens is not wanted any more."""
     runtime.forget_states([READER], [])
     if runtime.window:
-        runtime.free(range(-(-tokens // BLOCK_SIZE)))
+        runtime.blocks.free(range(-(-tokens // BLOCK_SIZE)))
 
 
 def text_logits(runtime: Runtime, tokens: Sequence[int], most: int = 0, first: int = 0) -> NDArray[np.float32]:
     """Logits of the tokens from `first` on [tokens, vocabulary], in steps of the most rows that give those of all.
-
     Not more tokens than a step has columns, and one: nothing reads what the last step computes for others. most: tokens
-    of a step, 0 = as many as it takes.
-    """
+    of a step, 0 = as many as it takes."""
     shapes = runtime.shapes
     if shapes.free:
         shape = StepShape(min(shapes.max_rows, most or shapes.max_rows), shapes.round_past(len(tokens)))
@@ -100,45 +92,30 @@ class SelfCheck:
     drift: float | None = None
 
     def __str__(self) -> str:
-        if self.drift is not None:
-            return f"{self.drift:.2f} nats a token from what its compiler saw"
-        return f"{self.loss:.2f} nats a token"
+        found, behind = (self.loss, "") if self.drift is None else (self.drift, " from what its compiler saw")
+        return f"{found:.2f} nats a token{behind}"
 
     def warnings(self) -> list[str]:
-        """Sentences; none where all is well."""
         found = []
         if self.drift is not None and not self.drift <= MOST_DRIFT:
-            found.append(
-                f"its graphs do not compute what they did for the compiler: a token of its sample costs "
-                f"{self.drift:.2f} nats more or less, {MOST_DRIFT} is the most"
-            )
+            costs = f"a token of its sample costs {self.drift:.2f} nats more or less, {MOST_DRIFT} is the most"
+            found.append(f"its graphs do not compute what they did for the compiler: {costs}")
         if self.drift is None and not self.loss < log(self.vocabulary):
-            found.append(
-                f"it predicts its own sample prompt no better than chance ({self.loss:.1f} nats a token, chance has "
-                f"{log(self.vocabulary):.1f})"
-            )
+            nats = f"{self.loss:.1f} nats a token, chance has {log(self.vocabulary):.1f}"
+            found.append(f"it predicts its own sample prompt no better than chance ({nats})")
         if self.correlation is not None and not self.correlation >= LEAST_CORRELATION:
-            found.append(
-                f"its graphs disagree about its own sample prompt: logits of many rows and of one correlate by "
-                f"{self.correlation:.2f}, {LEAST_CORRELATION} is the least"
-            )
+            alike = f"correlate by {self.correlation:.2f}, {LEAST_CORRELATION} is the least"
+            found.append(f"its graphs disagree about its own sample prompt: logits of many rows and of one {alike}")
         return found
 
 
 def self_check(manifest: Manifest, runtime: Runtime) -> SelfCheck | None:
     """Read the sample prompt at once and token by token; None where there is none, or no way to do so.
-
-    Uses the first columns of the pool before anybody else does. Raises StepFailed.
-    """
+    Uses the first columns of the pool before anybody else does. Raises StepFailed."""
     sample = manifest.sample
-    if (
-        sample is None
-        or len(sample.ids) < LEAST_TOKENS
-        or manifest.forecast is not None
-        or manifest.reads_whole_context
-    ):
+    if sample is None or manifest.forecast is not None or manifest.reads_whole_context:
         return None
-    shapes = _shapes(runtime)
+    shapes = _shapes(runtime) if len(sample.ids) >= LEAST_TOKENS else None
     if shapes is None:
         return None
     wide, narrow = shapes
@@ -168,8 +145,8 @@ def _shapes(runtime: Runtime) -> tuple[StepShape, StepShape] | None:
     """(of many rows, of the fewest)."""
     shapes = runtime.shapes
     if shapes.free:
-        wide = StepShape(shapes.max_rows, shapes.max_past)
-        return (wide, StepShape(1, shapes.max_past)) if wide.rows >= LEAST_TOKENS else None
-    wide = max(shapes.fixed, key=lambda shape: (shape.rows, -shape.past))
-    reaching = [shape for shape in shapes.fixed if shape.past >= wide.rows]
+        wide, reaching = StepShape(shapes.max_rows, shapes.max_past), [StepShape(1, shapes.max_past)]
+    else:
+        wide = max(shapes.fixed, key=lambda shape: (shape.rows, -shape.past))
+        reaching = [shape for shape in shapes.fixed if shape.past >= wide.rows]
     return (wide, min(reaching)) if reaching and wide.rows >= LEAST_TOKENS else None

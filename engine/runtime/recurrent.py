@@ -1,36 +1,18 @@
 """Runs the recurrent layers of a segmented bundle: one graph for all of them, bound to the states of sequences.
-
 What recurrent layers carry from token to token, for each sequence, and snapshots of it at borders of prefixes.
-
 A state that counts is never written: a step writes another one, which takes its place when all rows of the sequence are
 kept. So a step that fails has changed nothing, and a snapshot is no copy but a state that is not used again for others.
+Legend: R = recurrent layers, C = channels, W = kernel, H = value heads, K = key size, V = value size."""
 
-Legend: R = recurrent layers, C = channels, W = kernel, H = value heads, K = key size, V = value size.
-"""
-
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.bundle.manifest import Manifest
-from engine.bundle.segments import (
-    BETA,
-    CONV_IN,
-    CONV_WEIGHT,
-    DECAY,
-    MEMORY,
-    MEMORY_OUT,
-    OUT,
-    RECURRENT,
-    TAIL,
-    TAIL_OUT,
-)
+from engine.bundle.segments import BETA, CONV_IN, CONV_WEIGHT, DECAY, MEMORY, MEMORY_OUT, OUT, RECURRENT, TAIL, TAIL_OUT
 from engine.bundle.specs import RecurrentSpec
 from engine.bundle.tensors import Array
-from engine.bundle.weight_files import read_conv_weights
 from engine.errors import StepFailed
 from engine.runtime.interface import PackedBatch, PackedSegment
 from engine.runtime.linear import RowBuffers
@@ -42,9 +24,8 @@ KEPT_PLACES = 2  # rows of a step that a state stays bound to as what is written
 
 class RecurrentState:
     """After `tokens` tokens: tails [R, 1, C, W - 1] of convolutions, memories [R, 1, H, K, V].
-
-    bound: what a runtime has bound to this memory as what it writes, by rows and by the state that is read.
-    """
+    bound: graphs bound to this memory as what they write, one for each layer, by rows and by the id() of the state that
+    is read, which is kept alive."""
 
     def __init__(self, spec: RecurrentSpec, tokens: int = 0) -> None:
         lead = (len(spec.layers), 1)
@@ -53,13 +34,7 @@ class RecurrentState:
         self.memories: Array = make((*lead, *spec.memory_shape), np.float32)
         self.tokens = tokens
         self.is_shared = tokens == 0  # read by others, so its memory is not used again
-        self.bound: dict[tuple[int, ...], object] = {}
-
-    def remember(self, place: tuple[int, ...], bound: object) -> None:
-        """Keep what is bound; the oldest of more than `KEPT_PLACES` goes."""
-        self.bound[place] = bound
-        if len(self.bound) > KEPT_PLACES:
-            del self.bound[next(iter(self.bound))]
+        self.bound: dict[tuple[int, ...], tuple[RecurrentState, list[Binding]]] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,9 +69,7 @@ class RecurrentStates:
 
     def begin(self, batch: PackedBatch) -> list[list[StateStep]]:
         """The steps of each segment of a step: one, and one more for each snapshot inside. StepFailed without a state.
-
-        Several steps may begin before one is kept.
-        """
+        Several steps may begin before one is kept."""
         lost = [step.target for advance in self._last if advance.kept < advance.segment.count for step in advance.steps]
         unread = [state for state in lost if not state.is_shared]  # nobody kept them: they may be written again
         self._last = [_Advance(segment) for segment in batch.segments]
@@ -111,7 +84,10 @@ class RecurrentStates:
             advance.kept += sum(row in rows for row in range(segment.start, segment.end))
             for offset, key in segment.snapshots:
                 if before < offset <= advance.kept:
-                    self._take_snapshot(advance, offset, key)
+                    state = next(step.target for step in advance.steps if step.start + step.count == offset)
+                    state.is_shared = True
+                    state.bound.clear()
+                    self._snapshots[key] = state
             if before < segment.count == advance.kept:
                 self._advance(segment.owner, advance.steps)
 
@@ -119,8 +95,7 @@ class RecurrentStates:
         """Give back the memory of sequences that have ended, and of snapshots. Unknown ones are ignored."""
         for owner in sequences:
             for states in (self._current, self._spare):
-                state = states.pop(owner, None)
-                if state is not None:
+                if (state := states.pop(owner, None)) is not None:
                     state.bound.clear()
         for key in snapshots:
             self._snapshots.pop(key, None)
@@ -147,12 +122,6 @@ class RecurrentStates:
             raise StepFailed(f"{segment.owner} has no state of its first {segment.past} tokens")
         return found
 
-    def _take_snapshot(self, advance: _Advance, offset: int, key: bytes) -> None:
-        state = next(step.target for step in advance.steps if step.start + step.count == offset)
-        state.is_shared = True
-        state.bound.clear()
-        self._snapshots[key] = state
-
     def _advance(self, owner: str, steps: Sequence[StateStep]) -> None:
         old, new = steps[0].source, steps[-1].target
         self._current[owner] = new
@@ -163,24 +132,6 @@ class RecurrentStates:
 
 
 STEP_ROWS = (CONV_IN, DECAY, BETA)
-
-
-@dataclass(frozen=True, slots=True)
-class _BoundStep:
-    """The graph bound to rows and two states, once for each layer. source: kept alive, as its id is part of a key."""
-
-    source: RecurrentState
-    layers: list[Binding]
-
-
-def open_recurrent(
-    folder: Path, manifest: Manifest, sessions: Mapping[str, ort.InferenceSession], rows: RowBuffers
-) -> "RecurrentLayers | None":
-    """The recurrent layers of a bundle, None where there are none. BundleError when their weights cannot be read."""
-    spec = manifest.model.recurrent
-    if spec is None:
-        return None
-    return RecurrentLayers(spec, sessions[RECURRENT], rows, read_conv_weights(folder, manifest))
 
 
 class RecurrentLayers:
@@ -203,26 +154,21 @@ class RecurrentLayers:
             for segment, own in zip(segments, steps, strict=True)
             for step in own
         ]
-        return [[step.layers[layer] for step in found] for layer in range(len(self._weights))]
+        return [[layers[layer] for layers in found] for layer in range(len(self._weights))]
 
-    def _bound_step(self, place: tuple[int, int], step: StateStep) -> _BoundStep:
-        key = (*place, id(step.source))
-        found = step.target.bound.get(key)
-        if not isinstance(found, _BoundStep):
-            layers = [self._bind(place, layer, step) for layer in range(len(self._weights))]
-            found = _BoundStep(step.source, layers)
-            step.target.remember(key, found)
-        return found
+    def _bound_step(self, place: tuple[int, int], step: StateStep) -> list[Binding]:
+        key, bound = (*place, id(step.source)), step.target.bound
+        if key not in bound:
+            bound[key] = step.source, [self._bind(place, layer, step) for layer in range(len(self._weights))]
+            if len(bound) > KEPT_PLACES:
+                del bound[next(iter(bound))]
+        return bound[key][1]
 
     def _bind(self, place: tuple[int, int], layer: int, step: StateStep) -> Binding:
         source, target = step.source, step.target
         inputs = {name: self._rows.some(name, *place) for name in (STEP_ROWS if self._has_memory else STEP_ROWS[:1])}
-        states, written = {TAIL: source.tails[layer]}, {TAIL_OUT: target.tails[layer]}
+        inputs |= {CONV_WEIGHT: self._weights[layer], TAIL: source.tails[layer]}
+        outputs = {OUT: self._rows.some(OUT, *place), TAIL_OUT: target.tails[layer]}
         if self._has_memory:
-            states[MEMORY], written[MEMORY_OUT] = source.memories[layer], target.memories[layer]
-        return bind_all(
-            RECURRENT,
-            self._session,
-            {**inputs, CONV_WEIGHT: self._weights[layer], **states},
-            {OUT: self._rows.some(OUT, *place), **written},
-        )
+            inputs[MEMORY], outputs[MEMORY_OUT] = source.memories[layer], target.memories[layer]
+        return bind_all(RECURRENT, self._session, inputs, outputs)

@@ -1,8 +1,6 @@
 """Runs a segmented bundle: linear graphs over all rows, attention for each sequence over its own cache.
-
-Legend: L = layers with keys and values, N = rows, R = those that need logits, K = KV heads, T = columns of a cache,
-D = head size.
-"""
+Legend: L = layers with keys and values, N = rows, R = those that need logits, K = KV heads, T = columns of a cache, D =
+head size."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
@@ -13,36 +11,28 @@ from numpy.typing import NDArray
 
 from engine.adapters.adapter import Adapter
 from engine.bundle.manifest import Manifest
-from engine.bundle.segments import BASE_ATTENTION, FLOAT, HALF, MASKED_ATTENTION, OUT
+from engine.bundle.segments import BASE_ATTENTION, FLOAT, HALF, MASKED_ATTENTION, OUT, RECURRENT
 from engine.bundle.tensors import Array
 from engine.bundle.variant import ShapeTable
-from engine.bundle.weight_files import ROUNDED, read_kv_scales
+from engine.bundle.weight_files import ROUNDED, read_conv_weights, read_kv_scales
 from engine.errors import StepFailed
 from engine.runtime.attention import EVERYTHING, AttentionWindow, BoundAttention, Cache, CausalAttention, NonFiniteRows
+from engine.runtime.embedded import EmbeddedRows
 from engine.runtime.interface import Logits, PackedBatch, PackedSegment, Runtime
 from engine.runtime.kv import SequenceCaches
 from engine.runtime.linear import LinearChain, LoraRows, RowBuffers
 from engine.runtime.masked_attention import MaskedAttention, MaskedWork
-from engine.runtime.recurrent import StateStep, open_recurrent
+from engine.runtime.recurrent import RecurrentLayers, StateStep
 from engine.runtime.sessions import Binding, Provider, load_sessions
 
-
-@dataclass(frozen=True, slots=True)
-class ArrangedBatch:
-    """The same step with its rows in another order: segments stay in the batch's order, with other first rows.
-
-    row_of: int64 [N], the place of each row of the batch.
-    """
-
-    batch: PackedBatch
-    row_of: NDArray[np.int64]
+# The same step with its rows in another order: segments stay in the batch's order, with other first rows; and, int64
+# [N], the place of each row of the batch.
+ArrangedBatch = tuple[PackedBatch, NDArray[np.int64]]
 
 
 class RowPlaces:
     """Who decodes at which place, counted from the end. A sequence is known by the id() of an object of its own.
-
-    Where an id has a new owner, that one gets the place of the old one: any place is right.
-    """
+    Where an id has a new owner, that one gets the place of the old one: any place is right."""
 
     def __init__(self) -> None:
         self._decodes: list[int] = []
@@ -85,16 +75,10 @@ def _arranged(batch: PackedBatch, starts: list[int]) -> ArrangedBatch:
         segments.append(replace(segment, start=start))
     input_ids, positions = np.empty_like(batch.input_ids), np.empty_like(batch.positions)
     input_ids[row_of], positions[row_of] = batch.input_ids, batch.positions
-    moved = replace(
-        batch,
-        input_ids=input_ids,
-        positions=positions,
-        logit_rows=row_of[batch.logit_rows],
-        segments=tuple(segments),
-        embedded=batch.embedded and batch.embedded.moved(row_of),
-        axes=None if batch.axes is None else batch.axes[:, np.argsort(row_of)],
-    )
-    return ArrangedBatch(moved, row_of)
+    embedded = batch.embedded and EmbeddedRows(row_of[batch.embedded.rows], batch.embedded.values)
+    axes = None if batch.axes is None else batch.axes[:, np.argsort(row_of)]
+    logit_rows, size = row_of[batch.logit_rows], batch.block_size
+    return PackedBatch(batch.shape, input_ids, positions, logit_rows, tuple(segments), size, embedded, axes), row_of
 
 
 LEAST_SHARED = 128  # from here on 16 decodes upon one base take no longer than with copies
@@ -110,10 +94,7 @@ class _StepWork:
 
 
 class SegmentRuntime(Runtime):
-    """On the CPU. A cache belongs to a sequence; blocks are names for what lies in it.
-
-    Raises BundleError when a graph cannot be loaded.
-    """
+    """On the CPU. A cache belongs to a sequence, blocks name what lies in it. BundleError for what cannot be loaded."""
 
     stores_blocks = True
 
@@ -140,7 +121,10 @@ class SegmentRuntime(Runtime):
         has_masks = MASKED_ATTENTION in sessions  # bundles made earlier, and most with windows, have none
         self._masked = MaskedAttention(manifest, sessions, self._rows, scales, window) if has_masks else None
         self._window = window
-        self._recurrent = open_recurrent(folder, manifest, sessions, self._rows)
+        self._recurrent: RecurrentLayers | None = None
+        if (recurrent := manifest.model.recurrent) is not None:
+            weights = read_conv_weights(folder, manifest)
+            self._recurrent = RecurrentLayers(recurrent, sessions[RECURRENT], self._rows, weights)
         # Rounded caches cannot show what is not finite, so the rows are looked at before they are rounded.
         limit = float(np.finfo(HALF).max) if manifest.kv_dtype == HALF else 0.0
         self._non_finite = None if manifest.kv_dtype == FLOAT else NonFiniteRows(self._rows, limit)
@@ -149,8 +133,8 @@ class SegmentRuntime(Runtime):
         # How a sum is cut depends on its first column: where all bits are to be the same, windows give nothing back.
         least_shared = LEAST_SHARED if shares else None
         self._caches: SequenceCaches[BoundAttention] = SequenceCaches(manifest, least_shared, slides=not is_uniform)
+        self.blocks = self._caches
         self._cache_of = {layer: index for index, layer in enumerate(manifest.model.attention_layers)}
-        recurrent = manifest.model.recurrent
         self._state_of = {layer: index for index, layer in enumerate(recurrent.layers if recurrent else ())}
         self._ends_recurrent = manifest.model.layers - 1 in self._state_of
         self._places = RowPlaces()
@@ -228,16 +212,14 @@ class SegmentRuntime(Runtime):
 
     def non_finite_rows(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         """Those of `rows` [M] with infinity or NaN in new keys or values, or in what the state of a last layer gave."""
+        found = self._of_attention(rows)
         if self._ends_recurrent:
             with np.errstate(invalid="ignore", over="ignore"):
                 sums = self._rows.rows(OUT, len(self._row_of))[0, self._row_of[rows]].sum(axis=1)
-            given = rows[~np.isfinite(sums)]
-        else:
-            given = rows[:0]
-        return np.union1d(given, self._of_attention(rows))
+            return np.union1d(rows[~np.isfinite(sums)], found)
+        return found
 
     def _of_attention(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The same of keys and values alone."""
         if self._non_finite is not None:
             return rows[np.isin(self._row_of[rows], self._non_finite.among(self._row_of[rows]))]
         spoiled: list[int] = []
@@ -250,9 +232,7 @@ class SegmentRuntime(Runtime):
 
     def written(self, layer: int) -> tuple[Array, Array]:
         """Keys and values [1, K, rows, D] that the last step gave the first of its sequences, which it began.
-
-        layer: counted among those with keys and values.
-        """
+        layer: counted among those with keys and values."""
         segment, cache = self._caches.last[0]
         keys, values, _ = cache.layer(layer)
         columns = cache.new_columns(segment)
@@ -262,27 +242,6 @@ class SegmentRuntime(Runtime):
         self._caches.keep(rows.tolist(), columns.tolist())
         if self._recurrent:
             self._recurrent.states.keep(frozenset(rows.tolist()))
-
-    def offload(self, columns: slice, key: bytes) -> None:
-        self._caches.offload(columns, key)
-
-    def load(self, columns: slice, key: bytes) -> None:
-        self._caches.load(columns, key)
-
-    def offloaded(self, key: bytes) -> bytes:
-        return self._caches.offloaded(key)
-
-    def put_offloaded(self, key: bytes, content: bytes) -> None:
-        self._caches.put_offloaded(key, content)
-
-    def evict(self, key: bytes) -> None:
-        self._caches.evict(key)
-
-    def free(self, blocks: Collection[int]) -> None:
-        self._caches.free(blocks)
-
-    def free_behind(self, blocks: Collection[int]) -> None:
-        self._caches.free_behind(blocks)
 
     def forget_states(self, sequences: Collection[str], snapshots: Collection[bytes]) -> None:
         if self._recurrent:
@@ -297,6 +256,5 @@ class SegmentRuntime(Runtime):
         if self._is_uniform:
             self._row_of = np.arange(batch.shape.rows)
             return batch
-        arranged = self._places.arrange(batch, caches)
-        self._row_of = arranged.row_of
-        return arranged.batch
+        batch, self._row_of = self._places.arrange(batch, caches)
+        return batch

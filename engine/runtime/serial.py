@@ -1,10 +1,7 @@
 """Runs graphs that hold one sequence: what they carry in windows and states has no room for another one's.
-
 To the scheduler every sequence has a cache of its own, and a step takes a run for each of them.
-
-Legend: K = KV heads, D = head size, N = rows of a run, R = rows that need logits, V = vocabulary, P = past columns,
-W = columns of a window.
-"""
+Legend: K = KV heads, D = head size, N = rows of a run, R = rows that need logits, V = vocabulary, P = past columns, W =
+columns of a window."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -18,7 +15,7 @@ from engine.bundle.tensors import IN, KEYS, OUT, WINDOWS, Array, Carry, carried_
 from engine.bundle.variant import ShapeTable, StepShape, shape_of
 from engine.bundle.weight_files import read_head_weight
 from engine.errors import BundleError, StepFailed
-from engine.runtime.buffers import Arena, RotationTables, RowInputs, layer_graphs
+from engine.runtime.buffers import Arena, RotationTables, RowInputs, blank, layer_graphs
 from engine.runtime.embedded import EmbeddedRows, open_tables
 from engine.runtime.head import LmHead
 from engine.runtime.interface import Logits, PackedBatch, PackedSegment, RowLayout, Runtime
@@ -27,15 +24,13 @@ from engine.runtime.sessions import Binding, Provider, bind_all, load_sessions
 
 class CarriedState:
     """All that one sequence carries after `tokens` tokens, in the layout of one shape's graphs.
-
     A token's keys and values lie in past column `token`, and in window column `token` modulo W. bound: the graphs bound
-    to this memory, dropped when it moves. began: tokens before the last step; said: the logits of its last row.
-    """
+    to this memory, dropped when it moves. began: tokens before the last step; said: the logits of its last row."""
 
     def __init__(self, specs: Mapping[str, TensorSpec], tokens: int = 0) -> None:
         self.tokens = self.began = tokens
         self.said: Logits | None = None
-        self.arrays = {name: _empty(spec) for name, spec in specs.items()}
+        self.arrays = {name: blank(spec) for name, spec in specs.items()}
         self.bound: list[Binding] = []
         self.bound_to: object = None
 
@@ -48,10 +43,13 @@ class CarriedState:
             old, carry = self.arrays[name], carry_of(name, IN)
             if old.shape == spec.shape:
                 continue
-            new = _empty(spec)
+            new = blank(spec)
             axis = 3 if carry in KEYS else 2
-            there, here = _moved(old.shape[axis], new.shape[axis], self.tokens, carry in WINDOWS)
-            _columns(new, axis)[here] = _columns(old, axis)[there]
+            before, after = old.shape[axis], new.shape[axis]
+            kept = np.arange(min(before, after, self.tokens))
+            if carry in WINDOWS:
+                kept += self.tokens - len(kept)
+            np.moveaxis(new, axis, 0)[kept % after] = np.moveaxis(old, axis, 0)[kept % before]
             self.arrays[name] = new
         self.bound, self.bound_to = [], None
 
@@ -67,26 +65,9 @@ class CarriedState:
             tokens = np.arange(self.tokens, self.tokens + count)
             if carry in WINDOWS:
                 tokens = tokens[-width:]
-            rows = tokens - self.tokens + first
-            _columns(array, axis)[tokens % width if carry in WINDOWS else tokens] = _columns(given, axis)[rows]
+            columns, rows = tokens % width if carry in WINDOWS else tokens, tokens - self.tokens + first
+            np.moveaxis(array, axis, 0)[columns] = np.moveaxis(given, axis, 0)[rows]
         self.tokens += count
-
-
-def _columns(array: Array, axis: int) -> Array:
-    return np.moveaxis(array, axis, 0)
-
-
-def _empty(spec: TensorSpec) -> Array:
-    return np.full([int(dim) for dim in spec.shape], spec.zero_point or 0, np.dtype(spec.dtype))
-
-
-def _moved(old: int, new: int, tokens: int, is_window: bool) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Columns of the old layout, and those of the new one that their tokens go to."""
-    if not is_window:
-        shared = np.arange(min(old, new, tokens))
-        return shared, shared
-    kept = np.arange(max(0, tokens - min(old, new)), tokens)
-    return kept % old, kept % new
 
 
 @dataclass(slots=True)
@@ -103,9 +84,7 @@ class _Shape:
 
 class SerialRuntime(Runtime):
     """For any provider. A sequence is known by its request's id; what it carries goes when the request ends.
-
-    Raises BundleError when a graph cannot be loaded.
-    """
+    Raises BundleError when a graph cannot be loaded."""
 
     def __init__(self, folder: Path, manifest: Manifest, shapes: ShapeTable, provider: Provider) -> None:
         super().__init__(shapes, provider.device)
@@ -159,8 +138,7 @@ class SerialRuntime(Runtime):
             state.began = state.tokens
         while done < segment.count:
             left = segment.count - done
-            needs = bool((wanted >= done).any())
-            shape = self._shape_for(left, state.tokens, needs)
+            shape = self._shape_for(left, state.tokens, needs_logits=bool((wanted >= done).any()))
             count = min(left, shape.rows)
             rows = wanted[(wanted >= done) & (wanted < done + count)] - done + shape.rows - count
             span = slice(segment.start + done, segment.start + done + count)
@@ -183,25 +161,25 @@ class SerialRuntime(Runtime):
 
     def _shape_for(self, rows: int, past: int, needs_logits: bool) -> StepShape:
         """The fewest rows that take all, else the most; with one shape for every step, always that of fewest rows."""
-        fitting = [
-            shape
-            for shape, opened in self._shapes.items()
-            if shape.past >= past and (opened.result is not None or not needs_logits)
-        ]
+        able = (shape for shape, opened in self._shapes.items() if opened.result is not None or not needs_logits)
+        fitting = [shape for shape in able if shape.past >= past]
         if not fitting:
             raise StepFailed(f"{past} tokens are more than the {self._widest.past} KV slots of the widest graph")
         if self.shapes.fixed:
             return self._widest
-        enough = [shape for shape in fitting if shape.rows >= rows]
-        return min(enough) if enough else max(fitting, key=lambda shape: (shape.rows, -shape.past))
+        enough = (shape for shape in fitting if shape.rows >= rows)
+        return min(enough, default=max(fitting, key=lambda shape: (shape.rows, -shape.past)))
 
     def _run_rows(
         self, state: CarriedState, shape: StepShape, batch: PackedBatch, span: slice, logit_rows: NDArray[np.int64]
     ) -> Logits | None:
-        opened, count = self._shapes[shape], span.stop - span.start
+        opened, count, embedded = self._shapes[shape], span.stop - span.start, batch.embedded
         layout = RowLayout(shape, count)
         first = layout.add(batch.input_ids[span], state.tokens, (0,), state.tokens)
-        embedded = _embedded_in(batch.embedded, span, first)
+        if embedded is not None:
+            inside = (embedded.rows >= span.start) & (embedded.rows < span.stop)
+            rows, values = embedded.rows[inside] - span.start + first, embedded.values[inside]
+            embedded = EmbeddedRows(rows, values) if len(rows) else None
         opened.inputs.fill(layout.batch(max(1, shape.past), embedded=embedded), self._rotary)
         self._parts.mark("inputs")
         for bound in self._bound(state, shape):
@@ -212,8 +190,7 @@ class SerialRuntime(Runtime):
         logits = self._logits(opened, logit_rows) if len(logit_rows) else None
         if state.tokens + count > shape.past and shape != self._widest:
             state.lay_out(self._shapes[self._widest].carried)
-        room = self._widest.past - state.tokens
-        if count <= room:  # beyond it nothing can follow
+        if count <= self._widest.past - state.tokens:  # beyond it nothing can follow
             state.take(opened.fresh, count)
         self._parts.mark("carry")
         return logits
@@ -251,29 +228,15 @@ class SerialRuntime(Runtime):
         graphs = layer_graphs(self._manifest, shape)
         # States pass padding by.
         inputs = RowInputs(self._arena, self._manifest, shape, self._tables, padding_sees=False)
-        rows = {
-            tensor.name: array
-            for tensor in {tensor.name: tensor for graph in graphs for tensor in graph.inputs}.values()
-            if (array := inputs.buffer(tensor)) is not None
-        }
-        fresh = {
-            tensor.name: self._arena.array(
-                f"fresh {tensor.name}", tuple(int(dim) for dim in tensor.shape), np.dtype(tensor.dtype)
-            )
-            for graph in graphs
-            for tensor in graph.outputs
-        }
+        tensors = {tensor.name: tensor for graph in graphs for tensor in graph.inputs}
+        rows = {name: array for name, tensor in tensors.items() if (array := inputs.buffer(tensor)) is not None}
+        fresh: dict[str, Array] = {}
+        for tensor in (tensor for graph in graphs for tensor in graph.outputs):
+            form = tuple(int(dim) for dim in tensor.shape)
+            fresh[tensor.name] = self._arena.array(f"fresh {tensor.name}", form, np.dtype(tensor.dtype))
         others = [tensor for tensor in graphs[-1].outputs if carry_of(tensor.name, OUT) is None]
         kv_only = graphs[-1].kind is GraphKind.DECODER_PREFILL
         return _Shape(graphs, inputs, rows, fresh, carried_inputs(graphs), None if kv_only else others[-1])
-
-
-def _embedded_in(embedded: EmbeddedRows | None, span: slice, first: int) -> EmbeddedRows | None:
-    """Those of a step's embedded rows that lie in a span, at their places in the run that begins with row `first`."""
-    if embedded is None:
-        return None
-    inside = (embedded.rows >= span.start) & (embedded.rows < span.stop)
-    return EmbeddedRows(embedded.rows[inside] - span.start + first, embedded.values[inside]) if inside.any() else None
 
 
 def _is_finite(fresh: dict[str, Array], count: int) -> bool:
@@ -282,11 +245,10 @@ def _is_finite(fresh: dict[str, Array], count: int) -> bool:
         carry = carry_of(name, OUT)
         if carry is None or array.dtype.kind != "f":
             continue
-        kept = array
-        if carry in (Carry.KEYS, Carry.WINDOW_KEYS):
-            kept = array[..., -count:]
+        if carry in KEYS:
+            array = array[..., -count:]  # noqa: PLW2901
         elif carry is not Carry.STATE:
-            kept = array[..., -count:, :]
-        if not np.isfinite(kept.sum(dtype=np.float64)):
+            array = array[..., -count:, :]  # noqa: PLW2901
+        if not np.isfinite(array.sum(dtype=np.float64)):
             return False
     return True

@@ -37,10 +37,9 @@ def run_unbound(
 ) -> list[Array]:
     """The named outputs of a graph that runs too seldom to be bound. StepFailed when onnxruntime raises."""
     try:
-        found: list[Array] = session.run(outputs, inputs)
+        return list(session.run(outputs, inputs))
     except Exception as error:  # onnxruntime's exceptions share no base class of their own
         raise StepFailed(f"graph {name} failed: {str(error)[:300]}") from error
-    return found
 
 
 Buffers = dict[str, Array | ort.OrtValue]
@@ -96,12 +95,10 @@ class Provider:
 
 def cpu_provider(threads: int, spins: bool = False, is_exact: bool = False) -> Provider:
     """onnxruntime's CPU provider; 0 threads leaves the count to it.
-
     spins: all sessions share one pool whose threads wait for work without sleeping, up to 40 ms long. Every CPU
-    provider of the process must then be one that spins, with as many threads. Otherwise each session has its own,
-    and they sleep. Either way sessions share the memory for what lies between their operators: they run in turns.
-    is_exact: products with dequantised weights do not round what they multiply them with to 8 bits.
-    """
+    provider of the process must then be one that spins, with as many threads. Otherwise each session has its own, and
+    they sleep. Either way sessions share the memory for what lies between their operators: they run in turns. is_exact:
+    products with dequantised weights do not round what they multiply them with to 8 bits."""
     options = ort.SessionOptions()
     options.log_severity_level = 3
     if spins:
@@ -138,7 +135,7 @@ def load_sessions(folder: Path, manifest: Manifest, provider: Provider) -> dict[
     """A session for every graph, by name. BundleError when one cannot be loaded or is not what the manifest says."""
     with ThreadPoolExecutor(provider.openers) as openers:
         opened = openers.map(lambda graph: open_graph(folder, graph, provider), manifest.graphs)
-        return {graph.name: session for graph, session in zip(manifest.graphs, opened, strict=True)}
+        return dict(zip((graph.name for graph in manifest.graphs), opened, strict=True))
 
 
 def open_graph(folder: Path, graph: GraphSpec, provider: Provider) -> ort.InferenceSession:
@@ -155,36 +152,22 @@ def open_graph(folder: Path, graph: GraphSpec, provider: Provider) -> ort.Infere
 
 def _check_tensors(graph: GraphSpec, session: ort.InferenceSession) -> None:
     """The file must have exactly the tensors its manifest names, with the same dimensions and types."""
-    for side, specs, nodes in (
-        ("input", graph.inputs, session.get_inputs()),
-        ("output", graph.outputs, session.get_outputs()),
-    ):
+    sides = ("input", graph.inputs, session.get_inputs()), ("output", graph.outputs, session.get_outputs())
+    for side, specs, nodes in sides:
         real = {node.name: node for node in nodes}
         for spec in specs:
             node = real.pop(spec.name, None)
             if node is None:
                 raise BundleError(f"graph {graph.name} has no {side} {spec.name}")
             if _dims(node.shape) != _dims(spec.shape) or ORT_TYPES.get(node.type) != spec.dtype:
-                raise BundleError(
-                    f"graph {graph.name} {side} {spec.name} is {node.type} {node.shape}, "
-                    f"its manifest says {spec.dtype} {list(spec.shape)}"
-                )
+                there, wanted = f"{node.type} {node.shape}", f"{spec.dtype} {list(spec.shape)}"
+                raise BundleError(f"graph {graph.name} {side} {spec.name} is {there}, its manifest says {wanted}")
         if real:
             raise BundleError(f"graph {graph.name} has an unknown {side} {next(iter(real))}")
 
 
-ORT_TYPES = {
-    "tensor(float)": "float32",
-    "tensor(float16)": "float16",
-    "tensor(int32)": "int32",
-    "tensor(int64)": "int64",
-    "tensor(bool)": "bool",
-    "tensor(int8)": "int8",
-    "tensor(uint8)": "uint8",
-    "tensor(int16)": "int16",
-    "tensor(uint16)": "uint16",
-    "tensor(uint32)": "uint32",
-}
+SAME_NAMES = ("float16", "int32", "int64", "bool", "int8", "uint8", "int16", "uint16", "uint32")
+ORT_TYPES = {"tensor(float)": "float32", **{f"tensor({name})": name for name in SAME_NAMES}}
 
 
 def _dims(shape: object) -> tuple[int | None, ...]:

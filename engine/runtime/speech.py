@@ -1,13 +1,11 @@
 """Runs a Whisper: the encoder for a window of sound, then the decoder for the tokens of several texts side by side.
-
 Each text has a slot: what it has heard, and the keys and values of its tokens. A decode runs the slots from the first
 to the last that are used, so that no cache is copied; what the others compute comes to nothing, and what is written of
 them lies behind what they keep. The graph writes new keys and values into the caches; `keep` says that they count.
 Graphs that are cut as Qualcomm AI Hub cuts them run one token of one text, which has two sets of caches. A run reads
-one and writes the other, in which everything has moved to the left by one place; `keep` says that it counts.
-Shapes: S = slots, B = of them in a step, N = tokens of each, H = heads, D = head size, T = positions of the encoder,
-P = places of a cache, A = heads whose attention follows the speech, V = vocabulary.
-"""
+one and writes the other, in which everything has moved to the left by one place; `keep` says that it counts. Shapes: S
+= slots, B = of them in a step, N = tokens of each, H = heads, D = head size, T = positions of the encoder, P = places
+of a cache, A = heads whose attention follows the speech, V = vocabulary."""
 
 from abc import abstractmethod
 from collections.abc import Mapping
@@ -32,27 +30,45 @@ from engine.bundle.speech import (
 )
 from engine.bundle.tensors import FLOATS, IDS, LOGITS, MASK, Array, encoding_of
 from engine.bundle.variant import ShapeTable
+from engine.runtime.buffers import blank
 from engine.runtime.interface import Indices, Logits, PackedBatch, PackedSegment, Runtime
 from engine.runtime.sessions import Binding, Provider, bind_all, load_sessions
 
 
 class HearingRuntime(Runtime):
-    """`_cross`: keys and values of what was heard, by name, each [slots, ...]; whoever inherits fills it."""
+    """`_cross`: keys and values of what was heard, by name, each [slots, ...]; whoever inherits fills it.
+    slots: texts that may run at once. BundleError when a graph cannot be loaded."""
 
-    def __init__(self, shapes: ShapeTable, device: str, slots: int) -> None:
-        super().__init__(shapes, device)
+    def __init__(self, folder: Path, manifest: Manifest, shapes: ShapeTable, slots: int, provider: Provider) -> None:
+        super().__init__(shapes, provider.device)
+        sessions = load_sessions(folder, manifest, provider)
+        self._sessions = {graph.kind: sessions[graph.name] for graph in manifest.graphs}
+        self._vocab = manifest.model.vocab
         self._cross: dict[str, Array] = {}
         self._heard = [b""] * slots
+        self._rows: dict[int, tuple[int, int, int]] = {}  # of the last step: where each row has written
+
+    def non_finite_rows(self, rows: Indices) -> Indices:
+        """Rows whose new keys or values hold infinity or NaN."""
+        found = [row for row in rows.tolist() if row in self._rows and not self._is_sound(*self._rows[row])]
+        return np.array(found, np.int64)
+
+    @abstractmethod
+    def _is_sound(self, slot: int, which: int, place: int) -> bool:
+        """Whether the new keys and values of a row, which `_rows` says where to find, are finite."""
+
+    def _bind(self, kind: GraphKind, inputs: Mapping[str, Array], outputs: Mapping[str, Array]) -> Binding:
+        return bind_all(kind.value, self._sessions[kind], inputs, outputs)
 
     def _hear(self, segment: PackedSegment) -> int:
         """The slot of a text, which has heard its audio: copied where another slot has heard the same."""
         slot = segment.blocks[0]
         if self._heard[slot] != segment.state_key or not segment.state_key:
-            other = self._heard.index(segment.state_key) if segment.state_key in self._heard else None
+            others = [other for other, heard in enumerate(self._heard) if heard and heard == segment.state_key]
             self._heard[slot] = b""
-            if segment.state_key and other is not None:
+            if others:
                 for array in self._cross.values():
-                    array[slot] = array[other]
+                    array[slot] = array[others[0]]
             else:
                 self._encode(slot, segment.audio)
             self._heard[slot] = segment.state_key
@@ -79,14 +95,12 @@ class _Step:
 
 
 class SpeechRuntime(HearingRuntime):
-    """Implements `Runtime`. slots: texts that may run at once. BundleError when a graph cannot be loaded."""
+    """For graphs of several texts. `_rows`: slot, 0, place."""
 
     def __init__(self, folder: Path, manifest: Manifest, shapes: ShapeTable, slots: int, provider: Provider) -> None:
-        super().__init__(shapes, provider.device, slots)
+        super().__init__(folder, manifest, shapes, slots, provider)
         spec, model = speech_of(manifest), manifest.model
-        self._spec, self._vocab, self._places = spec, model.vocab, manifest.max_context
-        sessions = load_sessions(folder, manifest, provider)
-        self._sessions = {graph.kind: sessions[graph.name] for graph in manifest.graphs}
+        self._spec, self._places = spec, manifest.max_context
         lead = (slots, model.kv_heads)
         for layer in range(model.layers):
             self._cross[cross_name("k", layer)] = np.zeros((*lead, model.head_dim, spec.positions), np.float32)
@@ -95,7 +109,6 @@ class SpeechRuntime(HearingRuntime):
         self._past = {side: np.zeros(shape, np.float32) for side in ("k", "v")}
         self._kept = np.zeros(slots, np.int32)  # places of each slot that count
         self._decode: _Step | None = None  # of the slots that the last decode ran
-        self._rows: dict[int, tuple[int, int]] = {}  # of the last step: slot and place of each row
 
     def run(self, batch: PackedBatch) -> Logits:
         """Logits [texts, V], or of a text that is aligned its attention [1, tokens * T]. StepFailed."""
@@ -106,33 +119,25 @@ class SpeechRuntime(HearingRuntime):
             return self._run_prompt(batch, segment)
         return self._run_decodes(batch)
 
-    def non_finite_rows(self, rows: Indices) -> Indices:
-        """Rows whose new keys or values hold infinity or NaN."""
-        return np.array([row for row in rows.tolist() if row in self._rows and not self._is_sound(row)], np.int64)
-
-    def _is_sound(self, row: int) -> bool:
-        slot, place = self._rows[row]
+    def _is_sound(self, slot: int, which: int, place: int) -> bool:
         return all(np.isfinite(array[:, slot, :, place]).all() for array in self._past.values())
 
     def keep(self, rows: Indices, slots: Indices) -> None:
         """The keys and values of `rows` count from now on. They lie in the places that `slots` number, all in turn."""
         for row, place in zip(rows.tolist(), slots.tolist(), strict=True):
             if row in self._rows:  # else it was aligned
-                assert self._rows[row] == divmod(place, self._places)
-                self._kept[place // self._places] = place % self._places + 1
+                slot, _, own = self._rows[row]
+                assert (slot, own) == divmod(place, self._places)
+                self._kept[slot] = own + 1
 
     def close(self) -> None:
         self._decode = None
         self._sessions.clear()
 
-    # -- the encoder --------------------------------------------------------------------------------------------
-
     def _encode(self, slot: int, audio: bytes) -> None:
         features = np.frombuffer(audio, "<f4").reshape(1, self._spec.mels, self._spec.frames)
         outputs = {name: array[slot : slot + 1] for name, array in self._cross.items()}
         self._bind(GraphKind.SPEECH_ENCODER, {FEATURES: np.ascontiguousarray(features)}, outputs).run()
-
-    # -- the decoder --------------------------------------------------------------------------------------------
 
     def _run_prompt(self, batch: PackedBatch, segment: PackedSegment) -> Logits:
         slot = self._hear(segment)
@@ -142,7 +147,7 @@ class SpeechRuntime(HearingRuntime):
         step = self._bound(slot, 1, segment.count)
         step.inputs[IDS][0], step.inputs[POSITIONS][0] = ids, batch.positions[segment.start : segment.end]
         self._run(step, np.array([segment.past + segment.count - 1]))
-        self._rows = {segment.start + index: (slot, segment.past + index) for index in range(segment.count)}
+        self._rows = {segment.start + index: (slot, 0, segment.past + index) for index in range(segment.count)}
         self._parts.mark("prompt")
         return Logits.of(step.logits[:, 0])
 
@@ -157,7 +162,7 @@ class SpeechRuntime(HearingRuntime):
             step.inputs[IDS][slot - first] = batch.input_ids[segment.start]
             step.inputs[POSITIONS][slot - first] = batch.positions[segment.start]
             last[slot - first] = segment.past
-            self._rows[segment.start] = (slot, segment.past)
+            self._rows[segment.start] = (slot, 0, segment.past)
         self._run(step, last)
         self._parts.mark("decodes")
         return Logits.of(step.logits[[slot - first for slot in slots], 0])
@@ -167,12 +172,9 @@ class SpeechRuntime(HearingRuntime):
         ids = {name: np.zeros((count, tokens), np.int32) for name in (IDS, POSITIONS)}
         inputs: dict[str, Array] = {**ids, LAST_PLACES: np.zeros(count, np.int32), TOTAL: np.zeros((), np.int32)}
         heard = {name: array[first : first + count] for name, array in self._cross.items()}
+        places = [(side, layer) for side in self._past for layer in range(len(self._past[side]))]
         past, present = (
-            {
-                self_name(side, layer, way): array[layer, first : first + count]
-                for side, array in self._past.items()
-                for layer in range(len(array))
-            }
+            {self_name(side, layer, way): self._past[side][layer, first : first + count] for side, layer in places}
             for way in ("in", "out")
         )
         logits = np.empty((count, 1, self._vocab), np.float32)
@@ -189,56 +191,40 @@ class SpeechRuntime(HearingRuntime):
     def _align(self, slot: int, ids: Array) -> Logits:
         """How far each token looks at each position, by the heads that follow the speech [1, A * N * T]."""
         count = len(ids)
+        behind = np.triu(np.full((count, count), HIDDEN, np.float32), 1)  # each token sees itself and those before
         scores = np.empty((1, len(self._spec.alignment), count, self._spec.positions), np.float32)
-        inputs: dict[str, Array] = {
-            IDS: np.array(ids[None], np.int32),
-            POSITIONS: np.arange(count, dtype=np.int32)[None],
-            MASK: _causal(count)[None, None],
-        }
+        inputs: dict[str, Array] = {IDS: np.array(ids[None], np.int32), MASK: behind[None, None]}
+        inputs[POSITIONS] = np.arange(count, dtype=np.int32)[None]
         held = {name: array[slot : slot + 1] for name, array in self._cross.items()}
         self._bind(GraphKind.SPEECH_ALIGNMENT, inputs | held, {ALIGNMENT: scores}).run()
         self._parts.mark("alignment")
         return Logits.of(scores.reshape(1, -1))
-
-    def _bind(self, kind: GraphKind, inputs: Mapping[str, Array], outputs: Mapping[str, Array]) -> Binding:
-        return bind_all(kind.value, self._sessions[kind], inputs, outputs)
-
-
-def _causal(tokens: int) -> Float32:
-    """[N, N]: each token sees itself and those before."""
-    return np.triu(np.full((tokens, tokens), HIDDEN, np.float32), 1)
 
 
 UNSEEN = -100.0  # AI Hub's mask of a place that is not seen
 
 
 class NpuSpeechRuntime(HearingRuntime):
-    """Implements `Runtime`. slots: texts that may run at once. BundleError when a graph cannot be loaded."""
+    """For graphs of one token. `_rows`: slot, set of caches, places from the right end."""
 
     def __init__(self, folder: Path, manifest: Manifest, shapes: ShapeTable, slots: int, provider: Provider) -> None:
-        super().__init__(shapes, provider.device, slots)
+        super().__init__(folder, manifest, shapes, slots, provider)
         graphs = {graph.kind: graph for graph in manifest.graphs}
         decoder = graphs[GraphKind.SPEECH_DECODER]
         self._given = graphs[GraphKind.SPEECH_ENCODER].outputs
         self._features = graphs[GraphKind.SPEECH_ENCODER].inputs[0]
         self._taken = {tensor.name: tensor for tensor in decoder.inputs}
         self._result = next(tensor for tensor in decoder.outputs if tensor.name == LOGITS)
-        self._vocab, self._frames = manifest.model.vocab, speech_of(manifest).features
-        sessions = load_sessions(folder, manifest, provider)
-        self._sessions = {graph.kind: sessions[graph.name] for graph in manifest.graphs}
-        cross = {name: tensor for name, tensor in self._taken.items() if is_cross(name)}
-        self._cross |= {name: _empty(tensor, slots) for name, tensor in cross.items()}
+        self._cross |= {name: blank(tensor, slots) for name, tensor in self._taken.items() if is_cross(name)}
         self._caches = {tensor.name: twin_of(tensor.name) for tensor in decoder.inputs if twin_of(tensor.name)}
-        self._past = [{name: _empty(self._taken[name], slots) for name in self._caches} for _ in range(2)]
-        self._rows_in = {name: _empty(self._taken[name]) for name in (IDS, MASK, POSITIONS)}
+        self._past = [{name: blank(self._taken[name], slots) for name in self._caches} for _ in range(2)]
+        self._rows_in = {name: blank(self._taken[name]) for name in (IDS, MASK, POSITIONS)}
         self._codes = encoding_of(self._taken[MASK]).encode(np.array([UNSEEN, 0.0]))
-        self._logits = _empty(self._result)
+        self._logits = blank(self._result)
         self._counts = [0] * slots  # which set of caches counts, of each slot
         self._bound: dict[tuple[int, int], Binding] = {}
-        self._rows: dict[int, tuple[int, int, int]] = {}  # of the last step: slot, set, places from the right end
 
     def run(self, batch: PackedBatch) -> Logits:
-        """Logits [texts, V]. StepFailed."""
         self._parts.begin()
         self._rows = {}
         found = np.empty((len(batch.segments), self._vocab), np.float32)
@@ -246,10 +232,6 @@ class NpuSpeechRuntime(HearingRuntime):
             found[text] = self._read(segment, batch)
         self._parts.mark("decoder")
         return Logits.of(found)
-
-    def non_finite_rows(self, rows: Indices) -> Indices:
-        """Rows whose new keys or values hold infinity or NaN."""
-        return np.array([row for row in rows.tolist() if row in self._rows and not self._is_sound(row)], np.int64)
 
     def keep(self, rows: Indices, slots: Indices) -> None:
         """The caches that the runs of `rows` have written count from now on; they lie in the slots of their texts."""
@@ -261,10 +243,9 @@ class NpuSpeechRuntime(HearingRuntime):
         self._bound.clear()
         self._sessions.clear()
 
-    def _is_sound(self, row: int) -> bool:
-        slot, which, back = self._rows[row]
+    def _is_sound(self, slot: int, which: int, place: int) -> bool:
         arrays = [(name, array[slot]) for name, array in self._past[which].items() if array.dtype.kind == "f"]
-        news = [array[..., -1 - back] if name.startswith("k") else array[..., -1 - back, :] for name, array in arrays]
+        news = [array[..., -1 - place] if name.startswith("k") else array[..., -1 - place, :] for name, array in arrays]
         return all(np.isfinite(new).all() for new in news)
 
     def _encode(self, slot: int, audio: bytes) -> None:
@@ -272,10 +253,9 @@ class NpuSpeechRuntime(HearingRuntime):
         outputs: dict[str, Array] = {}
         for given in self._given:
             same = _form(given) == _form(self._taken[given.name])
-            outputs[given.name] = self._cross[given.name][slot] if same else _empty(given)
+            outputs[given.name] = self._cross[given.name][slot] if same else blank(given)
         encoded = np.ascontiguousarray(encoding_of(self._features).encode(frames))
-        kind = GraphKind.SPEECH_ENCODER
-        bind_all(kind.value, self._sessions[kind], {FEATURES: encoded}, outputs).run()
+        self._bind(GraphKind.SPEECH_ENCODER, {FEATURES: encoded}, outputs).run()
         for given in self._given:
             taken = self._taken[given.name]
             if _form(given) != _form(taken):
@@ -289,7 +269,7 @@ class NpuSpeechRuntime(HearingRuntime):
             self._hear(segment)
             self._counts[slot] = 0
             for name, array in self._past[0].items():
-                array[slot] = _zero(self._taken[name])
+                array[slot] = self._taken[name].zero_point or 0
         which = self._counts[slot]
         for row in range(segment.start, segment.end):
             self._rows_in[IDS][...] = batch.input_ids[row]
@@ -308,19 +288,9 @@ class NpuSpeechRuntime(HearingRuntime):
             old, new = self._past[which], self._past[1 - which]
             inputs = self._rows_in | {name: array[slot] for name, array in (self._cross | old).items()}
             outputs = {LOGITS: self._logits} | {twin: new[name][slot] for name, twin in self._caches.items()}
-            kind = GraphKind.SPEECH_DECODER
-            self._bound[slot, which] = bind_all(kind.value, self._sessions[kind], inputs, outputs)
+            self._bound[slot, which] = self._bind(GraphKind.SPEECH_DECODER, inputs, outputs)
         return self._bound[slot, which]
 
 
 def _form(tensor: TensorSpec) -> tuple[str, float | None, int | None]:
     return tensor.dtype, tensor.scale, tensor.zero_point
-
-
-def _zero(tensor: TensorSpec) -> Array:
-    return encoding_of(tensor).encode(np.zeros(1))
-
-
-def _empty(tensor: TensorSpec, *lead: int) -> Array:
-    """Nothing yet, in the tensor's shape behind `lead`."""
-    return np.zeros([*lead, *(int(size) for size in tensor.shape)], tensor.dtype)

@@ -25,16 +25,14 @@ class MachineReading:
 
 def others_share(before: MachineReading, after: MachineReading, cores: int) -> float | None:
     """The share of all cores that other programs had; None where it is not told or the time is too short to tell."""
-    seen_s = after.clock_s - before.clock_s
+    seen_s, own_s = after.clock_s - before.clock_s, after.own_s - before.own_s
     if before.busy_s is None or after.busy_s is None or seen_s < LEAST_SEEN_S:
         return None
-    others_s = after.busy_s - before.busy_s - (after.own_s - before.own_s)
-    return max(0.0, others_s / (seen_s * cores))
+    return max(0.0, (after.busy_s - before.busy_s - own_s) / (seen_s * cores))
 
 
 def disturbance(runs_ms: Sequence[float], others: float | None) -> str:
-    """What made the runs of one step useless as its time, for the log; '' where its two fastest runs agree and others
-    work little."""
+    """Why the runs of one step are no use as its time; '' where its two fastest agree and others work little."""
     if others is not None and others > MOST_OTHERS:
         return f"other programs used {others:.0%} of the processor"
     fastest, second, *_ = sorted(runs_ms)
@@ -56,10 +54,8 @@ AS_BEFORE = "programs disturbed an earlier start"
 
 def shapes_to_time(shapes: ShapeTable) -> list[StepShape]:
     """Every fixed shape, or a grid that free shapes are interpolated from; cheapest first.
-
     Where sequences have caches of their own a column costs the same beside any number of rows: one row tells. Up to
-    twice the most rows of the grid, time grows as before.
-    """
+    twice the most rows of the grid, time grows as before."""
     if not shapes.free:
         return sorted((*shapes.fixed, *shapes.prefill))
     near, *far = sorted({min(past, shapes.max_past) for past in FREE_PASTS})
@@ -90,11 +86,9 @@ def measure(
 ) -> MeasuredTimes:
     """Milliseconds of each shape: of its fastest run. Begins no new shape after 20 s, or 4 s where other programs
     disturb it.
-
     Runs that were disturbed are repeated twice within 4 s, then once. known: times of an earlier start, which are kept;
     it may have stopped at its 20 s. disturbed: those that it could not keep; where this start is disturbed too they are
-    as good.
-    """
+    as good."""
     measured = MeasuredTimes(dict(known))
     began_s = read().clock_s
     for shape in shapes_to_time(runtime.shapes):
@@ -108,7 +102,7 @@ def measure(
             break
         batch = _empty_batch(runtime.shapes, shape)
         _time_shape(runtime, batch, read, cores, measured, ATTEMPTS if seconds < DISTURBED_S else LATE_ATTEMPTS)
-        runtime.free(range(len(batch.segments)))
+        runtime.blocks.free(range(len(batch.segments)))
         if shape in measured.disturbed:  # times of one start fit each other
             measured.times[shape] = disturbed.get(shape, measured.times[shape])
     return measured
@@ -127,8 +121,7 @@ def _time_shape(
     for _ in range(attempts):
         readings = _runs(runtime, batch, read, 1 if runs_ms else LEAST_RUNS)
         runs_ms += [1000.0 * (after.clock_s - before.clock_s) for before, after in pairwise(readings)]
-        reason = disturbance(runs_ms, others_share(readings[0], readings[-1], cores))
-        if not reason:
+        if not (reason := disturbance(runs_ms, others_share(readings[0], readings[-1], cores))):
             break
     measured.times[batch.shape] = max(min(runs_ms), LEAST_MS)
     if reason:
@@ -136,8 +129,7 @@ def _time_shape(
 
 
 def _runs(runtime: Runtime, batch: PackedBatch, read: Callable[[], MachineReading], least: int) -> list[MachineReading]:
-    """Readings before and after each run. At least so many, or as many as fill `LEAST_SEEN_S`, but at most `MOST_RUNS`:
-    in less time nobody can tell what other programs do."""
+    """Readings before and after each run: `least` to `MOST_RUNS` of them, until it can be told what others do."""
     readings = [read()]
     for count in range(1, MOST_RUNS + 1):
         runtime.run(batch)
@@ -149,17 +141,13 @@ def _runs(runtime: Runtime, batch: PackedBatch, read: Callable[[], MachineReadin
 
 def believed(shapes: ShapeTable, times: dict[StepShape, float]) -> dict[StepShape, float]:
     """The times that the scheduler uses: of free shapes only whole lines of a past, of segmented ones all of them."""
-    if shapes.fixed:
-        return times
-    lines = whole_lines(shapes, times)
-    return with_columns(lines) if shapes.segmented else lines
+    lines = times if shapes.fixed else whole_lines(shapes, times)
+    return with_columns(lines) if shapes.segmented and not shapes.fixed else lines
 
 
 def with_columns(times: dict[StepShape, float]) -> dict[StepShape, float]:
     """What one row takes longer over a wider past is added to the times of the other rows.
-
-    Measured beside many rows it would be lost: a hundredth of their time is a third of its own.
-    """
+    Measured beside many rows it would be lost: a hundredth of their time is a third of its own."""
     near = [shape for shape in times if shape.past == min(shape.past for shape in times)]
     least = min(near)
     added = {shape.past: max(0.0, times[shape] - times[least]) for shape in times if shape.rows == least.rows}
@@ -168,9 +156,7 @@ def with_columns(times: dict[StepShape, float]) -> dict[StepShape, float]:
 
 def whole_lines(shapes: ShapeTable, times: dict[StepShape, float]) -> dict[StepShape, float]:
     """Without the pasts whose rows were not all measured: half a line says nothing true about many rows.
-
-    The first line is kept as far as it goes; costs beyond it are extrapolated.
-    """
+    The first line is kept as far as it goes; costs beyond it are extrapolated."""
     wanted = shapes_to_time(shapes)
     whole = {past for past in {shape.past for shape in wanted} if all(s in times for s in wanted if s.past == past)}
     whole.add(wanted[0].past)
@@ -183,10 +169,8 @@ def is_complete(shapes: ShapeTable, times: dict[StepShape, float]) -> bool:
 
 def _empty_batch(shapes: ShapeTable, shape: StepShape) -> PackedBatch:
     """Rows that see all columns, of which the last one asks for logits: the work of a decode step over a full pool.
-
     Where sequences have caches of their own, a few decodes share out the columns and ask for logits each, and the other
-    rows begin a prompt.
-    """
+    rows begin a prompt."""
     layout = RowLayout(shape, shape.rows)
     if longest := shapes.longest_text:
         for length in filter(None, [*[longest] * (shape.rows // longest), shape.rows % longest]):

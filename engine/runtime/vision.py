@@ -1,11 +1,9 @@
 """Runs the graph that reads a tile of an image, an image in its own proportions, or images of one size.
-
 Of one size: P = patches, those of a cell after each other; T = cells, rows of the text; D = pairs that turn. Cells come
-row by row; rotation and masks, and in early exports cells as well, window after window.
-"""
+row by row; rotation and masks, and in early exports cells as well, window after window."""
 
-import math
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,7 +39,9 @@ Floats = NDArray[np.float32]
 class VisionGraph:
     """BundleError when the graph cannot be loaded or is not what the manifest says."""
 
-    def __init__(self, folder: Path, manifest: Manifest, vision: VisionSpec, provider: Provider) -> None:
+    def __init__(self, folder: Path, manifest: Manifest, provider: Provider) -> None:
+        vision = manifest.vision
+        assert vision is not None, "the bundle was checked"
         inputs, rows = _forms(vision)
         outputs = (TensorSpec(FEATURES, "float32", (rows, manifest.model.hidden * (1 + vision.deepstack))),)
         graph = GraphSpec("vision", vision.file, GraphKind.IMAGE_ENCODER, 1, 1, inputs, outputs)
@@ -52,27 +52,29 @@ class VisionGraph:
         """float32 rows of a tile. StepFailed when onnxruntime raises, or when they are not finite."""
         native, side = self._vision.native, self._vision.side
         cell = native.cell if native is not None else 0
-        shape = (3, side, side) if native is None else (3, image.grid[0] * cell, image.grid[1] * cell)
-        if len(image.pixels) != math.prod(shape):
-            raise StepFailed(f"a tile has {len(image.pixels)} bytes, {math.prod(shape)} are expected")
-        pixels = np.frombuffer(image.pixels, np.uint8).reshape(shape)
+        height, width = (side, side) if native is None else (image.grid[0] * cell, image.grid[1] * cell)
+        pixels = pixels_of(image, "a tile", height, width)
         rows = self._run({PIXELS: pixels[None]}) if native is None else self._in_slots(pixels, image.grid, native)
         return image_bytes(rows)
 
     def _in_slots(self, pixels: Bytes, grid: tuple[int, int], native: NativeSpec) -> Floats:
         """Rows of an image [cells, width] by a run with the fewest slots that it fits."""
-        slots = slots_of(native, *grid)
-        wanted = native.slots(*grid)
+        slots, wanted = slots_of(native, *grid), native.slots(*grid)
         bucket = next((count for count in native.buckets if count >= wanted), 0)
         if not bucket:
-            raise StepFailed(
-                f"an image of {grid[0]} x {grid[1]} tokens takes {wanted} slots, {native.buckets[-1]} are most"
-            )
+            most = native.buckets[-1]
+            raise StepFailed(f"an image of {grid[0]} x {grid[1]} tokens takes {wanted} slots, {most} are most")
         return self._run(native_inputs(native, pixels, slots, bucket))[slots]
 
     def _run(self, inputs: dict[str, Array]) -> Floats:
-        (rows,) = run_unbound("vision", self._session, [FEATURES], inputs)
-        return np.asarray(rows, np.float32)
+        return np.asarray(run_unbound("vision", self._session, [FEATURES], inputs)[0], np.float32)
+
+
+def pixels_of(image: PromptImage, what: str, height: int, width: int) -> Bytes:
+    """[3, height, width]. StepFailed when they are not as many."""
+    if len(image.pixels) != 3 * height * width:
+        raise StepFailed(f"{what} has {len(image.pixels)} bytes, {3 * height * width} are expected")
+    return np.frombuffer(image.pixels, np.uint8).reshape(3, height, width)
 
 
 def image_bytes(rows: Floats) -> bytes:
@@ -104,27 +106,21 @@ def slots_of(native: NativeSpec, rows: int, columns: int) -> NDArray[np.int64]:
 def native_inputs(native: NativeSpec, pixels: Bytes, slots: NDArray[np.int64], bucket: int) -> dict[str, Array]:
     """What the graph takes of an image [3, height, width] whose cells lie in `slots`, of `bucket` in all."""
     patch, merge = native.patch, native.merge
-    rows, columns = pixels.shape[1] // native.cell, pixels.shape[2] // native.cell
-    apart = pixels.reshape(3, rows, merge, patch, columns, merge, patch)
-    cells = apart.transpose(1, 4, 2, 5, 0, 3, 6).reshape(rows * columns, merge**2, 3 * patch**2)
-    patches = np.zeros((bucket, *cells.shape[1:]), np.uint8)
-    patches[slots] = cells
-    grid = np.stack(np.meshgrid(np.arange(rows * merge), np.arange(columns * merge), indexing="ij"), axis=-1)
-    inner = grid.reshape(rows, merge, columns, merge, 2).transpose(0, 2, 1, 3, 4)
-    places = np.zeros((bucket, merge**2, 2), np.float32)
-    places[slots] = inner.reshape(rows * columns, merge**2, 2)
+    cells, found = patches_of(pixels, native).reshape(-1, merge**2, 3 * patch**2), places_of(native, *pixels.shape[1:])
+    patches, places = np.zeros((bucket, *cells.shape[1:]), np.uint8), np.zeros((bucket, *found.shape[1:]), np.float32)
     padding = np.ones((bucket, merge**2), np.float32)
-    padding[slots] = 0
+    patches[slots], places[slots], padding[slots] = cells, found, 0
     return {
         PATCHES: patches.reshape(-1, patches.shape[-1]),
         PLACES: places.reshape(-1, 2),
         PADDING: padding.reshape(-1, 1),
-        SPAN: np.maximum(grid[-1, -1], 1)[None].astype(np.float32),
+        SPAN: np.maximum(found[-1, -1], 1)[None].astype(np.float32),
     }
 
 
 LIGHTEST = 255.0  # a colour as a byte
 Doubles = NDArray[np.float64]
+Number = TypeVar("Number", bound=np.generic)
 Order = NDArray[np.int64]
 
 
@@ -147,13 +143,8 @@ class FixedVisionGraph:
                 self._order = order
 
     def rows(self, image: PromptImage) -> bytes:
-        """float32 rows of an image, what DeepStack adds behind each. StepFailed when onnxruntime raises, or when they
-        are not finite."""
-        size = 3 * self._fixed.height * self._fixed.width
-        if len(image.pixels) != size:
-            raise StepFailed(f"an image has {len(image.pixels)} bytes, {size} are expected")
-        pixels = np.frombuffer(image.pixels, np.uint8).reshape(3, self._fixed.height, self._fixed.width)
-        return image_bytes(self.read(pixels))
+        """float32 rows of an image, what DeepStack adds behind each. StepFailed, also when they are not finite."""
+        return image_bytes(self.read(pixels_of(image, "an image", self._fixed.height, self._fixed.width)))
 
     def read(self, pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
         """The same as numbers [T, width], of pixels [3, height, width]."""
@@ -162,35 +153,34 @@ class FixedVisionGraph:
             values = patches_of(values, self._native, self._fixed.frames)
         if self._order is None:
             return self._run(values)
-        cells = values.reshape(len(self._order), -1)[self._order]
-        return self._run(cells)[np.argsort(self._order)]
+        return self._run(values.reshape(len(self._order), -1)[self._order])[np.argsort(self._order)]
 
     def _run(self, values: Doubles, **changed: Array) -> NDArray[np.float32]:
         """Rows [T, width]. changed: inputs that are the same for every image otherwise."""
         inputs = self._same | {PIXEL_VALUES: self._encoded(PIXEL_VALUES, values)} | changed
         found = run_unbound("vision", self._session, [tensor.name for tensor in self._outputs], inputs)
-        return np.concatenate([_decoded(*pair) for pair in zip(self._outputs, found, strict=True)], axis=-1)
+        decoded = [
+            encoding_of(tensor).decode(array).reshape(-1, int(tensor.shape[-1]))
+            for tensor, array in zip(self._outputs, found, strict=True)
+        ]
+        return np.concatenate(decoded, axis=-1)
 
     def _encoded(self, name: str, values: Doubles) -> Array:
         tensor = self._inputs[name]
         return encoding_of(tensor).encode(values).reshape([int(dim) for dim in tensor.shape])
 
     def _of_every_image(self, order: Order, native: NativeSpec) -> dict[str, Array]:
-        places = places_of(native, self._fixed)[order].reshape(-1, 2)
+        places = places_of(native, self._fixed.height, self._fixed.width)[order].reshape(-1, 2)
         cos, sin = rotation(places, int(self._inputs[COS].shape[-1]), self._fixed.theta)
-        masks = {
-            SEEN: np.zeros((len(places), len(places))),
-            SEEN_IN_WINDOW: np.where(_together(places, native), 0.0, HIDDEN),
-        }
-        values = {COS: cos, SIN: sin} | {name: mask for name, mask in masks.items() if name in self._inputs}
-        return {name: self._encoded(name, array) for name, array in values.items()}
+        windows = places // (native.window * native.merge) if native.window else np.zeros_like(places)
+        together = (windows[:, None] == windows[None]).all(axis=-1)
+        masks = {SEEN: np.zeros(together.shape), SEEN_IN_WINDOW: np.where(together, 0.0, HIDDEN)}
+        values = {COS: cos, SIN: sin, **masks}
+        return {name: self._encoded(name, array) for name, array in values.items() if name in self._inputs}
 
     def _orders_cells(self, order: Order) -> bool:
-        """Whether the graph itself goes from row by row to window after window and back; exports differ.
-
-        Told by a cell whose place under the masks then is another: it is left alone there, and alone in what comes out
-        if its colour changes.
-        """
+        """Whether the graph itself goes from row by row to window after window and back; exports differ. Told by a cell
+        with another place under the masks then: it is left alone, and alone in what comes out if its colour changes."""
         moved = np.flatnonzero(order != np.arange(len(order)))
         if not len(moved):
             return True
@@ -209,17 +199,13 @@ class FixedVisionGraph:
         return not np.delete(differ, cell).any()
 
 
-def _decoded(tensor: TensorSpec, array: Array) -> NDArray[np.float32]:
-    return encoding_of(tensor).decode(array).reshape(-1, int(tensor.shape[-1]))
-
-
 def normalised(pixels: NDArray[np.uint8], fixed: FixedSpec) -> Doubles:
     """Colours as the graph wants them [3, height, width]."""
     mean, std = (np.array(each)[:, None, None] for each in (fixed.mean, fixed.std))
     return np.asarray((pixels / LIGHTEST - mean) / std, np.float64)
 
 
-def patches_of(values: Doubles, native: NativeSpec, frames: int) -> Doubles:
+def patches_of(values: NDArray[Number], native: NativeSpec, frames: int = 1) -> NDArray[Number]:
     """[3, height, width] -> [P, 3 * frames * patch ** 2]; transformers' `Qwen2VLImageProcessor`."""
     patch, merge = native.patch, native.merge
     rows, columns = (size // native.cell for size in values.shape[1:])
@@ -228,9 +214,9 @@ def patches_of(values: Doubles, native: NativeSpec, frames: int) -> Doubles:
     return whole.reshape(rows * columns * merge**2, 3 * frames * patch**2)
 
 
-def places_of(native: NativeSpec, fixed: FixedSpec) -> NDArray[np.int64]:
+def places_of(native: NativeSpec, height: int, width: int) -> NDArray[np.int64]:
     """Row and column of each patch of each cell, row by row [T, patches of a cell, 2]."""
-    rows, columns, merge = fixed.height // native.cell, fixed.width // native.cell, native.merge
+    rows, columns, merge = height // native.cell, width // native.cell, native.merge
     grid = np.stack(np.meshgrid(np.arange(rows * merge), np.arange(columns * merge), indexing="ij"), axis=-1)
     return grid.reshape(rows, merge, columns, merge, 2).transpose(0, 2, 1, 3, 4).reshape(rows * columns, -1, 2)
 
@@ -240,9 +226,3 @@ def rotation(places: NDArray[np.int64], pairs: int, theta: float) -> tuple[Doubl
     frequencies = (1.0 / theta ** (np.arange(0, pairs, 2) / pairs)).astype(np.float32)
     angles = (places[:, :, None] * frequencies).reshape(len(places), pairs)
     return np.cos(angles), np.sin(angles)
-
-
-def _together(places: NDArray[np.int64], native: NativeSpec) -> NDArray[np.bool_]:
-    """Which patches lie in one window [P, P]; all, where there are none."""
-    windows = places // (native.window * native.merge) if native.window else np.zeros_like(places)
-    return np.asarray((windows[:, None] == windows[None]).all(axis=-1))

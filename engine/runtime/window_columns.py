@@ -1,8 +1,6 @@
 """Where the blocks of a pool lie in layers with a window, which have fewer columns than those that see everything.
-
 The scheduler counts the blocks that rows still see there (`core/window_blocks.py`) and says which are not wanted any
-more. A block gets a place when it is written first.
-"""
+more. A block gets a place when it is written first."""
 
 import heapq
 from collections.abc import Iterable
@@ -20,9 +18,7 @@ Move = tuple[slice, slice]  # columns before, columns after
 
 class WindowColumns:
     """Sole owner of the places, of `BLOCK_SIZE` columns each.
-
-    width: of the pool; most: columns of these layers. A pool that is no wider has every block where it is in others.
-    """
+    width: of the pool; most: columns of these layers. A pool that is no wider has every block where it is in others."""
 
     def __init__(self, width: int, most: int) -> None:
         self._width, self._most = width, most
@@ -36,10 +32,7 @@ class WindowColumns:
         return min(self._width, self._most)
 
     def place(self, slots: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The columns that `slots` [M] of the pool have in these layers; a block without a place gets one.
-
-        StepFailed when there is none.
-        """
+        """The columns that `slots` [M] of the pool have here; a block without a place gets one, or StepFailed."""
         blocks, inside = np.divmod(slots, BLOCK_SIZE)
         places = {int(block): self._take(int(block)) for block in np.unique(blocks)}
         return np.array([places[int(block)] for block in blocks], np.int64) * BLOCK_SIZE + inside
@@ -47,8 +40,7 @@ class WindowColumns:
     def forget(self, blocks: Iterable[int]) -> None:
         """Nobody sees these blocks any more."""
         for block in blocks:
-            place = self._place_of.pop(block, None)
-            if place is not None:
+            if (place := self._place_of.pop(block, None)) is not None:
                 self._shown[self._span(place)] = NOBODY
                 if self._is_wide:
                     heapq.heappush(self._free, place)
@@ -77,9 +69,8 @@ class WindowColumns:
         return self._width > self._most
 
     def _take(self, block: int) -> int:
-        place = self._place_of.get(block)
-        if place is not None:
-            return place
+        if block in self._place_of:
+            return self._place_of[block]
         if self._is_wide and not self._free:
             raise StepFailed(f"{len(self._place_of)} blocks fill the KV slots of layers with a window")
         return self._settle(block, heapq.heappop(self._free) if self._is_wide else block)

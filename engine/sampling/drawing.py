@@ -1,10 +1,8 @@
 """One token drawn from a row: temperature -> top-k -> softmax -> top-p -> min-p -> draw.
-
 Candidates are found on the row as it is stored; only they become real numbers, and only their weights are float64. What
-needs every token (the sum of all weights) is one float32 operation after the other over the row.
-A larger code is a larger logit. A weight is exp((logit - largest) / temperature), so the largest is 1.
-Shapes: V = vocabulary, K = candidates, B = BLOCK, m = V // B.
-"""
+needs every token (the sum of all weights) is one float32 operation after the other over the row. A larger code is a
+larger logit. A weight is exp((logit - largest) / temperature), so the largest is 1. Shapes: V = vocabulary, K =
+candidates, B = BLOCK, m = V // B."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -24,22 +22,19 @@ BLOCK = 4  # groups, in the same way
 
 def top_ids(values: Codes, count: int) -> Ids:
     """Ids of the `count` largest of values [V], largest first, lowest id first among equals.
-
-    The count-th largest maximum of a block bounds the count-th largest value from below, so few values are looked at.
-    """
+    The count-th largest maximum of a block bounds the count-th largest value from below, so few values are looked
+    at."""
     return top_and_others(values, count)[0]
 
 
 def top_and_others(values: Codes, count: int) -> tuple[Ids, Codes]:
     """The same; and [V // GROUP + V % GROUP] codes of which GROUP tokens each, the top ones left out, are at most one.
-
-    No token is left out, and of a code no more than the last of the top ones.
-    """
+    No token is left out, and of a code no more than the last of the top ones."""
     groups = maxima(values, GROUP)
-    if count >= len(values):
-        ids = by_value(values, np.arange(len(values)))[:count]
-        return ids, np.minimum(groups, values[ids[-1]])
-    found, held = _at_least(values, groups, count)
+    if count < len(values):
+        found, held = _at_least(values, groups, count)
+    else:
+        found, held = np.arange(len(values)), np.arange(len(groups))
     ids = by_value(values, found)[:count]
     groups[held] = np.minimum(groups[held], values[ids[-1]])
     return ids, groups
@@ -77,9 +72,8 @@ def _members(values: Codes, size: int, holders: Ids, bound: np.generic) -> Ids:
 
 def by_value(values: Codes, ids: Ids) -> Ids:
     """Ascending ids, largest value first; equals keep their order."""
-    found = values[ids]
-    falling = np.negative(found) if found.dtype.kind == "f" else np.invert(found)  # no integer overflows
-    return ids[np.argsort(falling, kind="stable")]
+    falls = np.negative if values.dtype.kind == "f" else np.invert  # no integer overflows
+    return ids[np.argsort(falls(values[ids]), kind="stable")]
 
 
 Weights = NDArray[np.float64]
@@ -112,9 +106,7 @@ class CodedRow:
 
     def most_beyond(self, others: Codes, peak: float, temperature: float) -> float:
         """The most that all tokens but the likeliest can weigh, of which GROUP each are at most one of `others`.
-
-        It takes a fifth of the time that the sum of all weights takes.
-        """
+        It takes a fifth of the time that the sum of all weights takes."""
         weights = self.relative(others, peak, temperature)
         return GROUP * float(np.exp(weights, out=weights).sum())
 
@@ -132,8 +124,7 @@ class CodedRow:
 def draw(row: CodedRow, params: SamplingParams, number: float) -> int:
     """The token at the place `number`, in [0, 1), of the distribution. The row's largest value is finite."""
     if params.top_k:
-        ids = top_ids(row.values, params.top_k)
-        return _among(row, ids, params, number)
+        return _among(row, top_ids(row.values, params.top_k), params, number)
     if params.top_p >= 1.0 and params.min_p == 0.0:
         return _among_all(row, params, number)
     ids, others = top_and_others(row.values, FIRST_CANDIDATES)
@@ -153,20 +144,15 @@ def draw(row: CodedRow, params: SamplingParams, number: float) -> int:
 
 
 def nucleus(weights: Weights, top_p: float) -> int:
-    if top_p >= 1.0:
-        return len(weights)
-    return int(np.searchsorted(np.cumsum(weights), top_p, side="left")) + 1
+    return len(weights) if top_p >= 1.0 else int(np.searchsorted(np.cumsum(weights), top_p, side="left")) + 1
 
 
 def _nucleus_by_bounds(row: CodedRow, ids: Ids, others: Codes, params: SamplingParams) -> int:
-    """How many of the candidates [K] reach top_p, if the most and the least that all others can weigh agree; else 0.
-
-    others: as of `top_and_others`.
-    """
+    """How many candidates [K] reach top_p, if the most and the least that all others can weigh agree; else 0."""
     reached = np.cumsum(_exact(row.scaled(ids, params.temperature)))
-    least = float(reached[-1])
-    beyond = row.most_beyond(others, row.values[ids[0]], params.temperature) if len(ids) < len(row.values) else 0.0
-    most = least + beyond
+    least = most = float(reached[-1])
+    if len(ids) < len(row.values):
+        most += row.most_beyond(others, row.values[ids[0]], params.temperature)
     fewest, largest = np.searchsorted(reached, [params.top_p * least, params.top_p * most], side="left")
     return int(fewest) + 1 if fewest == largest < len(ids) else 0
 
@@ -218,9 +204,7 @@ def _relative(row: CodedRow, ids: Ids, temperature: float) -> Weights:
 
 class _FlatRow:
     """A row whose nucleus is a large part of the vocabulary: its tokens are counted by classes of weight, not sorted.
-
-    Classes are in falling order of weight. Only in those that a cut or the draw falls into, tokens are sorted.
-    """
+    Classes are in falling order of weight. Only in those that a cut or the draw falls into, tokens are sorted."""
 
     def __init__(self, row: CodedRow, params: SamplingParams) -> None:
         self._row = row

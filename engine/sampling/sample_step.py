@@ -1,15 +1,13 @@
 """From a step's logits to tokens for its sequences: prompt log-probabilities, masks, sampling, failures.
-
 Predicting the masked tokens of a block. Logits of a masked row are about its own place, not about the next.
-
 Order, per row: the mask token gets -infinity, which no later step takes back; logit bias; stop tokens forbidden where
 fewer than min_tokens precede; then as in `sampler.py` from step 3 on. The random number depends on the request's seed,
-the token's index and the step of its block alone: the same again after a restart, whoever shares the step.
-Reported log-probabilities are those of the model without its mask token, before bias.
-"""
+the token's index and the step of its block alone: the same again after a restart, whoever shares the step. Reported
+log-probabilities are those of the model without its mask token, before bias."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import islice
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,12 +35,10 @@ NO_WEIGHT = np.float32(-1e4)  # exp of it is 0, and 0 times it is no NaN
 
 def predict(segment: Segment, logits: Logits, start: int) -> tuple[Prediction, ...]:
     """What a step says of each masked token of a segment, whose rows [R, V] begin at `start`. BadLogits."""
-    sequence, found = segment.sequence, []
-    block = sequence.active_block
+    sequence, block, found = segment.sequence, segment.sequence.active_block, []
     assert block is not None
-    first = segment.first_position - sequence.prompt_tokens
     for row, index in enumerate(segment.masked, start):
-        place = first + index
+        place = segment.first_position - sequence.prompt_tokens + index
         number = uniform(sequence.seed, (block.step << 40) + place)
         values = np.array(logits.rows(row, row + 1).decoded()[0])
         prediction = predict_row(values, sequence.request.params, block.settings, place, number)
@@ -56,11 +52,9 @@ def predict_row(
     values: NDArray[np.float32], params: SamplingParams, settings: Denoising, index: int, number: float
 ) -> Prediction | None:
     """The prediction from logits [V], which are changed; None when they hold no number to choose from.
-
-    index: of the token in the completion. number: at random in [0, 1).
-    """
+    index: of the token in the completion. number: at random in [0, 1)."""
     values[settings.mask_token] = -np.inf
-    plain = None if params.logprobs is None else np.array(values)
+    plain = None if params.logprobs is None else Logits.of(values[None].copy())
     for token, bias in params.logit_bias:
         values[token] += bias
     if index < params.min_tokens:
@@ -71,7 +65,7 @@ def predict_row(
     greedy = is_greedy(params)
     token = best if greedy else draw(CodedRow(values, FLOAT32), params, number)
     confidence, entropy = certainty(values, token, 1.0 if greedy else params.temperature)
-    return Prediction(token, confidence, entropy, _logprob(plain, token, params))
+    return Prediction(token, confidence, entropy, None if plain is None else logprob_of(plain, token, params))
 
 
 def certainty(values: NDArray[np.float32], token: int, temperature: float) -> tuple[float, float]:
@@ -81,10 +75,6 @@ def certainty(values: NDArray[np.float32], token: int, temperature: float) -> tu
     total = float(weights.sum(dtype=np.float64))
     mean = float((weights * relative).sum(dtype=np.float64)) / total
     return float(weights[token]) / total, float(np.log(total)) - mean
-
-
-def _logprob(plain: NDArray[np.float32] | None, token: int, params: SamplingParams) -> TokenLogprob | None:
-    return None if plain is None else logprob_of(Logits.of(plain[None]), token, params)
 
 
 def pooled(outputs: Logits, place: int, pooling: Pooling) -> bytes:
@@ -118,21 +108,17 @@ def token_logprobs(logits: Logits, tokens: Sequence[int], alternatives: int) -> 
 
 def split_prompt_logprobs(plan: StepPlan, logits: Logits, result: StepResult) -> Logits:
     """Note the log-probabilities of a step's prompt tokens. `logits` [R, V]: all logit rows.
-
-    Returns the logits [S, V] of the rows that are sampled.
-    """
+    Returns the logits [S, V] of the rows that are sampled."""
     if not any(segment.logprob_tokens for segment in plan.segments):
         return logits
     left = []
     place = 0
     for segment in plan.segments:
         middle, end = place + len(segment.logprob_tokens), place + segment.logit_rows
-        if segment.logprob_tokens:
-            sequence = segment.sequence
-            with _loss_noted(sequence.id, result):
-                result.prompt_logprobs[sequence.id] = token_logprobs(
-                    logits.rows(place, middle), segment.logprob_tokens, sequence.request.params.prompt_logprobs or 0
-                )
+        if known := segment.logprob_tokens:
+            name, wanted = segment.sequence.id, segment.sequence.request.params.prompt_logprobs or 0
+            with _loss_noted(name, result):
+                result.prompt_logprobs[name] = token_logprobs(logits.rows(place, middle), known, wanted)
         left.append(logits.codes[middle:end])
         place = end
     return Logits(np.concatenate(left), logits.encoding)
@@ -142,9 +128,7 @@ def take_tree(
     tree: ForecastTree, tokens: Sequence[SampledToken], logits: Logits, start: int
 ) -> tuple[tuple[SampledToken, ...], TreeOutcome]:
     """The tokens behind the accepted nodes, and those nodes with the likeliest ids of the forecasts behind the last.
-
-    tokens: one for each node. The tree's rows of the logits [R, V] begin at `start`.
-    """
+    tokens: one for each node. The tree's rows of the logits [R, V] begin at `start`."""
     path = tree.accepted(lambda node: tokens[node].token_id)
     rows = (logits.codes[start + row] for row in tree.forecast_rows(path[-1]))
     guesses = tuple(tuple(int(token) for token in top_ids(row, tree.candidates)) for row in rows)
@@ -156,9 +140,7 @@ LONE_WAIT_S = 0.05
 
 def sample_step(plan: StepPlan, logits: Logits, masks: GrammarMasks) -> StepResult:
     """Note the log-probabilities of prompt tokens and sample a token from each of the other logit rows [R, V].
-
-    Whatever is wrong with one sequence leaves its neighbours alone.
-    """
+    Whatever is wrong with one sequence leaves its neighbours alone."""
     result = StepResult()
     logits = split_prompt_logprobs(plan, logits, result)
     rows: list[RowContext] = []
@@ -170,26 +152,22 @@ def sample_step(plan: StepPlan, logits: Logits, masks: GrammarMasks) -> StepResu
         if not segment.sampled_rows:
             continue
         name, pooling = segment.sequence.id, segment.sequence.request.pooling
-        if segment.masked or pooling is not None:
+        if segment.masked:
             with _loss_noted(name, result):
-                if segment.masked:
-                    result.predicted[name] = predict(segment, logits, place)
-                elif pooling is not None:
-                    result.vectors[name], result.tokens[name] = pooled(logits, place, pooling), (0,)
+                result.predicted[name] = predict(segment, logits, place)
+            continue
+        if pooling is not None:
+            with _loss_noted(name, result):
+                result.vectors[name], result.tokens[name] = pooled(logits, place, pooling), (0,)
             continue
         forbidden = _masks_of(segment, masks, result)
         if forbidden is not None and name not in result.lost:
             rows += _contexts(segment, forbidden)
             places += range(place, place + segment.sampled_rows)
             sampled.append((segment, place))
-    if not rows:
-        return result
-    tokens = sample(logits, rows, places)
-    start = 0
+    tokens = iter(sample(logits, rows, places) if rows else ())
     for segment, place in sampled:
-        end = start + segment.sampled_rows
-        _collect(segment, tokens[start:end], logits, place, result)
-        start = end
+        _collect(segment, list(islice(tokens, segment.sampled_rows)), logits, place, result)
     return result
 
 
@@ -240,28 +218,19 @@ def _contexts(segment: Segment, forbidden: tuple[Forbidden | None, ...]) -> list
     params, completion = sequence.request.params, sequence.tokens[sequence.prompt_tokens :]
     prompt = sequence.distinct_prompt_tokens if params.repetition_penalty != 1.0 else ()
     guesses, tree = segment.guesses, segment.tree
-    return [
-        RowContext(
-            params,
-            sequence.seed,
-            prompt,
-            [*completion, *(guesses[:index] if tree is None else tree.before(index))] if index else completion,
-            forbidden[index],
-        )
-        for index in range(segment.sampled_rows)
-    ]
+    contexts = [RowContext(params, sequence.seed, prompt, completion, forbidden[0])]
+    for index in range(1, segment.sampled_rows):
+        before = [*completion, *(guesses[:index] if tree is None else tree.before(index))]
+        contexts.append(RowContext(params, sequence.seed, prompt, before, forbidden[index]))
+    return contexts
 
 
 def _collect(
     segment: Segment, tokens: Sequence[SampledToken | BadLogits], logits: Logits, place: int, result: StepResult
 ) -> None:
-    """Note the tokens of a sequence, whose rows of the logits begin at `place`: of a tree those behind accepted nodes.
-
-    A single row without numbers loses all of it.
-    """
+    """Note the tokens of a sequence, whose rows begin at `place`. A single row without numbers loses all of it."""
     sequence_id, found = segment.sequence.id, tuple(token for token in tokens if isinstance(token, SampledToken))
-    bad = next((token for token in tokens if isinstance(token, BadLogits)), None)
-    if bad is not None:
+    if bad := next((token for token in tokens if isinstance(token, BadLogits)), None):
         result.lost[sequence_id] = str(bad)
         return
     if segment.tree is not None:

@@ -18,6 +18,7 @@ A pure function of the completion so far, so that it holds for guesses, preempti
 """
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
@@ -32,20 +33,18 @@ from engine.sampling.drawing import CodedRow, draw, top_ids
 
 def forbid(values: NDArray[np.float32], completion: Sequence[int], rules: SpeechRules) -> None:
     """Give -infinity to the logits [V] that must not come next in a transcript behind `completion`, in place.
-
     As Whisper was trained to write it (Radford et al. 2022, s. 2.3): segments begin and end with a time, so times come
     in pairs, but for the first and the last, and never go back. Where all times together are likelier than each other
-    token, a time is written.
-    """
+    token, a time is written."""
     values[list(rules.suppressed)] = -np.inf
     if not completion:
         values[list(rules.first)] = -np.inf
     values[rules.first_time - 1] = -np.inf  # what says that there are no times
-    if not rules.times:
+    if rules.times:
+        _keep_order(values, completion, rules)
+        _prefer_times(values, rules)
+    else:
         values[rules.first_time :] = -np.inf
-        return
-    _keep_order(values, completion, rules)
-    _prefer_times(values, rules)
 
 
 def _keep_order(values: NDArray[np.float32], completion: Sequence[int], rules: SpeechRules) -> None:
@@ -68,20 +67,15 @@ def _keep_order(values: NDArray[np.float32], completion: Sequence[int], rules: S
 def _prefer_times(values: NDArray[np.float32], rules: SpeechRules) -> None:
     times, others = values[rules.first_time :], values[: rules.first_time]
     peak, best = float(times.max(initial=-np.inf)), float(others.max(initial=-np.inf))
-    if not np.isfinite(peak):
-        return
-    together = peak + float(np.log(np.exp(times - np.float32(peak)).sum(dtype=np.float64)))
-    if together > best:
+    if np.isfinite(peak) and peak + float(np.log(np.exp(times - np.float32(peak)).sum(dtype=np.float64))) > best:
         others[:] = -np.inf
 
 
 @dataclass(frozen=True, slots=True)
 class RowContext:
     """What one row needs besides its logits. `completion` are the tokens generated before it, guesses included.
-
-    prompt: its tokens, each once will do.
-    forbidden [V]: true for tokens that the grammar does not allow; None without a grammar.
-    """
+    prompt: its tokens, each once will do. forbidden [V]: true for tokens that the grammar does not allow; None without
+    a grammar."""
 
     params: SamplingParams
     seed: int
@@ -96,55 +90,36 @@ class RowContext:
 
 def forced_token(budget: ThinkingBudget, completion: Sequence[int]) -> int | None:
     """The token that must come next, None while the model is free."""
-    start = _start(budget, completion)
-    if start is None or len(completion) - start < budget.tokens:
+    opening, closing = budget.opening, budget.closing
+    # The reasoning begins at once if the prompt opened it; an answer that does not open with it has none.
+    opened = _find(completion, opening, 0, len(opening) + budget.opens_within) if opening else 0
+    if opened is None or len(completion) - (start := opened + len(opening)) < budget.tokens:
         return None
-    closing = budget.closing
     # A model that closes in time, or was made to, has done so before this place.
     if _find(completion, closing, start, start + budget.tokens + 2 * len(closing)) is not None:
         return None
-    for size in range(len(closing) - 1, 0, -1):
-        if len(completion) - start >= size and tuple(completion[-size:]) == closing[:size]:
-            return closing[size]
-    return closing[0]
-
-
-def _start(budget: ThinkingBudget, completion: Sequence[int]) -> int | None:
-    """Where the reasoning begins: at once if the prompt opened it, else behind the opening tokens."""
-    if not budget.opening:
-        return 0
-    # An answer that does not open with its reasoning has none.
-    found = _find(completion, budget.opening, 0, len(budget.opening) + budget.opens_within)
-    return None if found is None else found + len(budget.opening)
+    sizes = range(min(len(closing) - 1, len(completion) - start), 0, -1)
+    return closing[next((size for size in sizes if tuple(completion[-size:]) == closing[:size]), 0)]
 
 
 def _find(tokens: Sequence[int], wanted: tuple[int, ...], start: int, stop: int) -> int | None:
     """First place in [start, stop) where `wanted` begins and ends."""
     last = min(stop, len(tokens)) - len(wanted) + 1
-    place = start
-    while place < last:
-        try:
-            place = tokens.index(wanted[0], place, last)
-        except ValueError:
-            return None
-        if tuple(tokens[place : place + len(wanted)]) == wanted:
-            return place
-        place += 1
+    with suppress(ValueError):
+        while start < last:
+            start = tokens.index(wanted[0], start, last)
+            if tuple(tokens[start : start + len(wanted)]) == wanted:
+                return start
+            start += 1
     return None
 
 
 def has_changes(row: RowContext) -> bool:
     """Whether a step other than the grammar's applies to a row."""
     params = row.params
-    return bool(
-        params.logit_bias
-        or params.repetition_penalty != 1.0
-        or params.frequency_penalty
-        or params.presence_penalty
-        or row.index < params.min_tokens
-        or params.thinking_budget is not None
-        or params.speech is not None
-    )
+    has_penalty = params.repetition_penalty != 1.0 or params.frequency_penalty or params.presence_penalty
+    has_rules = params.thinking_budget is not None or params.speech is not None or row.index < params.min_tokens
+    return bool(params.logit_bias or has_penalty or has_rules)
 
 
 def adjust(values: NDArray[np.float32], row: RowContext) -> None:
@@ -159,11 +134,10 @@ def adjust(values: NDArray[np.float32], row: RowContext) -> None:
     if row.index < params.min_tokens:
         _delay_stop(values, row)
     if params.repetition_penalty != 1.0:
-        seen = np.zeros(len(values), np.bool_)
+        seen, penalty = np.zeros(len(values), np.bool_), np.float32(params.repetition_penalty)
         for tokens in (row.prompt, row.completion):
             seen[np.asarray(tokens, np.int64)] = True
         old = values[seen]
-        penalty = np.float32(params.repetition_penalty)
         values[seen] = np.where(old > 0, old / penalty, old * penalty)
     if (params.frequency_penalty or params.presence_penalty) and row.completion:
         used, counts = np.unique(np.array(row.completion, np.int64), return_counts=True)
@@ -201,10 +175,8 @@ def sample(
     logits: Logits, rows: Sequence[RowContext], places: Sequence[int] | None = None
 ) -> list[SampledToken | BadLogits]:
     """Choose one token for each of `rows`; a row of NaN gives BadLogits in its place.
-
-    places: which row of the logits [R, V] belongs to each; all of them in order when it is left out.
-    No second thread takes rows: the operations of a row are so short that two threads wait for the GIL, not for them.
-    """
+    places: which row of the logits [R, V] belongs to each; all of them in order when it is left out. No second thread
+    takes rows: the operations of a row are so short that two threads wait for the GIL, not for them."""
     if logits.encoding.dtype == "float16":  # which no processor compares or sorts as it is
         logits = Logits.of(logits.decoded())
     return [
@@ -226,13 +198,12 @@ def uniform(seed: int, index: int) -> float:
 
 
 def _sample_row(logits: Logits, place: int, row: RowContext) -> SampledToken | BadLogits:
-    if row.params.speech is None:
-        token = _choose(CodedRow(logits.codes[place], logits.encoding), row)
-    else:
+    if row.params.speech is not None:
         values = np.array(logits.rows(place, place + 1).decoded())
         adjust(values[0], row)
         logits, place = Logits.of(values), 0
-        token = _choose_plain(CodedRow(values[0], FLOAT32), row)
+    coded = CodedRow(logits.codes[place], logits.encoding)
+    token = _choose(coded, row) if row.params.speech is None else _choose_plain(coded, row)
     if token is None:
         return BadLogits("the graph returned no finite logits for this request")
     return SampledToken(token, logprob_of(logits.rows(place, place + 1), token, row.params))
@@ -240,9 +211,10 @@ def _sample_row(logits: Logits, place: int, row: RowContext) -> SampledToken | B
 
 def _choose(coded: CodedRow, row: RowContext) -> int | None:
     """Steps 0 to 4; None when there is no number to choose from."""
-    if row.forbidden is None and not has_changes(row):
+    is_plain = not has_changes(row)
+    if row.forbidden is None and is_plain:
         return _choose_plain(coded, row)
-    if row.forbidden is not None and not has_changes(row):
+    if row.forbidden is not None and is_plain:
         forbidden = row.forbidden[: len(coded.values)]
         if 2 * np.count_nonzero(forbidden) >= len(forbidden):  # a row of its own of what is allowed
             allowed = np.flatnonzero(~forbidden)

@@ -1,13 +1,12 @@
 """Draft models: one guesses token by token; of a block-diffusion model one step proposes the rest of a block.
-
 Before a step both read what is new of each sequence. The first goes on from there; it samples as the served model will,
 with the same random number for the same token, so that the two agree most often. The second keeps whole blocks; the one
-that a sequence has got into follows them with masks for what is missing, and nothing of it is kept.
-"""
+that a sequence has got into follows them with masks for what is missing, and nothing of it is kept."""
 
 import logging
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,7 +37,6 @@ class Proposal:
 
     @property
     def is_done(self) -> bool:
-        """Whether it has as many tokens as were wished."""
         return len(self.tokens) >= self.asked.count
 
     @property
@@ -48,10 +46,8 @@ class Proposal:
 
 class DraftModel(Drafter):
     """A draft model over graphs of its own. A failure switches it off; answers go on.
-
     max_context: tokens of one sequence that it can read. vocab: ids that both models have; a sequence with others is
-    not followed. most: tokens of one proposal, 0 = as many as usual.
-    """
+    not followed. most: tokens of one proposal, 0 = as many as usual."""
 
     def __init__(self, steps: DraftSteps, max_context: int, vocab: int, most: int) -> None:
         self.steps = steps
@@ -107,11 +103,10 @@ class DraftModel(Drafter):
 
     def _can_read(self, proposal: Proposal) -> bool:
         """Whether it knows the ids of all that is unread, such as those of images."""
-        asked, drafted = proposal.asked, proposal.drafted
-        if max(asked.tokens[len(drafted.tokens) :], default=0) < self._vocab:
-            return True
-        self._foreign.add(asked.request.id)
-        return False
+        asked, read = proposal.asked, len(proposal.drafted.tokens)
+        if max(asked.tokens[read:], default=0) >= self._vocab:
+            self._foreign.add(asked.request.id)
+        return asked.request.id not in self._foreign
 
     def _begin(self, asked: DraftRequest) -> Proposal:
         drafted = self.steps.sequences.follow(asked.request, asked.tokens)
@@ -166,13 +161,9 @@ def _context(proposal: Proposal, vocab: int) -> RowContext:
 
 def known_params(params: SamplingParams, vocab: int) -> SamplingParams:
     """The parameters without what only the served model can do: its log-probabilities, grammar, ids beyond `vocab`."""
-    return replace(
-        params,
-        logprobs=None,
-        grammar=None,
-        logit_bias=tuple((token, bias) for token, bias in params.logit_bias if token < vocab),
-        stop_token_ids=tuple(token for token in params.stop_token_ids if token < vocab),
-    )
+    biased = tuple((token, bias) for token, bias in params.logit_bias if token < vocab)
+    stops = tuple(token for token in params.stop_token_ids if token < vocab)
+    return replace(params, logprobs=None, grammar=None, logit_bias=biased, stop_token_ids=stops)
 
 
 NOT_YET = -1  # no token: stands behind those that are read, so that the last of them is read as well
@@ -221,15 +212,17 @@ class BlockDraft(DraftModel):
             self._predict(able[part])
 
     def _predict(self, proposals: Sequence[Proposal]) -> None:
-        length = self._settings.block_length
-        rows = [_rows(each, each.unread, len(each.unread) - length, self._masked(each)) for each in proposals]
+        length, rows = self._settings.block_length, []
+        for each in proposals:
+            kept, count = len(each.unread) - length, len(each.unread)
+            masked = tuple(range(kept + len(each.asked.tokens) % length, count))
+            rows.append(_rows(each, each.unread, kept, masked))
         decoded = np.array(self.steps.run(rows).decoded())
-        start = 0
+        left = iter(decoded)
         for each, part in zip(proposals, rows, strict=True):
-            for values in decoded[start : start + len(part.logits)]:
+            for values in list(islice(left, len(part.logits))):
                 if each.is_done or not self._add(each, values):
                     break
-            start += len(part.logits)
 
     def _add(self, proposal: Proposal, values: NDArray[np.float32]) -> bool:
         """The next token, from logits [V] of its own position."""
@@ -240,11 +233,6 @@ class BlockDraft(DraftModel):
             return False
         proposal.tokens.append(found.token)
         return True
-
-    def _masked(self, proposal: Proposal) -> tuple[int, ...]:
-        """Rows of the block that are masked."""
-        rows, length = len(proposal.unread), self._settings.block_length
-        return tuple(range(rows - length + len(proposal.asked.tokens) % length, rows))
 
     def _whole(self, tokens: Sequence[int]) -> list[int]:
         """The tokens of whole blocks, and something behind them."""

@@ -22,10 +22,8 @@ from engine.runtime.interface import Logits, PackedBatch, PackedSegment, RowLayo
 @dataclass(slots=True)
 class DraftSequence:
     """One sequence. tokens: those whose keys and values lie in `blocks`, the draft's own guesses among them.
-
     confirmed: how many of them the sequence had when it was last seen; they never change. registered: full blocks of
-    them that others may share.
-    """
+    them that others may share."""
 
     tokens: list[int] = field(default_factory=list)
     blocks: list[int] = field(default_factory=list)
@@ -37,9 +35,7 @@ class DraftSequence:
 
 class DraftSequences:
     """Owns the blocks of a draft model's cache. Every method leaves `BlockPool` consistent.
-
-    block_rows: rows of so many tokens see each other both ways: blocks are shared up to the end of a block.
-    """
+    block_rows: rows of so many tokens see each other both ways: blocks are shared up to the end of a block."""
 
     def __init__(self, pool: BlockPool, block_rows: int = 1) -> None:
         self.pool = pool
@@ -73,13 +69,11 @@ class DraftSequences:
 
     def grow(self, drafted: DraftSequence, tokens: int) -> bool:
         """Give it blocks for `tokens` tokens; False if too few.
-
-        If need be those of whoever was followed longest ago, but never in this step: all would take them by turns.
-        """
+        If need be those of whoever was followed longest ago, but never in this step: all would take them by turns."""
         wanted = -(-tokens // self.pool.block_size)
+        missing = wanted - len(drafted.blocks)
         if wanted > self.pool.block_count:
             return False
-        missing = wanted - len(drafted.blocks)
         while missing > self.pool.available:
             others = [name for name, each in self._sequences.items() if each.last_used < self._step and each.blocks]
             if not others:
@@ -89,7 +83,6 @@ class DraftSequences:
         return True
 
     def columns(self, drafted: DraftSequence, count: int) -> list[int]:
-        """The columns of the next `count` tokens."""
         size, start = self.pool.block_size, len(drafted.tokens)
         return [drafted.blocks[at // size] * size + at % size for at in range(start, start + count)]
 
@@ -133,10 +126,8 @@ class DraftSequences:
 def _in_common(drafted: DraftSequence, tokens: Sequence[int]) -> int:
     """How many of the tokens that were read are the sequence's. Its last token is never one: its row gives logits."""
     most = min(len(drafted.tokens), len(tokens) - 1)
-    same = min(drafted.confirmed, most)
-    while same < most and drafted.tokens[same] == tokens[same]:
-        same += 1
-    return same
+    known = min(drafted.confirmed, most)
+    return next((at for at in range(known, most) if drafted.tokens[at] != tokens[at]), most)
 
 
 READING_ROWS = (128, 64, 32, 16)
@@ -147,9 +138,7 @@ READING_MS = 60.0  # of one step, so that nobody's next token waits long
 @dataclass(frozen=True, slots=True)
 class DraftRows:
     """Rows of one sequence: its next tokens, of which the first `kept` stay in its blocks.
-
-    logits: indices of the rows whose logits are wanted. coming: tokens that are expected behind them.
-    """
+    logits: indices of the rows whose logits are wanted. coming: tokens that are expected behind them."""
 
     drafted: DraftSequence
     tokens: Sequence[int]
@@ -168,12 +157,8 @@ class DraftSteps:
         self._clock = clock
         self._width = 0
         columns = min((shape.past for shape in self._shapes.fixed), default=self._shapes.max_past)
-        self.sequences = DraftSequences(BlockPool(columns, BLOCK_SIZE), self.block_rows)
-
-    @property
-    def block_rows(self) -> int:
-        """Rows that see each other both ways; 1 = none do."""
-        return self._shapes.unit
+        self._unit = self._shapes.unit  # rows that see each other both ways; 1 = none do
+        self.sequences = DraftSequences(BlockPool(columns, BLOCK_SIZE), self._unit)
 
     @property
     def max_rows(self) -> int:
@@ -186,10 +171,10 @@ class DraftSteps:
     @property
     def reading_rows(self) -> int:
         """Rows of a prompt that are read in one step, whole blocks of them."""
-        least = max(self.block_rows, min(LEAST_READING_ROWS, self.max_rows))
+        least = max(self._unit, min(LEAST_READING_ROWS, self.max_rows))
         fitting = [rows for rows in READING_ROWS if least <= rows <= self.max_rows]
         rows = next((rows for rows in fitting if self.price(rows) <= READING_MS), least)
-        return rows - rows % self.block_rows
+        return rows - rows % self._unit
 
     def price(self, rows: int) -> float:
         """Milliseconds of a step of so many rows as it would run now."""
@@ -201,9 +186,7 @@ class DraftSteps:
 
     def run(self, parts: Sequence[DraftRows]) -> Logits:
         """One step, and what it leaves in the pool. StepFailed, also when it computed what is not finite.
-
-        Logits [R, V] of the rows that want them, in order, valid until the next step.
-        """
+        Logits [R, V] of the rows that want them, in order, valid until the next step."""
         batch = self._pack(parts)
         self._width = batch.shape.past
         began = self._clock()
@@ -211,8 +194,7 @@ class DraftSteps:
         self._costs.observe(batch.shape, 1000.0 * (self._clock() - began))
         if len(self._runtime.non_finite_rows(np.arange(batch.segments[0].start, batch.shape.rows))):
             raise StepFailed("it computed keys or values that are not finite")
-        rows: list[int] = []
-        columns: list[int] = []
+        rows, columns = list[int](), list[int]()
         for part, start in zip(parts, batch.starts, strict=True):
             rows += range(start, start + part.kept)
             columns += self.sequences.columns(part.drafted, part.kept)
@@ -227,19 +209,18 @@ class DraftSteps:
 
     def free(self) -> None:
         if emptied := self.sequences.pool.take_emptied():
-            self._runtime.free(emptied)
+            self._runtime.blocks.free(emptied)
 
     def close(self) -> None:
         self._runtime.close()
 
     def _pack(self, parts: Sequence[DraftRows]) -> PackedBatch:
-        """The rows of a step, right-aligned."""
         used = sum(len(part.tokens) for part in parts)
         layout = RowLayout(self._shape(used, max(len(part.drafted.tokens) for part in parts)), used)
         for part in parts:
             past, count = len(part.drafted.tokens), len(part.tokens)
             blocks = tuple(part.drafted.blocks[: -(-past // BLOCK_SIZE)])
-            segment = PackedSegment(layout.row, count, blocks, past, past + count + part.coming, self.block_rows)
+            segment = PackedSegment(layout.row, count, blocks, past, past + count + part.coming, self._unit)
             layout.add_segment(part.tokens, past, segment, part.logits)
         return layout.batch(BLOCK_SIZE)
 
@@ -284,22 +265,20 @@ def check_same_tokens(
     folder: Path, manifest: Manifest, draft_folder: Path, draft: Manifest, setting: str = "draft"
 ) -> None:
     """BundleError naming the first id that stands for something else; files of the same content are not parsed.
-
-    setting: what names the other bundle.
-    """
+    setting: what names the other bundle."""
     ours, theirs = (one.files.get(one.text.tokenizer) for one in (manifest, draft))
     if ours is not None and ours == theirs:
         return
     served, guessed = _vocabulary(folder / manifest.text.tokenizer), _vocabulary(draft_folder / draft.text.tokenizer)
     if draft.diffusion is not None and draft.diffusion.mask_token not in served:
         guessed.pop(draft.diffusion.mask_token, None)  # it is never proposed
-    if served == guessed:
-        return
-    token = min(token for token in served.keys() | guessed.keys() if served.get(token) != guessed.get(token))
-    raise BundleError(
-        f"{setting}: {draft.name} has other tokens than {manifest.name}: {token} is {_told(guessed, token)} there and "
-        f"{_told(served, token)} here; both must have one tokenizer"
-    )
+    if served != guessed:
+        token = min(token for token in served.keys() | guessed.keys() if served.get(token) != guessed.get(token))
+        there, here = (repr(each[token])[:40] if token in each else "no token" for each in (guessed, served))
+        raise BundleError(
+            f"{setting}: {draft.name} has other tokens than {manifest.name}: {token} is {there} there and {here} here; "
+            "both must have one tokenizer"
+        )
 
 
 def _vocabulary(path: Path) -> Vocabulary:
@@ -314,7 +293,3 @@ def _vocabulary(path: Path) -> Vocabulary:
         raise BundleError(f"draft: {path} cannot be read: {shown(error)}") from error
     except (msgspec.MsgspecError, UnicodeError, RecursionError, KeyError, TypeError, ValueError, AttributeError):
         raise BundleError(f"draft: {path} is no tokenizer.json whose tokens can be compared") from None
-
-
-def _told(vocabulary: Vocabulary, token: int) -> str:
-    return repr(vocabulary[token])[:40] if token in vocabulary else "no token"

@@ -1,7 +1,5 @@
 """When each word of a text is said: tokens follow the frames that they look at (Whisper's own `timing.py`).
-
-Shapes: A heads that follow the speech, N tokens, T positions of the encoder, 20 ms each.
-"""
+Shapes: A heads that follow the speech, N tokens, T positions of the encoder, 20 ms each."""
 
 import string
 import zlib
@@ -35,8 +33,8 @@ class WindowText:
 
     @property
     def compression(self) -> float:
-        """How much shorter the text is compressed; what repeats itself is."""
-        return compression_of(self.text)
+        """Bytes of the text over bytes of it compressed; of what repeats itself many."""
+        return len(self.text.encode()) / len(zlib.compress(self.text.encode()))
 
     @property
     def is_silence(self) -> bool:
@@ -49,8 +47,7 @@ class WindowText:
 
 
 def best_of(windows: Sequence[WindowText]) -> WindowText:
-    """Of the most probable texts of several temperatures that one, of those that do not repeat themselves if there are
-    any."""
+    """The most probable text of several temperatures; one that does not repeat itself if there is any."""
     plain = [window for window in windows if window.compression <= MOST_COMPRESSION]
     return max(plain or windows, key=lambda window: window.mean_logprob)
 
@@ -65,18 +62,10 @@ class Timed:
     written: tuple[int, ...]
 
 
-def compression_of(text: str) -> float:
-    """Bytes of a text over bytes of it compressed."""
-    raw = text.encode()
-    return len(raw) / len(zlib.compress(raw))
-
-
 def segments(tokens: Sequence[int], first_time: int, window_s: float) -> tuple[list[Timed], float]:
     """The segments of a window, and how far the next one begins behind its start.
-
     Segments that are closed by a pair of times count; what stands behind the last pair belongs to the next window,
-    unless the text ends with a single time: then the window has ended as well.
-    """
+    unless the text ends with a single time: then the window has ended as well."""
     times = [token >= first_time for token in tokens]
     ends_single = len(tokens) >= 2 and times[-1] and not times[-2]
     pairs = [place for place in range(1, len(tokens)) if times[place] and times[place - 1]]
@@ -137,10 +126,8 @@ class Word:
 
 def words_of(pieces: Sequence[bytes], scores: Float32, before: int, positions: int, has_spaces: bool) -> list[Word]:
     """The words of a text. pieces: the bytes of its tokens. positions: of the encoder that have heard sound.
-
-    scores [A, N, T]: what each token makes of each position, before the softmax: those `before` the text, the one
-    that says there are no times, the text, its end. has_spaces: between words.
-    """
+    scores [A, N, T]: what each token makes of each position, before the softmax: those `before` the text, the one that
+    says there are no times, the text, its end. has_spaces: between words."""
     texts = _whole_characters(pieces)
     grouped = _joined(texts) if has_spaces else texts
     if not grouped:
@@ -148,10 +135,8 @@ def words_of(pieces: Sequence[bytes], scores: Float32, before: int, positions: i
     tokens, frames = warped(-seen(scores[:, :, :positions])[before:-1])
     starts = frames[np.diff(tokens, prepend=-1) > 0] * STEP_S
     edges = starts[[0, *accumulate(count for _, count in grouped)]].tolist()
-    words = [
-        Word(text, start, end, count) for (text, count), (start, end) in zip(grouped, pairwise(edges), strict=True)
-    ]
-    return _with_punctuation(_shortened(words))
+    spans = zip(grouped, pairwise(edges), strict=True)
+    return _with_punctuation(_shortened([Word(text, *span, count) for (text, count), span in spans]))
 
 
 def scores_of(raw: bytes, heads: int, positions: int) -> Float32:

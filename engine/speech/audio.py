@@ -27,9 +27,7 @@ class AudioQuestion(msgspec.Struct, frozen=True):
 
 class AudioAnswer(msgspec.Struct, frozen=True):
     """error: a clause without a full stop, "" = none. samples: 16,000 a second, signed 16 bit.
-
-    speech: for each 512 samples the probability that somebody speaks, float32.
-    """
+    speech: for each 512 samples the probability that somebody speaks, float32."""
 
     error: str = ""
     samples: bytes = b""

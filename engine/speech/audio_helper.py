@@ -39,7 +39,8 @@ def _answer(body: bytes, most_seconds: float) -> AudioAnswer:
     question = msgspec.msgpack.decode(body, type=AudioQuestion)
     try:
         samples = decoded(question.data, most_seconds)
-        return AudioAnswer(samples=samples, speech=speech(samples) if question.finds_speech else b"")
+        speech = SpeechDetector().take(samples).astype("<f4").tobytes() if question.finds_speech else b""
+        return AudioAnswer(samples=samples, speech=speech)
     except Undecodable as error:
         return AudioAnswer(str(error))
     except MemoryError:
@@ -63,9 +64,9 @@ def decoded(data: bytes, most_seconds: float) -> bytes:
                 if size > most:
                     raise Undecodable(f"it is longer than {most_seconds:g} s")
                 pieces.append(piece)
+    except Undecodable:
+        raise
     except (av.FFmpegError, ValueError, OverflowError, EOFError) as error:
-        if isinstance(error, Undecodable):
-            raise
         raise Undecodable("it is no sound that can be decoded") from error
     if not size:
         raise Undecodable("it holds no sound")
@@ -79,11 +80,6 @@ def _resampled(container: "av.container.InputContainer", resampler: "av.AudioRes
             yield made.to_ndarray().tobytes()
     for made in resampler.resample(None):
         yield made.to_ndarray().tobytes()
-
-
-def speech(samples: bytes) -> bytes:
-    """For each whole chunk the probability that somebody speaks."""
-    return SpeechDetector().take(samples).astype("<f4").tobytes()
 
 
 if __name__ == "__main__":

@@ -1,14 +1,13 @@
 """Sound, from a file or live: its decoding in a helper, the utterances in it, and which words of a text are settled.
-
 Places are samples since its beginning, 16,000 a second. The same sound is written again each time there is more of it.
 Words that two texts in a row begin with are settled (Liu et al. 2020, "Low-latency sequence-to-sequence speech
-recognition and translation by partial hypothesis selection": local agreement of two).
-"""
+recognition and translation by partial hypothesis selection": local agreement of two)."""
 
 import asyncio
 from array import array
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 
 import msgspec
 import numpy as np
@@ -21,7 +20,7 @@ from engine.speech.audio import CHUNK_SAMPLES, SAMPLE_BYTES, AudioAnswer, AudioO
 from engine.speech.log_mel import SAMPLE_RATE, Int16, Resampler, SoundFormat, samples_of
 
 Float32 = NDArray[np.float32]
-CHUNK_S = 512 / SAMPLE_RATE  # that one probability stands for
+CHUNK_S = CHUNK_SAMPLES / SAMPLE_RATE  # that one probability stands for
 HYSTERESIS = 0.15  # below the threshold, where speech has ended
 
 
@@ -37,7 +36,6 @@ class Recording:
         return len(self.samples) / SAMPLE_RATE
 
     def cut(self, start_s: float, end_s: float) -> Float32:
-        """The samples between two times."""
         return self.samples[round(start_s * SAMPLE_RATE) : round(end_s * SAMPLE_RATE)]
 
 
@@ -55,9 +53,7 @@ Span = tuple[float, float]  # seconds
 
 class SpeechEdges:
     """Where stretches of speech begin and end, told by one probability after the other.
-
-    start: of the stretch that goes on, in seconds; None while nobody speaks. chunks: that were told of, or went before.
-    """
+    start: of the stretch that goes on, in seconds, None = nobody speaks. chunks: that were told of, or went before."""
 
     def __init__(self, activity: VoiceActivity, chunks: int = 0) -> None:
         self.start: float | None = None
@@ -80,7 +76,6 @@ class SpeechEdges:
         return None
 
     def reset(self) -> None:
-        """Nobody speaks."""
         self.start, self._silent_s = None, 0.0
 
 
@@ -102,19 +97,13 @@ def spoken(recording: Recording, activity: VoiceActivity) -> list[Span]:
 
 def windows(recording: Recording, activity: VoiceActivity, longest_s: float) -> list[Span]:
     """Neighbouring stretches together in windows of at most `longest_s`; a longer one is cut where it is quietest."""
-    pieces = [piece for span in spoken(recording, activity) for piece in _cut(recording, span, longest_s)]
-    return list(_joined(pieces, longest_s))
-
-
-def _joined(pieces: Sequence[Span], longest_s: float) -> Iterator[Span]:
-    start, end = None, 0.0
-    for begin, stop in pieces:
-        if start is not None and stop - start > longest_s:
-            yield start, end
-            start = None
-        start, end = begin if start is None else start, stop
-    if start is not None:
-        yield start, end
+    found: list[Span] = []
+    for begin, end in (piece for span in spoken(recording, activity) for piece in _cut(recording, span, longest_s)):
+        if found and end - found[-1][0] <= longest_s:
+            found[-1] = (found[-1][0], end)
+        else:
+            found.append((begin, end))
+    return found
 
 
 def _cut(recording: Recording, span: Span, longest_s: float) -> Iterator[Span]:
@@ -135,32 +124,28 @@ FULL_SCALE = np.float32(1 / 32768)
 FIELD = "file"
 
 
-class AudioPool:
+class AudioPool(HelperPool):
     """All methods belong to one event loop. label: of log lines."""
 
     def __init__(self, label: str = "", limits: HelperLimits = LIMITS) -> None:
         opening = msgspec.msgpack.encode(AudioOpening(limits.budget_s, MOST_SECONDS))
-        self._helpers = HelperPool("the process that decodes sound", DECODER, opening, self._accept, limits, label)
-        self._budget_s = limits.budget_s
+        super().__init__("the process that decodes sound", DECODER, opening, _accept, limits, label)
 
     async def hear(self, data: bytes, finds_speech: bool) -> Recording:
         """The sound of a file. InvalidRequest naming the field, EngineFailure where packages are missing, Busy."""
-        answer = await self._helpers.ask(msgspec.msgpack.encode(AudioQuestion(data, finds_speech)))
+        answer = await self.ask(msgspec.msgpack.encode(AudioQuestion(data, finds_speech)))
         if answer is Failure.DIED:
             raise InvalidRequest("'file' cannot be decoded within the limits of this server.", FIELD)
         if isinstance(answer, Failure):
             raise InvalidRequest(f"'file' cannot be decoded within {self._budget_s:g} s.", FIELD)
         return await asyncio.to_thread(_heard, answer)  # two hours are half a gigabyte
 
-    async def close(self) -> None:
-        """End every process. May be repeated."""
-        await self._helpers.close()
 
-    def _accept(self, answer: Answer) -> None:
-        if isinstance(answer, Failure):
-            raise EngineFailure(f"The process that decodes sound cannot be used: {answer.value}.")
-        if error := msgspec.msgpack.decode(answer, type=AudioAnswer).error:
-            raise EngineFailure(f"This server cannot transcribe: {error}.")
+def _accept(answer: Answer) -> None:
+    if isinstance(answer, Failure):
+        raise EngineFailure(f"The process that decodes sound cannot be used: {answer.value}.")
+    if error := msgspec.msgpack.decode(answer, type=AudioAnswer).error:
+        raise EngineFailure(f"This server cannot transcribe: {error}.")
 
 
 def _heard(answer: bytes) -> Recording:
@@ -200,7 +185,6 @@ class LiveSound:
 
     @property
     def chunks(self) -> int:
-        """Whole ones since the beginning."""
         return self.first // CHUNK_SAMPLES + len(self._speech)
 
     def append(self, samples: Int16, speech: Float32) -> None:
@@ -241,9 +225,7 @@ class LiveSound:
 @dataclass(slots=True)
 class Utterance:
     """From its start to its end, which is None until it has ended. needed: sound from there on is still to be written.
-
-    name: of the item that is made of it.
-    """
+    name: of the item that is made of it."""
 
     name: str
     start: int
@@ -256,12 +238,8 @@ Piece = tuple[int, bytes]  # a token and what it says
 
 def settled(before: Sequence[Piece], now: Sequence[Piece], has_spaces: bool) -> int:
     """How many tokens at the beginning of `now` are settled: those of whole words that `before` begins with as well.
-
-    has_spaces: a word has ended where the next token begins with a space; else where a character has.
-    """
-    same = 0
-    while same < min(len(before), len(now)) and before[same] == now[same]:
-        same += 1
+    has_spaces: a word has ended where the next token begins with a space; else where a character has."""
+    same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(before, now, strict=False)))
     while same and not _ends_word(now, same, has_spaces):
         same -= 1
     return same

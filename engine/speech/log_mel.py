@@ -1,8 +1,6 @@
 """Log-mel frames of sound, as Whisper reads them (Radford et al. 2022, s. 2.2).
-
 Sound is mono, 16,000 samples a second. Frames are 25 ms wide, one each 10 ms, under a Hann window; their powers go
-through triangular filters on the mel scale of Slaney's Auditory Toolbox (1998), each of area 1.
-"""
+through triangular filters on the mel scale of Slaney's Auditory Toolbox (1998), each of area 1."""
 
 from enum import StrEnum
 from functools import lru_cache
@@ -27,32 +25,22 @@ def log_mel(samples: Float32, mels: int, frames: int) -> Float32:
     cut = np.lib.stride_tricks.sliding_window_view(mirrored, WINDOW)[::HOP][:frames]
     powers = np.abs(np.fft.rfft(cut * window, axis=1)) ** 2
     bands = np.log10(np.maximum(powers @ filters(mels).T, LEAST_POWER))
-    bands = (np.maximum(bands, bands.max() - RANGE) + 4.0) / 4.0
-    return np.ascontiguousarray(bands.T, np.float32)
+    return np.ascontiguousarray((np.maximum(bands, bands.max() - RANGE).T + 4.0) / 4.0, np.float32)
 
 
 @lru_cache(maxsize=4)
 def filters(mels: int) -> NDArray[np.float64]:
     """[mels, 201]: how much of each frequency a band holds."""
-    edges = _hertz(np.linspace(0.0, _mels(SAMPLE_RATE / 2), mels + 2))
+    break_hz = LINEAR_HZ * LINEAR_MELS
+    most = LINEAR_MELS + np.log(SAMPLE_RATE / 2 / break_hz) / LOG_STEP
+    scale = np.linspace(0.0, most, mels + 2)
+    edges = np.where(scale < LINEAR_MELS, scale * LINEAR_HZ, break_hz * np.exp(LOG_STEP * (scale - LINEAR_MELS)))
     frequencies = np.linspace(0.0, SAMPLE_RATE / 2, WINDOW // 2 + 1)
     widths = np.diff(edges)
     rising = -(edges[:-2, None] - frequencies) / widths[:-1, None]
     falling = (edges[2:, None] - frequencies) / widths[1:, None]
     triangles = np.maximum(0.0, np.minimum(rising, falling))
     return np.asarray(triangles * (2.0 / (edges[2:] - edges[:-2]))[:, None])
-
-
-def _mels(hertz: float) -> float:
-    break_hz = LINEAR_HZ * LINEAR_MELS
-    if hertz < break_hz:
-        return hertz / LINEAR_HZ
-    return float(LINEAR_MELS + np.log(hertz / break_hz) / LOG_STEP)
-
-
-def _hertz(mels: NDArray[np.float64]) -> NDArray[np.float64]:
-    break_hz = LINEAR_HZ * LINEAR_MELS
-    return np.where(mels < LINEAR_MELS, mels * LINEAR_HZ, break_hz * np.exp(LOG_STEP * (mels - LINEAR_MELS)))
 
 
 Int16 = NDArray[np.int16]
@@ -77,13 +65,9 @@ class SoundFormat(StrEnum):
 
 def samples_of(data: bytes, form: SoundFormat) -> Int16:
     """Whole samples as numbers of 16 bit."""
-    match form:
-        case SoundFormat.PCM16:
-            return np.frombuffer(data, "<i2")
-        case SoundFormat.ULAW:
-            return _ulaw(np.frombuffer(data, np.uint8))
-        case SoundFormat.ALAW:
-            return _alaw(np.frombuffer(data, np.uint8))
+    if form is SoundFormat.PCM16:
+        return np.frombuffer(data, "<i2")
+    return (_ulaw if form is SoundFormat.ULAW else _alaw)(np.frombuffer(data, np.uint8))
 
 
 def _ulaw(codes: NDArray[np.uint8]) -> Int16:
@@ -103,10 +87,8 @@ def _alaw(codes: NDArray[np.uint8]) -> Int16:
 
 class Resampler:
     """From `rate` to 16,000 samples a second by a windowed sinc; what it knows of the sound goes on with the next call.
-
-    Two samples are made for each `step` of the given ones, the first of them in its place and the second between.
-    In float64: sums of float32 depend on how many a BLAS makes at once, and pieces would differ from the whole.
-    """
+    Two samples are made for each `step` of the given ones, the first of them in its place and the second between. In
+    float64: sums of float32 depend on how many a BLAS makes at once, and pieces would differ from the whole."""
 
     def __init__(self, rate: int) -> None:
         self._step = 2 * rate // SAMPLE_RATE

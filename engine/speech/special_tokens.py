@@ -3,50 +3,44 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import Annotated
 
+import msgspec
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from engine.bundle.specs import SpeechSpec
 from engine.errors import CompileError, UnsupportedModel
 
+# In the order of their tokens; the last one is of large-v3 alone.
 _LISTED = """
-af afrikaans, am amharic, ar arabic, as assamese, az azerbaijani, ba bashkir, be belarusian, bg bulgarian, bn bengali,
-bo tibetan, br breton, bs bosnian, ca catalan, cs czech, cy welsh, da danish, de german, el greek, en english,
-es spanish, et estonian, eu basque, fa persian, fi finnish, fo faroese, fr french, gl galician, gu gujarati, ha hausa,
-haw hawaiian, he hebrew, hi hindi, hr croatian, ht haitian creole, hu hungarian, hy armenian, id indonesian,
-is icelandic, it italian, ja japanese, jw javanese, ka georgian, kk kazakh, km khmer, kn kannada, ko korean, la latin,
-lb luxembourgish, ln lingala, lo lao, lt lithuanian, lv latvian, mg malagasy, mi maori, mk macedonian, ml malayalam,
-mn mongolian, mr marathi, ms malay, mt maltese, my myanmar, ne nepali, nl dutch, nn nynorsk, no norwegian, oc occitan,
-pa punjabi, pl polish, ps pashto, pt portuguese, ro romanian, ru russian, sa sanskrit, sd sindhi, si sinhala,
-sk slovak, sl slovenian, sn shona, so somali, sq albanian, sr serbian, su sundanese, sv swedish, sw swahili, ta tamil,
-te telugu, tg tajik, th thai, tk turkmen, tl tagalog, tr turkish, tt tatar, uk ukrainian, ur urdu, uz uzbek,
-vi vietnamese, yi yiddish, yo yoruba, yue cantonese, zh chinese
+en english, zh chinese, de german, es spanish, ru russian, ko korean, fr french, ja japanese, pt portuguese, tr turkish,
+pl polish, ca catalan, nl dutch, ar arabic, sv swedish, it italian, id indonesian, hi hindi, fi finnish, vi vietnamese,
+he hebrew, uk ukrainian, el greek, ms malay, cs czech, ro romanian, da danish, hu hungarian, ta tamil, no norwegian, th
+thai, ur urdu, hr croatian, bg bulgarian, lt lithuanian, la latin, mi maori, ml malayalam, cy welsh, sk slovak, te
+telugu, fa persian, lv latvian, bn bengali, sr serbian, az azerbaijani, sl slovenian, kn kannada, et estonian, mk
+macedonian, br breton, eu basque, is icelandic, hy armenian, ne nepali, mn mongolian, bs bosnian, kk kazakh, sq
+albanian, sw swahili, gl galician, mr marathi, pa punjabi, si sinhala, km khmer, sn shona, yo yoruba, so somali, af
+afrikaans, oc occitan, ka georgian, be belarusian, tg tajik, sd sindhi, gu gujarati, am amharic, yi yiddish, lo lao, uz
+uzbek, fo faroese, ht haitian creole, ps pashto, tk turkmen, nn nynorsk, mt maltese, sa sanskrit, lb luxembourgish, my
+myanmar, bo tibetan, tl tagalog, mg malagasy, as assamese, tt tatar, haw hawaiian, ln lingala, ha hausa, ba bashkir, jw
+javanese, su sundanese, yue cantonese
 """
-
-# The order of their tokens; the last one is of large-v3 alone.
-_CODES = """
-en zh de es ru ko fr ja pt tr pl ca nl ar sv it id hi fi vi he uk el ms cs ro da hu ta no th ur hr bg lt la mi ml cy sk
-te fa lv bn sr az sl kn et mk br eu is hy ne mn bs kk sq sw gl mr pa si km sn yo so af oc ka be tg sd gu am yi lo uz fo
-ht ps tk nn mt sa lb my bo tl mg as tt haw ln ha ba jw su yue
-"""
-IN_ORDER = tuple(_CODES.split())
+NAMES = dict(entry.strip().split(" ", 1) for entry in _LISTED.replace("\n", " ").split(","))
+IN_ORDER = tuple(NAMES)
 
 WITHOUT_SPACES = frozenset({"zh", "ja", "th", "lo", "my", "yue"})  # between words
 
 
 def language_name(code: str) -> str:
     """The English name of a code, in small letters; the code itself where it is not known."""
-    names = dict(entry.strip().split(" ", 1) for entry in _LISTED.replace("\n", " ").split(","))
-    return names.get(code, code)
+    return NAMES.get(code, code)
 
 
 ENGLISH_VOCAB, ENGLISH_END, END = 51_864, 50_256, 50_257  # the end of a text, in models of English alone and in others
 TASKS = ("translate", "transcribe", "startoflm", "startofprev", "nospeech", "notimestamps")
 BLANK = " "
 # Nobody speaks these: alone and behind a space.
-_LONG_SIGNS = """
-<< >> <<< >>> -- --- -( -[ (' (" (( )) ((( ))) [[ ]] {{ }} ♪♪ ♪♪♪
-"""
+_LONG_SIGNS = """<< >> <<< >>> -- --- -( -[ (' (" (( )) ((( ))) [[ ]] {{ }} ♪♪ ♪♪♪"""
 _SIGNS = (*'"#()*+/:;<=>@[\\]^_`{|}~「」『』', *_LONG_SIGNS.split())
 _NOTES = "♩♪♫♬♭♮♯"  # several tokens each, of which the first is enough
 _WITHIN_WORDS = (" -", " '")  # but not where a word begins
@@ -108,10 +102,9 @@ def _parts(word: bytes, ranks: Mapping[bytes, int], below: int) -> list[bytes]:
     parts = [word[index : index + 1] for index in range(len(word))]
     while len(parts) > 2:
         pairs = [ranks.get(first + second, below) for first, second in pairwise(parts)]
-        earliest = min(pairs)
-        if earliest >= below:
+        at = pairs.index(min(pairs))
+        if pairs[at] >= below:
             break
-        at = pairs.index(earliest)
         parts[at : at + 2] = [parts[at] + parts[at + 1]]
     return parts
 
@@ -142,6 +135,7 @@ def _spelled(word: bytes, letters: Sequence[str]) -> str:
 
 
 LANGUAGE_LETTERS = range(2, 4)
+Natural = Annotated[int, msgspec.Meta(ge=0)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,8 +157,7 @@ def speech_spec(tokenizer: Tokenizer, vocab: int, window: Window, decoding: Mapp
         return found
 
     start, end, translate = named("startoftranscript"), named("endoftext"), named("translate")
-    no_timestamps = named("notimestamps")
-    transcribe, previous = named("transcribe"), named("startofprev")
+    no_timestamps, transcribe, previous = named("notimestamps"), named("transcribe"), named("startofprev")
     no_speech = named("nospeech", "nocaptions")
     special = {start, translate, transcribe, previous, no_speech, named("startoflm")}
     suppressed = _ids(decoding.get("suppress_tokens"), vocab, "suppress_tokens")
@@ -207,10 +200,8 @@ def _ids(value: object, vocab: int, name: str) -> tuple[int, ...]:
 
 
 def _heads(value: object) -> tuple[tuple[int, int], ...]:
-    listed = value if isinstance(value, list) else []
-    for item in listed:
-        if not (
-            isinstance(item, list) and len(item) == 2 and all(isinstance(part, int) and part >= 0 for part in item)
-        ):
-            raise CompileError("alignment_heads must hold pairs of a layer and a head")
-    return tuple((int(layer), int(head)) for layer, head in listed)
+    try:
+        heads = msgspec.convert(value if isinstance(value, list) else [], list[tuple[Natural, Natural]])
+    except msgspec.ValidationError:
+        raise CompileError("alignment_heads must hold pairs of a layer and a head") from None
+    return tuple(heads)

@@ -30,11 +30,8 @@ class GivenImage:
         """Its bytes. InvalidRequest naming the field when it is no data URL, no base64, or too large."""
         head = DATA_URL.match(self.url)
         if head is None:
-            raise InvalidRequest(
-                f"'{self.param}' must be a data URL with an image in base64; this server takes none from "
-                "elsewhere (setting `media`).",
-                self.param,
-            )
+            wanted = "a data URL with an image in base64; this server takes none from elsewhere (setting `media`)"
+            raise InvalidRequest(f"'{self.param}' must be {wanted}.", self.param)
         encoded = self.url[head.end() :].replace("\n", "").replace("\r", "")  # as `base64` breaks it into lines
         if len(encoded.rstrip("=")) * 3 // 4 > LIMITS.most_bytes:
             raise InvalidRequest(f"'{self.param}' is larger than {LIMITS.most_bytes} bytes.", self.param)
@@ -70,7 +67,6 @@ def without_pixels(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]
 
 
 def with_images(messages: Sequence[Mapping[str, Any]], changed: Callable[[Part], Part]) -> list[dict[str, Any]]:
-    """The messages with another part for each image."""
     return [dict(message) | {"content": _changed(message.get("content"), changed)} for message in messages]
 
 
@@ -85,21 +81,20 @@ DIGEST_BYTES = 32
 
 def placed_text(rendered: str, spec: VisionSpec, images: Sequence[ImageTiles]) -> str:
     """What the template rendered, with the text of an image for each placeholder.
-
-    InvalidRequest when there are not as many of these as images: the template leaves some out, or writes its own.
-    """
+    InvalidRequest when there are not as many of these as images: the template leaves some out, or writes its own."""
     pieces = rendered.split(spec.placeholder)
     if len(pieces) != len(images) + 1:
-        raise InvalidRequest(
-            f"The chat template of this model has a place for {len(pieces) - 1} of {len(images)} images.", "messages"
-        )
-    texts = [_image_text(spec, image) for image in images]
-    return "".join(piece for pair in zip(pieces, [*texts, ""], strict=True) for piece in pair)
+        places = f"{len(pieces) - 1} of {len(images)} images"
+        raise InvalidRequest(f"The chat template of this model has a place for {places}.", "messages")
+    return pieces[0] + "".join(
+        _image_text(spec, image) + piece for image, piece in zip(images, pieces[1:], strict=True)
+    )
 
 
 def placed_prompt(ids: tuple[int, ...], spec: VisionSpec, images: Sequence[ImageTiles]) -> ImagePrompt:
     """Tokens whose placeholders are the tiles in order."""
-    tiles = [(tile, _tokens(spec, image), _grid(spec, image)) for image in images for tile in image.tiles]
+    grids = [(0, 0) if spec.native is None else (image.rows, image.columns) for image in images]
+    tiles = [(t, _tokens(spec, each), grid) for each, grid in zip(images, grids, strict=True) for t in each.tiles]
     firsts = list(_runs(ids, spec.token, [tokens for _, tokens, _ in tiles]))
     places, wanted = ids.count(spec.token), sum(tokens for _, tokens, _ in tiles)
     if len(firsts) != len(tiles) or places != wanted:
@@ -113,10 +108,6 @@ def placed_prompt(ids: tuple[int, ...], spec: VisionSpec, images: Sequence[Image
 
 def _tokens(spec: VisionSpec, image: ImageTiles) -> int:
     return spec.tokens if spec.native is None else image.rows * image.columns
-
-
-def _grid(spec: VisionSpec, image: ImageTiles) -> tuple[int, int]:
-    return (0, 0) if spec.native is None else (image.rows, image.columns)
 
 
 def _digest(tile: bytes, grid: tuple[int, int]) -> bytes:
@@ -136,8 +127,7 @@ def _image_text(spec: VisionSpec, image: ImageTiles) -> str:
 
 
 def _runs(ids: tuple[int, ...], token: int, counts: Sequence[int]) -> Iterator[int]:
-    """The first index of every tile of so many tokens; those of neighbours without a token between them follow each
-    other. Fewer where one is cut short."""
+    """The first index of every tile of so many tokens, neighbours without a token between; fewer where one is cut."""
     index = 0
     for count in counts:
         while index < len(ids) and ids[index] != token:

@@ -1,10 +1,8 @@
 """The process that reads images, `python -m engine.vision.pictures`: from their bytes to tiles, with Pillow.
-
 An empty frame says that it is up. The first frame it reads says how images are cut, and is answered by an empty one;
-then each image is one frame. What takes too long ends the process, what takes too much memory does not.
-Sizes follow transformers' image processors: `SmolVLMImageProcessor` for a grid, `GotOcr2ImageProcessor` for a canvas,
-`Qwen2VLImageProcessor` for images in their own proportions.
-"""
+then each image is one frame. What takes too long ends the process, what takes too much memory does not. Sizes follow
+transformers' image processors: `SmolVLMImageProcessor` for a grid, `GotOcr2ImageProcessor` for a canvas,
+`Qwen2VLImageProcessor` for images in their own proportions."""
 
 import math
 import struct
@@ -16,7 +14,7 @@ from io import BytesIO
 import msgspec
 from PIL import Image, ImageOps
 
-from engine.bundle.vision import Cutting, NativeSpec, Resampling, VisionSpec
+from engine.bundle.vision import Cutting, NativeSpec, VisionSpec
 from engine.isolation.framing import Opened, serve
 from engine.vision.question import LIMITS, MEMORY_BYTES, ImageTiles, Opening, Picture, PictureLimits
 
@@ -26,12 +24,6 @@ TRIPPED_OVER = (
     *(OSError, SyntaxError, ValueError, TypeError, LookupError, ArithmeticError, AttributeError, RuntimeError),
     *(struct.error, zlib.error, EOFError, AssertionError),
 )
-FILTERS = {
-    Resampling.NEAREST: Image.Resampling.NEAREST,
-    Resampling.LANCZOS: Image.Resampling.LANCZOS,
-    Resampling.BILINEAR: Image.Resampling.BILINEAR,
-    Resampling.BICUBIC: Image.Resampling.BICUBIC,
-}
 MOST_SIDE = 4096  # of an image that is cut
 
 
@@ -57,8 +49,7 @@ def _decoded(content: bytes, limits: PictureLimits) -> Image.Image:
         raise Refused(f"has far more than {limits.pixels} pixels, the most.") from None
     except TRIPPED_OVER:
         raise Refused("is no image that can be read: PNG, JPEG, WebP and GIF can.") from None
-    width, height = image.size
-    _check_size(width, height, limits)
+    _check_size(*image.size, limits)
     try:
         if getattr(image, "is_animated", False) and image.format != "MPO":  # a camera's JPEG and what goes with it
             raise Refused("is animated; one frame is the most.")
@@ -89,29 +80,31 @@ def _check_size(width: int, height: int, limits: PictureLimits) -> None:
 
 def _cut(image: Image.Image, spec: VisionSpec, is_small: bool) -> ImageTiles:
     if spec.native is not None:
-        if spec.fixed is None:
-            width, height = native_size(*image.size, spec.native, is_small)
-        else:
-            width, height = spec.fixed.width, spec.fixed.height
-        cell = spec.native.cell
+        cell, fixed = spec.native.cell, spec.fixed
+        width, height = (fixed.width, fixed.height) if fixed else native_size(*image.size, spec.native, is_small)
         return ImageTiles(height // cell, width // cell, (_pixels(_resized(image, width, height, spec)),))
     if spec.longest:
         image = _resized(image, *_with_longest(*image.size, spec.longest), spec)
     if spec.cutting is Cutting.WHOLE or is_small:
         return ImageTiles(tiles=(_pixels(_resized(image, spec.side, spec.side, spec)),))
-    return _grid(image, spec) if spec.cutting is Cutting.GRID else _canvas(image, spec)
+    return _tiled(image, spec)
 
 
-def _grid(image: Image.Image, spec: VisionSpec) -> ImageTiles:
-    """Rows and columns of tiles, then the whole; an image that is one tile is that one alone."""
-    image = _resized(image, *_whole_tiles(*image.size, spec.side), spec)
-    return _tiled(image, image, spec)
-
-
-def _canvas(image: Image.Image, spec: VisionSpec) -> ImageTiles:
-    """The same over the grid whose proportions are nearest; the whole is made of the image as it came."""
-    columns, rows = _nearest_canvas(*image.size, spec.side, spec.most_tiles)
-    return _tiled(_resized(image, columns * spec.side, rows * spec.side, spec), image, spec)
+def _tiled(image: Image.Image, spec: VisionSpec) -> ImageTiles:
+    """Rows and columns of tiles, then the whole; an image that is one tile is that one alone. On a canvas they lie in
+    the grid whose proportions are nearest, and the whole is made of the image as it came."""
+    side = spec.side
+    if spec.cutting is Cutting.GRID:
+        image = cut = _resized(image, *_whole_tiles(*image.size, side), spec)
+    else:
+        columns, rows = _nearest_canvas(*image.size, side, spec.most_tiles)
+        cut = _resized(image, columns * side, rows * side, spec)
+    columns, rows = cut.width // side, cut.height // side
+    if rows == columns == 1:
+        return ImageTiles(tiles=(_pixels(cut),))
+    places = [(column * side, row * side) for row in range(rows) for column in range(columns)]
+    tiles = [_pixels(cut.crop((x, y, x + side, y + side))) for x, y in places]
+    return ImageTiles(rows, columns, (*tiles, _pixels(_resized(image, side, side, spec))))
 
 
 def _nearest_canvas(width: int, height: int, side: int, most: int) -> tuple[int, int]:
@@ -125,22 +118,9 @@ def _nearest_canvas(width: int, height: int, side: int, most: int) -> tuple[int,
     return best
 
 
-def _tiled(cut: Image.Image, whole: Image.Image, spec: VisionSpec) -> ImageTiles:
-    side = spec.side
-    columns, rows = cut.width // side, cut.height // side
-    if rows == columns == 1:
-        return ImageTiles(tiles=(_pixels(cut),))
-    places = [(column * side, row * side) for row in range(rows) for column in range(columns)]
-    tiles = [_pixels(cut.crop((x, y, x + side, y + side))) for x, y in places]
-    tiles.append(_pixels(_resized(whole, side, side, spec)))
-    return ImageTiles(rows, columns, tuple(tiles))
-
-
 def native_size(width: int, height: int, native: NativeSpec, is_small: bool = False) -> tuple[int, int]:
     """The size in whole cells that keeps the proportions within the bounds of pixels, and fits one run of the graph.
-
-    is_small: the smallest one.
-    """
+    is_small: the smallest one."""
     slots = native.buckets[0 if is_small else -1]
     most = min(native.most_pixels, slots * native.cell**2)
     while True:
@@ -153,32 +133,29 @@ def native_size(width: int, height: int, native: NativeSpec, is_small: bool = Fa
 def _whole_cells(width: int, height: int, cell: int, bounds: tuple[int, int]) -> tuple[int, int]:
     """bounds: least and most pixels."""
     least, most = bounds
-    found = round(width / cell) * cell * round(height / cell) * cell
-    if found > most:
+    whole = round(width / cell) * cell, round(height / cell) * cell
+    if math.prod(whole) > most:
         shrink = math.sqrt(width * height / most)
         return max(cell, math.floor(width / shrink / cell) * cell), max(cell, math.floor(height / shrink / cell) * cell)
-    if found < least:
+    if math.prod(whole) < least:
         growth = math.sqrt(least / (width * height))
         return math.ceil(width * growth / cell) * cell, math.ceil(height * growth / cell) * cell
-    return round(width / cell) * cell, round(height / cell) * cell
+    return whole
 
 
 def _with_longest(width: int, height: int, longest: int) -> tuple[int, int]:
     """The size whose longer side is `longest`, and the shorter one even; then within what is cut."""
-    ratio = width / height
-    if width >= height:
-        width, height = longest, int(longest / ratio)
-        height += height % 2
-    else:
-        width, height = int(longest * ratio), longest
-        width += width % 2
-    width, height = max(width, 1), max(height, 1)
-    ratio = width / height
-    if width >= height and width > MOST_SIDE:
-        width, height = MOST_SIDE, int(MOST_SIDE / ratio)
-    elif height > width and height > MOST_SIDE:
-        width, height = int(MOST_SIDE * ratio), MOST_SIDE
+    is_wide = width >= height
+    width, height = _scaled(width, height, longest)
+    width, height = max(width + (0 if is_wide else width % 2), 1), max(height + (height % 2 if is_wide else 0), 1)
+    if max(width, height) > MOST_SIDE:
+        width, height = _scaled(width, height, MOST_SIDE)
     return max(width, 1), max(height, 1)
+
+
+def _scaled(width: int, height: int, longest: int) -> tuple[int, int]:
+    ratio = width / height
+    return (longest, int(longest / ratio)) if width >= height else (int(longest * ratio), longest)
 
 
 def _whole_tiles(width: int, height: int, side: int) -> tuple[int, int]:
@@ -194,7 +171,7 @@ def _whole_tiles(width: int, height: int, side: int) -> tuple[int, int]:
 
 
 def _resized(image: Image.Image, width: int, height: int, spec: VisionSpec) -> Image.Image:
-    return image.resize((width, height), FILTERS[spec.resampling])
+    return image.resize((width, height), Image.Resampling[spec.resampling.name])
 
 
 def _pixels(image: Image.Image) -> bytes:

@@ -23,11 +23,8 @@ class Picture(msgspec.Struct, frozen=True):
 
 class ImageTiles(msgspec.Struct, frozen=True):
     """The tiles of an image, uint8 [3, side, side] each: `rows` times `columns`, then the whole image.
-
     Of an image in its own proportions there is one, of `rows` times `columns` cells.
-
-    error: the end of a sentence that begins with the field's name; then there are none.
-    """
+    error: the end of a sentence that begins with the field's name; then there are none."""
 
     rows: int = 0
     columns: int = 0

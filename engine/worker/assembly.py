@@ -17,7 +17,7 @@ from engine.bundle.variant import ShapeTable, pin, shape_table
 from engine.bundle.weight_files import FLOAT_BYTES
 from engine.config import BLOCK_SIZE, EngineConfig
 from engine.core.build import ModelLimits, build_scheduler
-from engine.core.planner import Planner
+from engine.core.plan import Planner
 from engine.core.policy import COPY_BYTES_PER_MS, CostTable
 from engine.core.scheduler import Scheduler
 from engine.core.speculation import Drafter
@@ -37,23 +37,9 @@ from engine.runtime.speech import NpuSpeechRuntime, SpeechRuntime
 from engine.runtime.vision import FixedVisionGraph, VisionGraph
 from engine.speculation.draft_models import BlockDraft, DraftModel
 from engine.speculation.draft_steps import DraftSteps, check_same_tokens
+from engine.worker import settings
 from engine.worker.images import ImageQueue
 from engine.worker.kv_file import KvRestart, SequenceMover, open_kv_file, reason_to_keep
-from engine.worker.settings import ON as SPIN_ON
-from engine.worker.settings import (
-    encoder_settings,
-    fused_settings,
-    plan_memory,
-    pool_window,
-    recurrent_settings,
-    resolve_lookup,
-    resolve_power,
-    resolve_spin,
-    sliding_window,
-    slot_bytes,
-    speech_settings,
-    window_of,
-)
 from engine.worker.step import EngineLoop
 from engine.worker.step_costs import step_times
 
@@ -67,9 +53,7 @@ PINNED_ROWS = 32
 @dataclass(frozen=True, slots=True)
 class Assembled:
     """A loop ready to step, and what to tell the parent about it. kv_file: where its blocks outlive it, if anywhere.
-
-    mover: hands sequences over to other workers, None where it cannot.
-    """
+    mover: hands sequences over to other workers, None where it cannot."""
 
     loop: EngineLoop
     runtime: Runtime
@@ -104,13 +88,13 @@ OpenRuntime = Callable[[Path, Manifest, ShapeTable, EngineConfig], Runtime]
 
 def open_onnx(folder: Path, manifest: Manifest, shapes: ShapeTable, config: EngineConfig) -> Runtime:
     memory = Path(config.cost_cache) if config.cost_cache else None
-    provider = checked_provider(folder, manifest, config.threads, memory, config.spin == SPIN_ON)
+    provider = checked_provider(folder, manifest, config.threads, memory, config.spin == settings.ON)
     if manifest.encoder is not None:
         return EncoderRuntime(folder, manifest, provider)
     if manifest.speech is not None:
         runtime = SpeechRuntime if manifest.npu is None else NpuSpeechRuntime
         return runtime(folder, manifest, shapes, config.max_running, provider)
-    adapters, window = read_adapters(named_adapters(config.lora), manifest), window_of(manifest, config)
+    adapters, window = read_adapters(named_adapters(config.lora), manifest), settings.window_of(manifest, config)
     return open_generator(folder, manifest, shapes, provider, adapters, window, config.forecast)
 
 
@@ -125,13 +109,13 @@ def assemble(config: EngineConfig, open_runtime: OpenRuntime = open_onnx) -> Ass
         if config.devices:
             first = Path(config.devices)
             check_same_tokens(first, load_manifest(first), folder, manifest, "devices")
-        config = resolve_power(config, os.cpu_count() or 1)
-        config = resolve_lookup(manifest, resolve_spin(manifest, config))
+        config = settings.resolve_power(config, os.cpu_count() or 1)
+        config = settings.resolve_lookup(manifest, settings.resolve_spin(manifest, config))
     with stages.stage("shapes"):
         config = settings_for(manifest, config)
         shapes = choose_shapes(manifest, config)
         # Before anything is loaded, so that a start that runs out of memory has said why.
-        needs, machine = plan_memory(manifest, shapes, config), usable_memory()
+        needs, machine = settings.plan_memory(manifest, shapes, config), usable_memory()
         there = f"; the machine has {machine / 1e9:.1f} GB" if machine else ""
         is_too_much = machine and needs.weights > machine
         log.log(logging.WARNING if is_too_much else logging.INFO, "memory: %s%s", needs, there)
@@ -143,9 +127,8 @@ def assemble(config: EngineConfig, open_runtime: OpenRuntime = open_onnx) -> Ass
         slot_ms = 0.0 if shapes.segmented else manifest.kv_bytes_per_token / COPY_BYTES_PER_MS
         times = step_times(folder, manifest, config, runtime)
         costs = CostTable(times, slot_ms)
-    kv_file, scheduler = None, _open_planner(manifest, shapes, costs, config)
-    if isinstance(scheduler, Scheduler):
-        kv_file = open_kv_file(folder, manifest, config, scheduler, runtime)
+    scheduler = _open_planner(manifest, shapes, costs, config)
+    kv_file = open_kv_file(folder, manifest, config, scheduler, runtime) if isinstance(scheduler, Scheduler) else None
     text = manifest.text
     masks = GrammarMasks(lambda: load_tokenizer(folder / text.tokenizer, manifest.model.vocab, text.stop_ids))
     drafter = Drafter()
@@ -183,17 +166,15 @@ def _open_planner(manifest: Manifest, shapes: ShapeTable, costs: CostTable, conf
     if manifest.speech is not None:
         features = manifest.speech.features * FLOAT_BYTES
         return SpeechScheduler(costs, config.max_running, manifest.max_context, features)
-    state_bytes, forecast = manifest.state_bytes_per_sequence, manifest.forecast if config.forecast else None
-    of_all, own = pool_window(manifest), pool_window_slots(manifest)
-    window = of_all or sliding_window(manifest, config)
+    of_all = settings.pool_window(manifest)
     limits = ModelLimits(
         manifest.max_context,
         manifest.kv_bytes_per_token,
-        state_bytes,
-        forecast,
-        window,
+        manifest.state_bytes_per_sequence,
+        manifest.forecast if config.forecast else None,
+        of_all or settings.sliding_window(manifest, config),
         of_all=of_all > 0,
-        window_blocks=own // BLOCK_SIZE,
+        window_blocks=pool_window_slots(manifest) // BLOCK_SIZE,
     )
     return build_scheduler(shapes, costs, limits, config)
 
@@ -202,12 +183,12 @@ def _open_images(folder: Path, manifest: Manifest, config: EngineConfig) -> Imag
     """What reads images beside the steps: on the CPU half of the cores are left to these."""
     if manifest.vision is None:
         return None
-    spins = config.spin == SPIN_ON
+    spins = config.spin == settings.ON
     threads = config.threads if spins else max(1, (config.threads or os.cpu_count() or 1) // 2)
     provider = cpu_provider(threads, spins) if manifest.npu is None else qnn_provider(manifest)
-    if manifest.image_graph is not None:
-        return ImageQueue(FixedVisionGraph(folder, manifest, provider).rows)
-    return ImageQueue(VisionGraph(folder, manifest, manifest.vision, provider).rows)
+    is_fixed = manifest.image_graph is not None
+    graph = FixedVisionGraph(folder, manifest, provider) if is_fixed else VisionGraph(folder, manifest, provider)
+    return ImageQueue(graph.rows)
 
 
 def _variants(manifest: Manifest, shapes: ShapeTable) -> tuple[str, ...]:
@@ -221,10 +202,7 @@ def _variants(manifest: Manifest, shapes: ShapeTable) -> tuple[str, ...]:
 def _open_draft(
     folder: Path, manifest: Manifest, shapes: ShapeTable, config: EngineConfig, open_runtime: OpenRuntime
 ) -> Drafter:
-    """The draft model with a pool as wide as the served one's. Its times are measured even where steps have one shape.
-
-    BundleError when it cannot guess for this bundle.
-    """
+    """The draft model with a pool as wide as the served one's. BundleError when it cannot guess for this bundle."""
     own = Path(config.draft)
     draft = load_manifest(own)
     if draft.fused is not None:
@@ -236,21 +214,9 @@ def _open_draft(
     if pool_window_slots(draft):
         raise BundleError(f"draft: {draft.name} keeps some windows of its layers, so nothing behind a guess is left")
     check_same_tokens(folder, manifest, own, draft)
-    wanted = replace(
-        config,
-        bundle=config.draft,
-        kv_slots=0,
-        kv_offload_mb=0,
-        lora="",
-        draft="",
-        lookup_rows=0,
-        forecast=False,
-        deterministic=False,
-        window=0,
-        sinks=0,
-    )
-    free = draft.is_free_shape or draft.is_segmented
-    wanted = settings_for(draft, replace(wanted, kv_slots=shapes.max_past) if free else wanted)
+    slots = shapes.max_past if draft.is_free_shape or draft.is_segmented else 0
+    plain = replace(config, lora="", draft="", lookup_rows=0, forecast=False, deterministic=False, window=0, sinks=0)
+    wanted = settings_for(draft, replace(plain, bundle=config.draft, kv_slots=slots, kv_offload_mb=0))
     runtime = open_runtime(own, draft, choose_shapes(draft, wanted), wanted)
     slot_ms = 0.0 if draft.is_segmented else draft.kv_bytes_per_token / COPY_BYTES_PER_MS
     costs = CostTable(step_times(own, draft, wanted, runtime), slot_ms)
@@ -270,47 +236,40 @@ def _tell_self_check(manifest: Manifest, runtime: Runtime) -> None:
     except StepFailed as error:
         log.warning("%s could not read its own sample prompt: %s", manifest.name, error)
         return
-    if found is None:
-        return
-    if not found.warnings():
+    if found is not None and not found.warnings():
         log.info("%s reads its own sample as it should: %s", manifest.name, found)
-    for sentence in found.warnings():
+    for sentence in found.warnings() if found is not None else ():
         log.warning("%s may answer wrongly: %s", manifest.name, sentence)
 
 
 def settings_for(manifest: Manifest, config: EngineConfig) -> EngineConfig:
     """What the settings mean for a bundle. Where graphs have no past, a prefix that is known saves nothing."""
     if manifest.encoder is not None:
-        return encoder_settings(manifest, config)
+        return settings.encoder_settings(manifest, config)
     if manifest.speech is not None:
-        return speech_settings(manifest, config)
+        return settings.speech_settings(manifest, config)
     if manifest.fused is not None:
-        return fused_settings(manifest, config, POOL_BUDGET_BYTES)
+        return settings.fused_settings(manifest, config, POOL_BUDGET_BYTES)
     if manifest.reads_whole_context:
         return replace(config, prefix_cache=False, kv_offload_mb=0)
     if manifest.is_serial:
-        config = replace(recurrent_settings(manifest, config), prefix_cache=False, kv_offload_mb=0)
+        config = replace(settings.recurrent_settings(manifest, config), prefix_cache=False, kv_offload_mb=0)
         return replace(config, kv_slots=config.kv_slots or config.max_running * manifest.max_context)
     return _segmented_settings(manifest, config) if manifest.is_segmented else config
 
 
 def _segmented_settings(manifest: Manifest, config: EngineConfig) -> EngineConfig:
     """Caches lie in main memory, so nothing is offloaded to it: what was meant for that makes the pool larger."""
-    is_recurrent = manifest.model.recurrent is not None
-    if is_recurrent:
-        config = recurrent_settings(manifest, config)
     slots = config.kv_slots or _default_slots(manifest, config)
-    if is_recurrent:
-        return replace(config, kv_slots=slots)
-    offload = config.kv_offload_mb * 1024**2 // slot_bytes(manifest, config)
+    if manifest.model.recurrent is not None:
+        return replace(settings.recurrent_settings(manifest, config), kv_slots=slots)
+    offload = config.kv_offload_mb * 1024**2 // settings.slot_bytes(manifest, config)
     return replace(config, kv_slots=slots + offload, kv_offload_mb=0)
 
 
 def choose_shapes(manifest: Manifest, config: EngineConfig) -> ShapeTable:
     """The shapes to use: what the bundle has, a free past sized by the settings, one pinned shape if deterministic.
-
-    BundleError for settings that the bundle cannot follow.
-    """
+    BundleError for settings that the bundle cannot follow."""
     if manifest.diffusion is not None and (config.lookup_rows > 0 or config.draft):
         setting = "draft" if config.draft else "lookup_rows"
         raise BundleError(f"{setting} guesses the next tokens: {manifest.name} denoises blocks of them")
@@ -329,5 +288,5 @@ def choose_shapes(manifest: Manifest, config: EngineConfig) -> ShapeTable:
 def _default_slots(manifest: Manifest, config: EngineConfig) -> int:
     """Room for one sequence of full length, at least 4,096 slots, at most 4 GiB."""
     longest = min(config.max_context or manifest.max_context, manifest.max_context)
-    affordable = POOL_BUDGET_BYTES // slot_bytes(manifest, config)
+    affordable = POOL_BUDGET_BYTES // settings.slot_bytes(manifest, config)
     return max(BLOCK_SIZE, min(max(longest, DEFAULT_SLOTS), affordable))

@@ -1,8 +1,6 @@
 """`python -m engine.worker.estimate <EngineConfig as JSON>`: the memory that such a worker will take.
-
 Prints {"bytes": N, "prefixes": M}, or {"error": TEXT} when the bundle cannot be served so. M of the N bytes are there
-for known prefixes only, as `kv_offload_mb` allows.
-"""
+for known prefixes only, as `kv_offload_mb` allows."""
 
 import sys
 from dataclasses import replace

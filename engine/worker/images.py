@@ -1,7 +1,5 @@
 """Images are encoded in a thread beside the steps, and their rows remembered by the digest of their pixels.
-
-So no decode waits for an image, and a conversation about one pays for it once.
-"""
+So no decode waits for an image, and a conversation about one pays for it once."""
 
 from collections import OrderedDict
 from collections.abc import Callable
@@ -29,13 +27,15 @@ class _Waiting:
     def missing(self) -> set[Digest]:
         return {image.digest for image in self.request.images} - self.rows.keys()
 
+    def complete(self) -> Request:
+        images = (replace(image, pixels=b"", features=self.rows[image.digest]) for image in self.request.images)
+        return replace(self.request, images=tuple(images))
+
 
 class ImageQueue:
     """Belongs to the loop's thread. encode: the rows of an image, called in a thread of its own; StepFailed.
-
     kept_bytes: of rows that are remembered, the least recently used of which go first. encoded: images so far, also
-    those that could not be.
-    """
+    those that could not be."""
 
     def __init__(self, encode: Callable[[PromptImage], bytes], kept_bytes: int = KEPT_BYTES) -> None:
         self.encoded = 0
@@ -75,17 +75,14 @@ class ImageQueue:
         failures: list[Failed] = []
         for digest in [digest for digest, future in self._running.items() if future.done()]:
             failures += self._take(digest, self._running.pop(digest))
-        ready = [waiting for waiting in self._waiting.values() if not waiting.missing]
-        for waiting in ready:
-            del self._waiting[waiting.request.id]
-        return [(_with_rows(waiting), waiting.add) for waiting in ready], failures
+        ready = [self._waiting.pop(each.request.id) for each in list(self._waiting.values()) if not each.missing]
+        return [(each.complete(), each.add) for each in ready], failures
 
     def wait(self, seconds: float) -> bool:
         """Until an image is encoded, at most so long. False at once when no request waits for one."""
-        if not self._waiting:
-            return False
-        wait(self._running.values(), seconds, FIRST_COMPLETED)
-        return True
+        if self._waiting:
+            wait(self._running.values(), seconds, FIRST_COMPLETED)
+        return bool(self._waiting)
 
     def close(self) -> None:
         """Let the thread end after the image that it is at."""
@@ -102,16 +99,8 @@ class ImageQueue:
             return [Failed(waiting.request.id, str(error)) for waiting in concerned]
         for waiting in concerned:
             waiting.rows[digest] = rows
-        self._keep(digest, rows)
-        return []
-
-    def _keep(self, digest: Digest, rows: bytes) -> None:
         self._kept[digest] = rows
         self._size += len(rows)
         while self._size > self._kept_bytes:
             self._size -= len(self._kept.popitem(last=False)[1])
-
-
-def _with_rows(waiting: _Waiting) -> Request:
-    images = tuple(replace(image, pixels=b"", features=waiting.rows[image.digest]) for image in waiting.request.images)
-    return replace(waiting.request, images=images)
+        return []

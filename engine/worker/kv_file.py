@@ -1,13 +1,10 @@
 """Cached blocks leave a worker in files: over a restart, or to another worker of the same model.
-
-The file of blocks: a head that says whose they are, then records of one size, each with a digest of its own.
-Magic (8 bytes), length of the head (4, little-endian), head (JSON), then for each block its key (16), the digest (16)
-of key and content, and the content. Blocks that were used last stand last; the file's size says how many there are.
-
+The file of blocks: a head that says whose they are, then records of one size, each with a digest of its own. Magic (8
+bytes), length of the head (4, little-endian), head (JSON), then for each block its key (16), the digest (16) of key and
+content, and the content. Blocks that were used last stand last; the file's size says how many there are.
 The file of a sequence that leaves: keys of its full blocks, uint8 [blocks, 16], then what `BlockValues` reads of them,
 [blocks, 2, L, K, n, D]; two arrays in NumPy's format. The other worker finds the blocks as it finds any prefix that it
-has computed itself.
-"""
+has computed itself."""
 
 import logging
 import os
@@ -43,35 +40,33 @@ class CachedBlocks:
 
     def content(self, block: int, key: BlockKey) -> bytes:
         """What lies in a block of the pool, or in host memory under its key."""
-        is_there = key in self.scheduler.host_cache
-        if not is_there:
-            self.runtime.offload(block_slots(block), key)
-        content = self.runtime.offloaded(key)
-        if not is_there:
-            self.runtime.evict(key)
+        if key in self.scheduler.host_cache:
+            return self.runtime.blocks.offloaded(key)
+        self.runtime.blocks.offload(block_slots(block), key)
+        content = self.runtime.blocks.offloaded(key)
+        self.runtime.blocks.evict(key)
         return content
 
     def put(self, key: BlockKey, content: bytes) -> bool:
         """Let the content be found under its key; whether there is room for it."""
-        self.runtime.put_offloaded(key, content)
+        self.runtime.blocks.put_offloaded(key, content)
         host = self.scheduler.host_cache
         if host.limit:
             for evicted in host.put(key):
-                self.runtime.evict(evicted)
+                self.runtime.blocks.evict(evicted)
             return True
         blocks = self.scheduler.blocks
         fresh = blocks.allocate(1)
         try:
             if fresh is not None:
-                self.runtime.load(block_slots(fresh[0]), key)
+                self.runtime.blocks.load(block_slots(fresh[0]), key)
                 blocks.register(fresh[0], key)
         finally:
             blocks.release(fresh or [])
-            self.runtime.evict(key)
+            self.runtime.blocks.evict(key)
         return fresh is not None
 
     def is_known(self, key: BlockKey) -> bool:
-        """Whether its contents are there already."""
         return key in self.scheduler.host_cache or bool(self.scheduler.blocks.lookup((key,)))
 
 
@@ -83,8 +78,7 @@ class SequenceMover:
 
     def __init__(self, folder: Path, manifest: Manifest, scheduler: Scheduler, runtime: Runtime) -> None:
         self._values = BlockValues(folder, manifest)
-        self._scheduler = scheduler
-        self._runtime = runtime
+        self._scheduler, self._runtime = scheduler, runtime
         self._blocks = CachedBlocks(scheduler, runtime)
 
     def give(self, sequence_id: str, path: Path) -> int:
@@ -92,7 +86,7 @@ class SequenceMover:
         found = self._scheduler.computed_blocks(sequence_id)
         if not found:
             return 0
-        self._runtime.move(self._scheduler.take_moves())
+        self._runtime.blocks.move(self._scheduler.take_moves())
         contents = [self._blocks.content(block, key) for block, key in found]
         values: NDArray[np.generic] = np.stack([self._values.read(content) for content in contents])
         try:
@@ -111,15 +105,13 @@ class SequenceMover:
         try:
             with path.open("rb") as stream:
                 keys, values = (np.load(stream, allow_pickle=False) for _ in range(2))
-            self._runtime.move(self._scheduler.take_moves())
+            self._runtime.blocks.move(self._scheduler.take_moves())
             # The beginning of a prompt is what the rest is found by: it comes last, to be kept longest.
             for key, pair in reversed(list(zip(keys, values, strict=True))):
-                name = key.tobytes()
-                if self._blocks.is_known(name):
-                    continue
-                if not self._blocks.put(name, self._values.write(pair)):
-                    break
-                taken += 1
+                if not self._blocks.is_known(key.tobytes()):
+                    if not self._blocks.put(key.tobytes(), self._values.write(pair)):
+                        break
+                    taken += 1
         except (OSError, ValueError, EOFError) as error:
             log.warning("what another device computed cannot be read: %s", error)
         path.unlink(missing_ok=True)
@@ -145,9 +137,7 @@ Page = tuple[bytes, bytes]  # key and content
 
 class BlockFacts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Whose blocks a file holds. identity: of bundle and weights; cache: the type of keys and values.
-
-    block_size: tokens of a block; block_bytes: size of one block's keys and values over all layers.
-    """
+    block_size: tokens of a block; block_bytes: size of one block's keys and values over all layers."""
 
     identity: str
     cache: str
@@ -177,9 +167,7 @@ class KvFile:
 
     def read(self, most: int) -> Iterator[Page]:
         """The last `most` blocks; none when there is no file. One block is in memory at a time.
-
-        Raises NotAKvFile, FileRefused for one of another bundle or a damaged one (blocks before are sound), OSError.
-        """
+        Raises NotAKvFile, FileRefused for one of another bundle or a damaged one (blocks before are sound), OSError."""
         try:
             stream = open_regular(self.path)
         except FileNotFoundError:
@@ -198,9 +186,7 @@ class KvFile:
 
     def write(self, blocks: Iterable[Page]) -> int:
         """Write blocks, most recently used last, and put the file in place whole; how many there are. OSError.
-
-        Only the user may read the file: what was asked can be told from keys and values.
-        """
+        Only the user may read the file: what was asked can be told from keys and values."""
         draft = self.path.with_name(f"{self.path.name}.partial-{os.getpid()}")
         remove_stale(self.path)
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
@@ -254,22 +240,16 @@ class KvRestart:
     """The file of one worker. After `restore`, whatever it says, a worker serves; `save` replaces the file."""
 
     file: KvFile
-    scheduler: Scheduler
-    runtime: Runtime
-
-    @property
-    def _cached(self) -> CachedBlocks:
-        return CachedBlocks(self.scheduler, self.runtime)
+    cached: CachedBlocks
 
     def restore(self) -> int:
         """Take in the blocks of the file; how many there were. BundleError when a file of something else lies there."""
-        host = self.scheduler.host_cache
-        count = 0
+        count, scheduler = 0, self.cached.scheduler
         try:
-            for key, content in self.file.read(host.limit or self.scheduler.blocks.block_count):
+            for key, content in self.file.read(scheduler.host_cache.limit or scheduler.blocks.block_count):
                 if not _is_sound(content, self.file.facts.cache):
                     raise FileRefused(f"block {count} holds numbers that no cache has")
-                count += self._cached.put(key, content)
+                count += self.cached.put(key, content)
         except NotAKvFile as error:
             raise BundleError(f"kv_file {self.file.path} is not used: {error}") from None
         except OSError as error:
@@ -280,7 +260,7 @@ class KvRestart:
 
     def save(self) -> int:
         """Write what is cached, as much as the file may hold; how many blocks. Nothing runs any more."""
-        self.runtime.move(self.scheduler.take_moves())
+        self.cached.runtime.blocks.move(self.cached.scheduler.take_moves())
         try:
             count = self.file.write(self._blocks())
         except OSError as error:
@@ -291,12 +271,12 @@ class KvRestart:
 
     def _blocks(self) -> Iterator[Page]:
         """Blocks of known contents, those used last at the end: first what has left the pool, then what is in it."""
-        places = dict.fromkeys(self.scheduler.host_cache, 0)
-        for block, key in self.scheduler.blocks.keyed():
+        places = dict.fromkeys(self.cached.scheduler.host_cache, 0)
+        for block, key in self.cached.scheduler.blocks.keyed():
             places.pop(key, None)
             places[key] = block
         for key in list(places)[max(0, len(places) - self.file.most_blocks) :]:
-            yield key, self._cached.content(places[key], key)
+            yield key, self.cached.content(places[key], key)
 
 
 def open_kv_file(
@@ -314,8 +294,8 @@ def open_kv_file(
         raise BundleError(f"kv_file: layers of {manifest.name} have windows, behind which no keys and values are kept")
     if not path.parent.is_dir():
         raise BundleError(f"kv_file {path}: its folder does not exist")
-    facts = block_facts(folder, manifest)
-    return KvRestart(KvFile(path, facts, config.kv_file_mb << 20), scheduler, runtime)
+    file = KvFile(path, block_facts(folder, manifest), config.kv_file_mb << 20)
+    return KvRestart(file, CachedBlocks(scheduler, runtime))
 
 
 def block_facts(folder: Path, manifest: Manifest) -> BlockFacts:

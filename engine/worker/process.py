@@ -1,8 +1,6 @@
 """The process that owns the graphs: receive, step, reply. Its argument is an EngineConfig as JSON.
-
-Standard input carries commands, standard output reports (`engine/messages.py`). End of input means that the parent
-is gone: the worker ends too. What native code prints goes to standard error.
-"""
+Standard input carries commands, standard output reports (`engine/messages.py`). End of input means that the parent is
+gone: the worker ends too. What native code prints goes to standard error."""
 
 import logging
 import os
@@ -18,30 +16,16 @@ from typing import BinaryIO
 
 import msgspec
 
+from engine import messages
 from engine.config import EngineConfig
 from engine.errors import BundleError, StepFailed
 from engine.logs.handler import DroppingHandler, standard_error, worker_format
-from engine.messages import (
-    Abort,
-    Command,
-    Failed,
-    Fatal,
-    HandedOver,
-    HandOver,
-    Heartbeat,
-    Ping,
-    Report,
-    Shutdown,
-    Submit,
-    Tokens,
-    Watch,
-    frame,
-    read_command,
-)
 from engine.runtime.qnn.environment import as_variables, explain
 from engine.worker.assembly import OpenRuntime, assemble, open_onnx
 from engine.worker.kv_file import SequenceMover
 from engine.worker.step import EngineLoop
+
+Inbox = queue.SimpleQueue[messages.Command | None]
 
 
 class ReportPipe:
@@ -51,9 +35,9 @@ class ReportPipe:
         self._pipe = pipe
         self._lock = threading.Lock()
 
-    def send(self, report: Report) -> None:
+    def send(self, report: messages.Report) -> None:
         """Write one report. When the parent is gone, so is every stream: the process ends."""
-        data = frame(report)
+        data = messages.frame(report)
         try:
             with self._lock:
                 self._pipe.write(data)
@@ -67,12 +51,11 @@ class Outbox:
 
     def __init__(self, pipe: ReportPipe) -> None:
         self._pipe = pipe
-        self._queued: list[Report] = []
+        self._queued: list[messages.Report] = []
         self._sending: Future[None] | None = None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="reports")
 
-    def hold(self, *reports: Report) -> None:
-        """Keep reports until they are released."""
+    def hold(self, *reports: messages.Report) -> None:
         self._queued += reports
 
     def release(self) -> None:
@@ -88,11 +71,10 @@ class Outbox:
             self._sending.result()
 
     def close(self) -> None:
-        """Flush, and let the thread end."""
         self.flush()
         self._thread.shutdown()
 
-    def _send(self, queued: list[Report]) -> None:
+    def _send(self, queued: list[messages.Report]) -> None:
         for report in queued:
             self._pipe.send(report)
 
@@ -100,16 +82,14 @@ class Outbox:
 class Progress:
     """Written by the loop's thread, read by another one: every write replaces the whole heartbeat."""
 
-    def __init__(self) -> None:
-        self.heartbeat = Heartbeat(is_busy=False, steps=0, expected_ms=0.0)
+    heartbeat = messages.Heartbeat(is_busy=False, steps=0, expected_ms=0.0)
 
     def begin(self, expected_ms: float) -> None:
         """A step begins that should take `expected_ms`, 0 = not known; also called for work before the first step."""
-        self.heartbeat = Heartbeat(True, self.heartbeat.steps + 1, expected_ms)
+        self.heartbeat = messages.Heartbeat(True, self.heartbeat.steps + 1, expected_ms)
 
     def rest(self) -> None:
-        """There is nothing to do."""
-        self.heartbeat = Heartbeat(False, self.heartbeat.steps, 0.0)
+        self.heartbeat = messages.Heartbeat(False, self.heartbeat.steps, 0.0)
 
 
 log = logging.getLogger("hexserve.worker")
@@ -126,28 +106,21 @@ def main(arguments: list[str], open_runtime: OpenRuntime = open_onnx) -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     sys.setswitchinterval(SWITCH_S)
     config = msgspec.json.decode(arguments[0], type=EngineConfig)
-    label = arguments[1] if len(arguments) > 1 else ""
     os.environ.update(as_variables(config))
-    logging.basicConfig(
-        level=config.log_level.upper(),
-        format=worker_format(label),
-        handlers=[DroppingHandler(standard_error())],
-    )
-    inbox: queue.SimpleQueue[Command | None] = queue.SimpleQueue()
+    form, handlers = worker_format(arguments[1] if len(arguments) > 1 else ""), [DroppingHandler(standard_error())]
+    logging.basicConfig(level=config.log_level.upper(), format=form, handlers=handlers)
+    inbox: Inbox = queue.SimpleQueue()
     progress = Progress()
-    grace_s = max(GRACE_S, config.save_s)
-    receiving = (commands, inbox, reports, progress, grace_s)
+    receiving = (commands, inbox, reports, progress, max(GRACE_S, config.save_s))
     threading.Thread(target=_receive, args=receiving, name="commands", daemon=True).start()
     try:
         assembled = assemble(config, open_runtime)
-    except BundleError as error:
-        reports.send(Fatal(str(error), permanent=True))
-        return 3
-    except MemoryError as error:
-        reports.send(Fatal(f"not enough memory for the pool and graphs: {error}", permanent=True))
+    except (BundleError, MemoryError) as error:
+        why = "" if isinstance(error, BundleError) else "not enough memory for the pool and graphs: "
+        reports.send(messages.Fatal(f"{why}{error}", permanent=True))
         return 3
     except StepFailed as error:  # while the shapes are timed; an NPU that is being restarted may run them later
-        reports.send(Fatal("; ".join(filter(None, (str(error), explain(str(error))))), permanent=False))
+        reports.send(messages.Fatal("; ".join(filter(None, (str(error), explain(str(error))))), permanent=False))
         return 3
     reports.send(assembled.ready)
     try:
@@ -161,11 +134,7 @@ def main(arguments: list[str], open_runtime: OpenRuntime = open_onnx) -> int:
 
 
 def serve(
-    loop: EngineLoop,
-    inbox: "queue.SimpleQueue[Command | None]",
-    reports: ReportPipe,
-    progress: Progress,
-    mover: SequenceMover | None = None,
+    loop: EngineLoop, inbox: Inbox, reports: ReportPipe, progress: Progress, mover: SequenceMover | None = None
 ) -> None:
     """Alternate between commands and steps until Shutdown or end of input."""
     outbox = Outbox(reports)
@@ -177,7 +146,7 @@ def serve(
             for command in _pending(inbox, block=is_idle):
                 if is_idle:
                     progress.begin(0.0)
-                if command is None or isinstance(command, Shutdown):
+                if command is None or isinstance(command, messages.Shutdown):
                     return
                 outbox.flush()
                 _obey(loop, command, reports, mover)
@@ -185,7 +154,7 @@ def serve(
                 continue
             report = loop.step(progress.begin, outbox.release)
             if report.has_run or report.failures:
-                outbox.hold(*report.failures, Tokens(report.events, loop.stats()))
+                outbox.hold(*report.failures, messages.Tokens(report.events, loop.stats()))
                 loop.stages.mark("send")
             if report.record is not None:
                 outbox.hold(report.record)
@@ -197,8 +166,8 @@ def serve(
         outbox.close()
 
 
-def _obey(loop: EngineLoop, command: Command, reports: ReportPipe, mover: SequenceMover | None) -> None:
-    if isinstance(command, Submit):
+def _obey(loop: EngineLoop, command: messages.Command, reports: ReportPipe, mover: SequenceMover | None) -> None:
+    if isinstance(command, messages.Submit):
         request = command.request
         if command.caches and mover is not None:
             log.debug("%s comes with %d new blocks", request.id, mover.take(Path(command.caches)))
@@ -206,23 +175,23 @@ def _obey(loop: EngineLoop, command: Command, reports: ReportPipe, mover: Sequen
         try:
             loop.add(request, command.emitted, seed, time.monotonic())
         except ValueError as error:
-            reports.send(Failed(request.id, str(error), "invalid"))
-    elif isinstance(command, Abort):
+            reports.send(messages.Failed(request.id, str(error), "invalid"))
+    elif isinstance(command, messages.Abort):
         loop.abort(command.id)
         if not loop.has_work:
-            reports.send(Tokens((), loop.stats()))
-    elif isinstance(command, HandOver) and mover is not None:
+            reports.send(messages.Tokens((), loop.stats()))
+    elif isinstance(command, messages.HandOver) and mover is not None:
         began = time.perf_counter()
         blocks = mover.give(command.id, Path(command.caches))
         loop.abort(command.id)
-        reports.send(HandedOver(command.id, command.caches, blocks, 1000.0 * (time.perf_counter() - began)))
+        reports.send(messages.HandedOver(command.id, command.caches, blocks, 1000.0 * (time.perf_counter() - began)))
         if not loop.has_work:
-            reports.send(Tokens((), loop.stats()))
-    elif isinstance(command, Watch):
+            reports.send(messages.Tokens((), loop.stats()))
+    elif isinstance(command, messages.Watch):
         loop.watch(command.is_on)
 
 
-def _pending(inbox: "queue.SimpleQueue[Command | None]", block: bool) -> Iterator[Command | None]:
+def _pending(inbox: Inbox, block: bool) -> Iterator[messages.Command | None]:
     """Every command that has arrived; waits for the first one when there is nothing else to do."""
     if block:
         yield inbox.get()
@@ -230,20 +199,11 @@ def _pending(inbox: "queue.SimpleQueue[Command | None]", block: bool) -> Iterato
         yield inbox.get()
 
 
-def _receive(
-    commands: BinaryIO,
-    inbox: "queue.SimpleQueue[Command | None]",
-    reports: ReportPipe,
-    progress: Progress,
-    grace_s: float,
-) -> None:
-    """Thread: answer pings and hand on the other commands until end of input.
-
-    Then it makes sure that the process ends even inside a stuck step.
-    """
+def _receive(commands: BinaryIO, inbox: Inbox, reports: ReportPipe, progress: Progress, grace_s: float) -> None:
+    """Thread: answer pings, hand on other commands until end of input; then end the process even in a stuck step."""
     try:
-        while (command := read_command(commands)) is not None:
-            if isinstance(command, Ping):
+        while (command := messages.read_command(commands)) is not None:
+            if isinstance(command, messages.Ping):
                 reports.send(progress.heartbeat)
             else:
                 inbox.put(command)

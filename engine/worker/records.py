@@ -3,8 +3,7 @@
 from collections.abc import Callable, Iterator
 
 from engine.bundle.variant import StepShape
-from engine.core.plan import SequenceUpdate, StepPlan, StepResult
-from engine.core.planner import Gauges, Planner
+from engine.core.plan import Gauges, Planner, SequenceUpdate, StepPlan, StepResult
 from engine.core.sequence import Sequence
 from engine.core.speculation import GuessKind
 from engine.messages import Counters, StepRecord, StepSegment
@@ -19,11 +18,7 @@ class StepBook:
         self.longest_ms = 0.0
         self._clock, self._device = clock, device
         self._last_shape: StepShape | None = None
-        self._is_watched = False
-
-    def watch(self, is_on: bool) -> None:
-        """Make a record of each step, or no longer."""
-        self._is_watched = is_on
+        self.is_watched = False  # whether a record is made of each step
 
     def count(self, plan: StepPlan, run_s: float) -> None:
         """A step has run, so long inside the graphs."""
@@ -41,31 +36,18 @@ class StepBook:
 
     def events(self, updates: list[SequenceUpdate], result: StepResult, now_s: float) -> tuple[TokenEvent, ...]:
         """One for each sequence with new tokens or an end."""
-        return tuple(
-            self._event(update, result, now_s)
-            for update in updates
-            if update.new_tokens or update.sequence.finish is not None
-        )
+        told = (update for update in updates if update.new_tokens or update.sequence.finish is not None)
+        return tuple(self._event(update, result, now_s) for update in told)
 
     def record(
         self, plan: StepPlan, updates: list[SequenceUpdate], gauges: Gauges, began_s: float, run_s: float
     ) -> StepRecord | None:
         """The record of a committed step, None while nobody watches. A sequence that it lost is left out."""
-        if not self._is_watched:
+        if not self.is_watched:
             return None
-        return StepRecord(
-            int(self.counters.steps),
-            _ms(began_s),
-            _ms(run_s),
-            _ms(self._clock() - began_s),
-            plan.shape.rows,
-            plan.shape.context,
-            tuple(map(_segment, updates)),
-            running=gauges.running,
-            waiting=gauges.waiting,
-            kv_slots_used=gauges.slots_used,
-            kv_slots_total=gauges.slots_total,
-        )
+        number, shape, segments = int(self.counters.steps), plan.shape, tuple(map(_segment, updates))
+        at, run, took = (round(1000.0 * seconds, 3) for seconds in (began_s, run_s, self._clock() - began_s))
+        return StepRecord(number, at, run, took, shape.rows, shape.context, segments, **gauges._asdict())
 
     def _event(self, update: SequenceUpdate, result: StepResult, now_s: float) -> TokenEvent:
         sequence = update.sequence
@@ -90,10 +72,6 @@ class StepBook:
             guesses=_guesses(update) if update.drafted else None,
             vector=result.vectors.get(sequence.id, b""),
         )
-
-
-def _ms(seconds: float) -> float:
-    return round(1000.0 * seconds, 3)
 
 
 def mark_started(plan: StepPlan, now_s: float) -> None:
@@ -127,17 +105,14 @@ def _kind(update: SequenceUpdate) -> str:
 
 
 def _segment(update: SequenceUpdate) -> StepSegment:
-    segment, kind = update.segment, _kind(update)
-    guesses = len(segment.guesses) if kind == "decode" else 0
-    return StepSegment(
-        update.sequence.order, kind, len(segment.tokens), guesses, update.accepted, len(update.new_tokens)
-    )
+    kind, rows, new = _kind(update), len(update.segment.tokens), len(update.new_tokens)
+    guesses = len(update.segment.guesses) if kind == "decode" else 0
+    return StepSegment(update.sequence.order, kind, rows, guesses, update.accepted, new)
 
 
 def _guesses(update: SequenceUpdate) -> GuessCounts:
-    if update.sequence.guesses.taken is GuessKind.PREDICTION:
-        return GuessCounts(update.drafted, update.accepted, update.drafted, update.accepted)
-    return GuessCounts(update.drafted, update.accepted)
+    counts, is_predicted = (update.drafted, update.accepted), update.sequence.guesses.taken is GuessKind.PREDICTION
+    return GuessCounts(*counts, *(counts if is_predicted else ()))
 
 
 def _timings(sequence: Sequence, now_s: float) -> RequestTimings:

@@ -1,7 +1,6 @@
 """Settings of the worker that depend on the bundle: resolved or refused before anything is opened."""
 
 import logging
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from engine.bundle.encoder import encoder_rows
@@ -26,9 +25,8 @@ def encoder_settings(manifest: Manifest, config: EngineConfig) -> EngineConfig:
 
 
 def _refuse_foreign(config: EngineConfig, what: str) -> None:
-    for name in FOREIGN:
-        if getattr(config, name):
-            raise BundleError(f"{name} is for models that generate; {what}")
+    if name := next((name for name in FOREIGN if getattr(config, name)), ""):
+        raise BundleError(f"{name} is for models that generate; {what}")
 
 
 SPEECH_BUDGET_BYTES = 4 * 1024**3
@@ -46,27 +44,21 @@ def speech_settings(manifest: Manifest, config: EngineConfig) -> EngineConfig:
 
 def fused_settings(manifest: Manifest, config: EngineConfig, budget_bytes: int) -> EngineConfig:
     """One pool of whole caches, no shared prefixes, no host cache. BundleError for a setting that cannot be honoured.
-
-    Without `kv_slots` there are as many caches as sequences may run and `budget_bytes` hold, at least as many as
-    one step can use.
-    """
+    Without `kv_slots` there are as many caches as sequences may run and `budget_bytes` hold, at least as many as one
+    step can use."""
     spec = manifest.fused
     assert spec is not None
     if config.lookup_rows > 0:
         raise BundleError("lookup_rows: a fused graph has one row for each decode, so nothing can be guessed behind it")
     if config.draft:
         raise BundleError("draft: a fused graph has one row for each decode, so a draft model's guesses have no place")
-    at_once = spec.decode_slots + 1
-    if config.kv_slots:
-        caches = config.kv_slots // spec.slots
-        if caches < 1:
-            raise BundleError(f"kv_slots: {config.kv_slots} are fewer than the {spec.slots} of one cache")
-    else:
-        affordable = budget_bytes // (spec.past * manifest.kv_bytes_per_token)
-        caches = max(at_once, min(config.max_running, affordable))
-    return replace(
-        config, kv_slots=caches * spec.slots, kv_offload_mb=0, prefix_cache=False, reserve_tokens=0, prediction_rows=0
-    )
+    affordable = budget_bytes // (spec.past * manifest.kv_bytes_per_token)
+    usual = max(spec.decode_slots + 1, min(config.max_running, affordable))
+    caches = config.kv_slots // spec.slots if config.kv_slots else usual
+    if caches < 1:
+        raise BundleError(f"kv_slots: {config.kv_slots} are fewer than the {spec.slots} of one cache")
+    without = replace(config, kv_offload_mb=0, prefix_cache=False, reserve_tokens=0, prediction_rows=0)
+    return replace(without, kv_slots=caches * spec.slots)
 
 
 AUTO_ROWS = -1
@@ -76,9 +68,7 @@ USUAL_ROWS = 4
 
 def resolve_lookup(manifest: Manifest, config: EngineConfig) -> EngineConfig:
     """The settings with `lookup_rows` as a number.
-
-    None for a model that could not take back a wrong guess, and for one that has its own way to guess.
-    """
+    None for a model that could not take back a wrong guess, and for one that has its own way to guess."""
     if config.lookup_rows != AUTO_ROWS:
         return config
     without = manifest.diffusion, manifest.fused, manifest.model.recurrent, manifest.encoder, manifest.forecast
@@ -98,25 +88,19 @@ def _state_bytes(manifest: Manifest) -> int:
 
 def recurrent_settings(manifest: Manifest, config: EngineConfig) -> EngineConfig:
     """The settings with no more running sequences than there is memory for, and without guesses of a request's own.
-
-    BundleError for what was asked for and cannot be done.
-    """
+    BundleError for what was asked for and cannot be done."""
     family, what = manifest.model.family, "windows" if manifest.is_serial and manifest.window else "recurrent layers"
     for name, setting in (("lookup_rows", max(0, config.lookup_rows)), ("draft", config.draft)):
         if setting:
             raise BundleError(f"{name} = {setting}: {family} has {what}, whose state cannot take back a wrong guess")
     if config.kv_file:
         raise BundleError(f"kv_file = {config.kv_file}: {family} has {what}, whose states it does not hold")
-    each = _state_bytes(manifest)
+    each, asked = _state_bytes(manifest), config.max_running
     most = max(1, STATES_BUDGET_BYTES // each)
-    if most < config.max_running:
-        log.info(
-            "max_running: %d instead of %d, as the states of each sequence take %.1f MB",
-            most,
-            config.max_running,
-            each / 1e6,
-        )
-    return replace(config, max_running=min(config.max_running, most), prediction_rows=0)
+    if most < asked:
+        told = "max_running: %d instead of %d, as the states of each sequence take %.1f MB"
+        log.info(told, most, asked, each / 1e6)
+    return replace(config, max_running=min(asked, most), prediction_rows=0)
 
 
 AUTO_SPIN, ON, OFF = "auto", "on", "off"
@@ -137,8 +121,7 @@ def resolve_spin(manifest: Manifest, config: EngineConfig) -> EngineConfig:
         return replace(config, spin=OFF)
     if config.spin != AUTO_SPIN:
         return config
-    weights = sum(entry.bytes for entry in manifest.files.values())
-    return replace(config, spin=ON if weights >= LEAST_BYTES else OFF)
+    return replace(config, spin=ON if _weight_bytes(manifest) >= LEAST_BYTES else OFF)
 
 
 def window_of(manifest: Manifest, config: EngineConfig) -> AttentionWindow:
@@ -160,11 +143,8 @@ def window_of(manifest: Manifest, config: EngineConfig) -> AttentionWindow:
 
 
 def sliding_window(manifest: Manifest, config: EngineConfig) -> int:
-    """The widest window of layers that give back what lies behind it, 0 = there are none.
-
-    Where rows of segments must have the same bits in every step all slots are kept: how a sum is cut depends on the
-    first.
-    """
+    """The widest window of layers that give back what lies behind it, 0 = there are none. Where rows must have the same
+    bits in every step all slots are kept: how a sum is cut depends on the first."""
     gives = not config.deterministic if manifest.is_segmented else pool_window_slots(manifest) > 0
     return max(manifest.model.layer_windows, default=0) if gives else 0
 
@@ -186,10 +166,6 @@ def slot_bytes(manifest: Manifest, config: EngineConfig) -> int:
     return max(1, manifest.kv_bytes_per_token - behind + behind // KEPT_SHARE)
 
 
-GIGABYTE = 1e9
-LEAST_SHOWN = 1e6
-
-
 @dataclass(frozen=True, slots=True)
 class MemoryPlan:
     """Bytes: of weights as stored, and the most of keys and values (`slots` tokens, in layers with a window
@@ -205,21 +181,18 @@ class MemoryPlan:
 
     @property
     def together(self) -> int:
-        """Bytes of all."""
         return self.weights + self.caches + self.states + self.prefixes
 
     def __str__(self) -> str:
-        return f"{', '.join(self._parts())}, together at most {_size(self.together)}"
-
-    def _parts(self) -> Iterator[str]:
-        yield f"weights {_size(self.weights)}"
+        parts = [f"weights {_size(self.weights)}"]
         if self.slots:
             behind = f" ({self.window_slots:,} in layers with a window)" if self.window_slots else ""
-            yield f"keys and values of {self.slots:,} tokens{behind} {_size(self.caches)}"
+            parts.append(f"keys and values of {self.slots:,} tokens{behind} {_size(self.caches)}")
         if self.states:
-            yield f"states of {self.sequences:,} sequences {_size(self.states)}"
+            parts.append(f"states of {self.sequences:,} sequences {_size(self.states)}")
         if self.prefixes:
-            yield f"{'snapshots of states' if self.states else 'host KV cache'} {_size(self.prefixes)}"
+            parts.append(f"{'snapshots of states' if self.states else 'host KV cache'} {_size(self.prefixes)}")
+        return f"{', '.join(parts)}, together at most {_size(self.together)}"
 
 
 def plan_memory(manifest: Manifest, shapes: ShapeTable, config: EngineConfig) -> MemoryPlan:
@@ -232,12 +205,11 @@ def plan_memory(manifest: Manifest, shapes: ShapeTable, config: EngineConfig) ->
     budget = BLOCK_SIZE * window_budget(window, slots, shapes.max_rows, BLOCK_SIZE)
     seen = pool_window_slots(manifest) or budget if window else slots
     behind = _window_bytes(manifest)
+    heard = config.max_running * cross_bytes(manifest) if manifest.speech is not None else 0
     return MemoryPlan(
         weights=_encoder_bytes(manifest) if manifest.encoder is not None else _weight_bytes(manifest),
         slots=slots,
-        caches=slots * (token - behind)
-        + seen * behind
-        + (config.max_running * cross_bytes(manifest) if manifest.speech is not None else 0),
+        caches=slots * (token - behind) + seen * behind + heard,
         sequences=config.max_running,
         states=config.max_running * _state_bytes(manifest),
         prefixes=config.kv_offload_mb * 1024**2 if config.prefix_cache else 0,
@@ -247,9 +219,7 @@ def plan_memory(manifest: Manifest, shapes: ShapeTable, config: EngineConfig) ->
 
 def _encoder_bytes(manifest: Manifest) -> int:
     """Most bytes that an encoder's graphs take: the CPU packs the weights for each of them; then the largest step.
-
-    Of a step: the mask, scores and weights of every head, and a layer's rows.
-    """
+    Of a step: the mask, scores and weights of every head, and a layer's rows."""
     model, rows = manifest.model, max(encoder_rows(manifest))
     copies = len(manifest.graphs) if manifest.npu is None else 1
     numbers = rows * rows * (1 + 2 * model.heads) + rows * (5 * model.hidden + model.ffn)
@@ -261,4 +231,4 @@ def _weight_bytes(manifest: Manifest) -> int:
 
 
 def _size(count: int) -> str:
-    return f"{count / GIGABYTE:.2f} GB" if count >= 10 * LEAST_SHOWN else f"{count / LEAST_SHOWN:.1f} MB"
+    return f"{count / 1e9:.2f} GB" if count >= 1e7 else f"{count / 1e6:.1f} MB"

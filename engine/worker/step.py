@@ -8,8 +8,7 @@ from functools import partial
 import numpy as np
 
 from engine.adapters.named import AdapterSalts
-from engine.core.plan import SequenceUpdate, StepPlan, StepResult
-from engine.core.planner import Planner
+from engine.core.plan import Planner, SequenceUpdate, StepPlan, StepResult
 from engine.core.speculation import NO_PROPOSALS, Drafter
 from engine.errors import StepFailed
 from engine.grammar.masks import GrammarMasks
@@ -29,9 +28,7 @@ IDLE_WAIT_S = 0.002  # for masks, when nothing else can run; a new request waits
 @dataclass(frozen=True, slots=True)
 class StepReport:
     """The result of a step: events of sequences with new tokens or an end, and the sequences that failed.
-
-    record: what the step was, while somebody watches. has_run: whether graphs ran, be it for a prompt alone.
-    """
+    record: what the step was, while somebody watches. has_run: whether graphs ran, be it for a prompt alone."""
 
     events: tuple[TokenEvent, ...]
     failures: tuple[Failed, ...] = ()
@@ -41,9 +38,7 @@ class StepReport:
 
 class EngineLoop:
     """Binds a planner to a runtime. One thread; `clock` returns seconds, monotonic.
-
-    masks, drafter: become the loop's own. salts: of the adapters there are.
-    """
+    masks, drafter: become the loop's own. salts: of the adapters there are."""
 
     def __init__(
         self,
@@ -72,18 +67,14 @@ class EngineLoop:
         return self.scheduler.has_work or (self._images is not None and self._images.has_waiting)
 
     def watch(self, is_on: bool) -> None:
-        """Say in the report of each step what it was, or no longer."""
-        self._book.watch(is_on)
+        self._book.is_watched = is_on
 
     def violations(self) -> tuple[str, ...]:
-        """What is broken of the rules that must hold between steps."""
         return tuple(self.scheduler.violations())
 
     def add(self, request: Request, emitted: tuple[int, ...], seed: int, now_s: float) -> None:
         """Queue a request; `emitted` are tokens of an earlier worker. ValueError when it can never run.
-
-        One with images is queued once all of them are encoded, beside the steps of others.
-        """
+        One with images is queued once all of them are encoded, beside the steps of others."""
         if self._images is None and request.images:
             raise ValueError("this bundle reads no images")
         if self._images is not None and request.images and not request.images[0].features:
@@ -105,11 +96,9 @@ class EngineLoop:
         self, begin: Callable[[float], None] = lambda _: None, started: Callable[[], None] = lambda: None
     ) -> StepReport:
         """Run one step; an empty report when there is nothing to run, or nothing but sequences without a mask.
-
         `begin` is told the milliseconds that the step should take, 0 = not known, as of an image that is waited for
-        alone. `started` is called when the host has nothing left to decide: right before the graphs run, or before
-        it waits because none can run.
-        """
+        alone. `started` is called when the host has nothing left to decide: right before the graphs run, or before it
+        waits because none can run."""
         began = self._clock()
         self.stages.begin()
         unread = self._admit_images()
@@ -135,11 +124,8 @@ class EngineLoop:
         updates = self._commit(plan, batch, result)
         return self._report(plan, updates, result, (*unread, *failures), (began, entered, left))
 
-    # -- the parts of a step ------------------------------------------------------------------------------------
-
     def _rest(self, begin: Callable[[float], None]) -> None:
-        """Wait a moment for an image or a mask. Each image, and all masks, may take as long as a step of which nobody
-        knows."""
+        """Wait a moment for an image or a mask. Each image, and all masks, may take as long as a step."""
         images = self._images
         encoded = images.encoded if images is not None and images.has_waiting else 0
         if encoded != self._encoded:
@@ -173,12 +159,9 @@ class EngineLoop:
         return proposals
 
     def _run(self, plan: StepPlan, batch: PackedBatch) -> tuple[Logits, float, float]:
-        """The logits, and when the graphs were entered and left. StepFailed.
-
-        Blocks are moved before the pool is re-laid, which loses what lies beyond its new width.
-        """
+        """The logits, and when graphs were entered and left. Blocks move before the pool loses columns. StepFailed."""
         began = self._clock()
-        self.runtime.move(plan.moves)
+        self.runtime.blocks.move(plan.moves)
         self._free()  # so that what the step is about to write has room
         moved = self._clock()
         self.runtime.lay_out(plan.shape)
@@ -242,7 +225,6 @@ class EngineLoop:
         return StepReport(events, failures, record, has_run=True)
 
     def _lost(self, plan: StepPlan, reason: str, unread: tuple[Failed, ...]) -> StepReport:
-        """The step failed, and with it the sequences it carried."""
         lost = self.scheduler.fail(plan)
         self._advance_masks(plan, [])
         self._free()
@@ -261,28 +243,17 @@ class EngineLoop:
         freed = self.scheduler.take_freed()
         if freed.sequences or freed.snapshots:
             self.runtime.forget_states(freed.sequences, freed.snapshots)
-        self.runtime.free(freed.blocks)
-        self.runtime.free_behind(freed.behind)
-
-    # -- what is there ------------------------------------------------------------------------------------------
+        self.runtime.blocks.free(freed.blocks)
+        self.runtime.blocks.free_behind(freed.behind)
 
     def stats(self) -> Stats:
-        """Counters and gauges of now."""
-        gauges = self.scheduler.gauges()
         chosen, read = self.runtime.experts
         of_runtime = Counters(relayouts=self.runtime.relayouts, experts_chosen=chosen, experts_read=read)
-        parts = self.runtime.part_seconds.items()
-        return Stats(
-            **summed(self._book.counters, self.scheduler.counters, of_runtime),
-            running=gauges.running,
-            waiting=gauges.waiting,
-            kv_slots_used=gauges.slots_used,
-            kv_slots_total=gauges.slots_total,
-            stages={**self.stages.seconds, **{f"graph: {name}": seconds for name, seconds in parts}},
-        )
+        counters = summed(self._book.counters, self.scheduler.counters, of_runtime)
+        parts = {f"graph: {name}": seconds for name, seconds in self.runtime.part_seconds.items()}
+        return Stats(**counters, **self.scheduler.gauges()._asdict(), stages={**self.stages.seconds, **parts})
 
     def close(self) -> None:
-        """Let the threads that compute masks and guesses end."""
         self._drafter.close()
         self._masks.close()
         if self._images is not None:
@@ -292,10 +263,9 @@ class EngineLoop:
 def _kept(plan: StepPlan, batch: PackedBatch, updates: list[SequenceUpdate]) -> tuple[Indices, Indices]:
     """Rows [M] of the step that are kept, and the KV slots [M] they go to. Of a tree the accepted nodes are kept."""
     starts = {segment.sequence.id: start for segment, start in zip(plan.segments, batch.starts, strict=True)}
-    rows: list[int] = []
-    slots: list[int] = []
+    rows, slots = list[int](), list[int]()
     for update in updates:
         start, path = starts[update.sequence.id], update.path or range(update.kept_rows)
         rows.extend(start + row for row in path[: update.kept_rows])
-        slots.extend(update.targets)
+        slots.extend(update.segment.targets[: update.kept_rows])
     return np.array(rows, np.int64), np.array(slots, np.int64)

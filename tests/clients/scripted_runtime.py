@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from engine.bundle.manifest import Manifest
 from engine.bundle.variant import ShapeTable
 from engine.config import EngineConfig
-from engine.runtime.interface import Logits, PackedBatch, Runtime
+from engine.runtime.interface import BlockStore, Logits, PackedBatch, Runtime
 from engine.text.tokenizer import Tokenizer
 from tests.call_formats import HERMES
 from tests.clients.scripted_answers import turn_of, wishes
@@ -32,11 +32,12 @@ OUTSIDE = ("[}\\]]+", '"', "[}\\]].*", "[:,].*", "[0-9]+", "[A-Za-z]+", "[\\[{].
 INSIDE = ('"', '"[}\\]]*', '".*', "@", r"\.", "[A-Za-z]+", "[0-9]+", "[:/]", r"\S.*", ".+")
 
 
-class ScriptedRuntime(Runtime):
+class ScriptedRuntime(Runtime, BlockStore):
     """Keeps token ids where a real runtime keeps keys and values; needs no graphs."""
 
     def __init__(self, folder: Path, manifest: Manifest, shapes: ShapeTable, config: EngineConfig) -> None:
         super().__init__(shapes, "scripted")
+        self.blocks = self
         # A column holds position << 32 | token id, -1 when it was never written.
         self._places = np.full(shapes.max_past, -1, np.int64)
         self._fresh: NDArray[np.int64] = np.empty(0, np.int64)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from engine.bundle.variant import ShapeTable
 from engine.errors import StepFailed
-from engine.runtime.interface import Logits, PackedBatch, Runtime
+from engine.runtime.interface import BlockStore, Logits, PackedBatch, Runtime
 from engine.runtime.mask import hide_behind, paint
 
 POISON = 7_777_777
@@ -42,13 +42,14 @@ def visible(batch: PackedBatch, window: int = 0) -> NDArray[np.bool_]:
     return mask
 
 
-class FakeRuntime(Runtime):
+class FakeRuntime(Runtime, BlockStore):
     """Keeps (position, token) where a real runtime keeps keys and values."""
 
     stores_blocks = True
 
     def __init__(self, shapes: ShapeTable, columns: int, vocab: int = 50) -> None:
         super().__init__(shapes, "fake")
+        self.blocks = self
         self._columns = columns
         self.vocab = vocab
         self.window = 0  # columns that a row sees, 0 = all

@@ -85,7 +85,7 @@ def reader(bundle: Path, picture: Image.Image, threads: int) -> Callable[[], Flo
     """What the worker does for an image."""
     manifest = load_manifest(bundle)
     assert manifest.vision is not None
-    graph, native = VisionGraph(bundle, manifest, manifest.vision, cpu_provider(threads)), manifest.vision.native
+    graph, native = VisionGraph(bundle, manifest, cpu_provider(threads)), manifest.vision.native
     cells = picture.width // native.cell if native is not None else 0
     pixels = np.asarray(picture).transpose(2, 0, 1).tobytes()
     tile = PromptImage(0, cells**2 or manifest.vision.tokens, b"", pixels, grid=(cells, cells))

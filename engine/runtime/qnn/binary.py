@@ -1,12 +1,9 @@
 """What a QNN context binary holds, other names for its graphs, and ONNX files that wrap binaries.
-
 The provider names graphs by a hash; Genie wants `ar<rows>_cl<columns>_<part>_of_<parts>` as soon as there are several
 parts. A name is stored as text without a checksum, so one of equal length can take its place (read back by QnnSystem
 and run by the HTP emulator, QNN 2.51).
-
 A wrapper has one `com.microsoft::EPContext` node for each part, chained by tensor names. The package onnx is imported
-where one is written or read: what serves other bundles needs none.
-"""
+where one is written or read: what serves other bundles needs none."""
 
 import mmap
 from collections.abc import Mapping, Sequence
@@ -91,7 +88,7 @@ def rename_graphs(path: Path, names: Mapping[str, str]) -> None:
 
 
 DOMAIN = "com.microsoft"
-OPERATOR = "EPContext"
+OPERATOR, TEXTS = "EPContext", ("ep_cache_context", "source", "ep_sdk_version")
 GRAPH_NAME = "qnn-onnx-model"
 # What the QNN provider claims, compared without case; a node of another source is left to the CPU, which has none.
 SOURCES = ("qnn", "qnnexecutionprovider")
@@ -104,9 +101,7 @@ MAX_BYTES = 512 * 1024 * 1024
 @dataclass(frozen=True, slots=True)
 class ContextNode:
     """One graph of one binary. inputs, outputs: value names in the binary's own order.
-
-    The provider binds a value whose name the binary does not know by its position, hence the order.
-    """
+    The provider binds a value whose name the binary does not know by its position, hence the order."""
 
     graph: str
     binary: str
@@ -124,27 +119,21 @@ def write_wrapper(
     between: Sequence[TensorSpec] = (),
 ) -> None:
     """Write a model of chained nodes. Binaries are named relative to the wrapper's folder, without '..'.
-
-    between: values that go from node to node; their types cannot be inferred.
-    """
+    between: values that go from node to node; their types cannot be inferred."""
     from onnx import helper  # noqa: PLC0415 (an extra)
 
     def node_of(node: ContextNode) -> Any:
-        texts = {"ep_cache_context": node.binary, "source": node.source, "ep_sdk_version": node.sdk_version}
+        texts = dict(zip(TEXTS, (node.binary, node.source, node.sdk_version), strict=True))
         attributes: dict[str, Any] = {name: text for name, text in texts.items() if text}
         attributes |= {"embed_mode": 0, "main_context": 1}
         return helper.make_node(OPERATOR, node.inputs, node.outputs, node.graph, domain=DOMAIN, **attributes)
 
     def values(specs: Sequence[TensorSpec]) -> list[Any]:
-        types = [helper.np_dtype_to_tensor_dtype(np.dtype(spec.dtype)) for spec in specs]
-        return [
-            helper.make_tensor_value_info(spec.name, kind, list(spec.shape))
-            for spec, kind in zip(specs, types, strict=True)
-        ]
+        types = {spec.dtype: helper.np_dtype_to_tensor_dtype(np.dtype(spec.dtype)) for spec in specs}
+        return [helper.make_tensor_value_info(spec.name, types[spec.dtype], list(spec.shape)) for spec in specs]
 
-    graph = helper.make_graph(
-        [node_of(node) for node in nodes], GRAPH_NAME, values(inputs), values(outputs), value_info=values(between)
-    )
+    made = [node_of(node) for node in nodes]
+    graph = helper.make_graph(made, GRAPH_NAME, values(inputs), values(outputs), value_info=values(between))
     opsets = [helper.make_opsetid("", OPSET), helper.make_opsetid(DOMAIN, 1)]
     model = helper.make_model(graph, producer_name="hexserve", ir_version=IR_VERSION, opset_imports=opsets)
     path.write_bytes(model.SerializeToString())
@@ -163,7 +152,7 @@ def read_wrapper(path: Path) -> tuple[ContextNode, ...]:
         for node in model.graph.node:
             told = {attribute.name: attribute.s.decode() for attribute in node.attribute}
             if node.op_type == OPERATOR:
-                texts = [told.get(name, "") for name in ("ep_cache_context", "source", "ep_sdk_version")]
+                texts = [told.get(name, "") for name in TEXTS]
                 found.append(ContextNode(node.name, texts[0], tuple(node.input), tuple(node.output), *texts[1:]))
         return tuple(found)
     except (OSError, DecodeError, UnicodeDecodeError) as error:
@@ -173,17 +162,14 @@ def read_wrapper(path: Path) -> tuple[ContextNode, ...]:
 def check_source(node: ContextNode, file: str) -> None:
     """BundleError when the QNN provider would not claim a node."""
     if node.source.lower() not in SOURCES:
-        raise BundleError(
-            f"{file}: node {node.graph} was compiled for {node.source or 'an unnamed provider'}, not for QNN"
-        )
+        source = node.source or "an unnamed provider"
+        raise BundleError(f"{file}: node {node.graph} was compiled for {source}, not for QNN")
 
 
 def as_bound(folder: Path, manifest: Manifest, infos: Mapping[str, BinaryInfo]) -> dict[str, BinaryInfo]:
     """The descriptions with the wrappers' names in place of the binaries' own, where they differ.
-
     infos: by file name. BundleError for a wrapper of another provider, one with other numbers of tensors, or one that
-    runs other graphs than the manifest says: its own binaries are what would be loaded.
-    """
+    runs other graphs than the manifest says: its own binaries are what would be loaded."""
     assert manifest.npu is not None
     nodes: dict[tuple[str, str], tuple[ContextNode, str]] = {}
     for graph in manifest.every_graph:
@@ -194,28 +180,24 @@ def as_bound(folder: Path, manifest: Manifest, infos: Mapping[str, BinaryInfo]) 
         nodes |= {(node.binary, node.graph): (node, graph.file) for node in found}
     for node, file in nodes.values():
         check_source(node, file)
-    return {file: _renamed(file, info, nodes) for file, info in infos.items()}
+    bound: dict[str, BinaryInfo] = {}
+    for file, info in infos.items():
+        graphs = [
+            bound_graph(graph, *nodes[file, graph.name]) if (file, graph.name) in nodes else graph
+            for graph in info.graphs
+        ]
+        bound[file] = msgspec.structs.replace(info, graphs=tuple(graphs))
+    return bound
 
 
 def bound_graph(graph: BinaryGraph, node: ContextNode, wrapper: str) -> BinaryGraph:
     """The provider takes a name that the binary knows, and goes by position otherwise."""
-    return BinaryGraph(
-        graph.name,
-        _side(graph.inputs, node.inputs, wrapper, graph.name),
-        _side(graph.outputs, node.outputs, wrapper, graph.name),
-    )
+    sides = (graph.inputs, node.inputs), (graph.outputs, node.outputs)
+    return BinaryGraph(graph.name, *(_side(*side, wrapper, graph.name) for side in sides))
 
 
 def _words(links: tuple[tuple[str, str], ...]) -> str:
     return ", ".join(f"{graph} of {binary}" for binary, graph in links) or "no binary"
-
-
-def _renamed(file: str, info: BinaryInfo, nodes: Mapping[tuple[str, str], tuple[ContextNode, str]]) -> BinaryInfo:
-    graphs = []
-    for graph in info.graphs:
-        node, wrapper = nodes.get((file, graph.name), (None, ""))
-        graphs.append(graph if node is None else bound_graph(graph, node, wrapper))
-    return msgspec.structs.replace(info, graphs=tuple(graphs))
 
 
 def _side(

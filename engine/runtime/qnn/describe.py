@@ -1,14 +1,13 @@
 """`python -m engine.runtime.qnn.describe FILE.bin`: what a context binary holds, as JSON on stdout.
-
 Read through QnnSystem and ctypes. One process for each binary: a damaged one, or a library with another layout, kills
-it (see `reader`). Layout: 64-bit, system interface 1.x, binary info version 3 (QNN 2.51); others are refused.
-"""
+it (see `reader`). Layout: 64-bit, system interface 1.x, binary info version 3 (QNN 2.51); others are refused."""
 
 import ctypes
 import mmap
 import struct
 import sys
 from collections.abc import Sequence
+from itertools import takewhile
 from pathlib import Path
 
 import msgspec
@@ -29,8 +28,7 @@ def read(layout: str, address: int) -> tuple[int | float, ...]:
     """Little-endian fields (`struct` letters) at an address. A wrong address may crash the process."""
     if address == 0:
         raise LayoutError("a null pointer")
-    raw = ctypes.string_at(address, struct.calcsize("<" + layout))
-    return struct.unpack("<" + layout, raw)
+    return struct.unpack("<" + layout, ctypes.string_at(address, struct.calcsize("<" + layout)))
 
 
 def unsigned(address: int) -> int:
@@ -53,25 +51,11 @@ def text(address: int, what: str) -> str:
     """A printable UTF-8 string; '' for a null pointer."""
     if address == 0:
         return ""
-    raw = bytearray()
-    for index in range(MAX_TEXT):
-        byte = ctypes.string_at(address + index, 1)[0]
-        if byte == 0:
-            break
-        raw.append(byte)
-    try:
-        value = raw.decode("utf-8")
-    except UnicodeDecodeError:
-        value = "\0"
-    if not value.isprintable():
+    bytes_there = (ctypes.string_at(address + index, 1) for index in range(MAX_TEXT))
+    value = b"".join(takewhile(lambda byte: byte != b"\0", bytes_there)).decode("utf-8", "replace")
+    if not value.isprintable() or "\ufffd" in value:
         raise LayoutError(f"{what} is not text")
     return value
-
-
-def rows(layout: str, address: int, number: int) -> tuple[tuple[int | float, ...], ...]:
-    """`number` consecutive records."""
-    size = struct.calcsize("<" + layout)
-    return tuple(read(layout, address + index * size) for index in range(number))
 
 
 SYSTEM_INTERFACE_MAJOR = 1
@@ -96,13 +80,13 @@ DTYPES = {
     0x0164: "uint64",
     0x0216: "float16",
     0x0232: "float32",
+    0x0508: "bool",
     0x0308: "int8",
     0x0316: "int16",
-    0x0332: "int32",
+    0x0332: "int32",  # fixed point, signed and unsigned
     0x0408: "uint8",
     0x0416: "uint16",
     0x0432: "uint32",
-    0x0508: "bool",
 }
 ENCODING_DEFINED = 1
 ENCODING_UNDEFINED = 0x7FFFFFFF
@@ -124,8 +108,7 @@ def read_binary(library: Path, path: Path) -> BinaryInfo:
     with open_regular(path) as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_COPY) as content:
         view = (ctypes.c_char * len(content)).from_buffer(content)
         try:
-            info = _binary_info(provider + 32, ctypes.addressof(view), len(content))
-            return described(info)
+            return described(_binary_info(provider + 32, ctypes.addressof(view), len(content)))
         finally:
             del view  # a mapping cannot be closed while ctypes looks into it
 
@@ -151,12 +134,9 @@ def described(info: int) -> BinaryInfo:
     version = unsigned(info)
     if version != BINARY_INFO_VERSION:
         raise LayoutError(f"its description has layout {version}; layout {BINARY_INFO_VERSION} is known here")
-    graphs = pointer(info + 104)
-    number = count(info + 96, MAX_GRAPHS, "graphs")
-    return BinaryInfo(
-        build_id=text(pointer(info + 16), "the build id"),
-        graphs=tuple(_graph(graphs + index * GRAPH_STRIDE) for index in range(number)),
-    )
+    first, number = pointer(info + 104), count(info + 96, MAX_GRAPHS, "graphs")
+    graphs = tuple(_graph(first + index * GRAPH_STRIDE) for index in range(number))
+    return BinaryInfo(text(pointer(info + 16), "the build id"), graphs)
 
 
 def _graph(address: int) -> BinaryGraph:
@@ -184,7 +164,7 @@ def _tensor(address: int, direction: int) -> BinaryTensor:
     if dtype not in DTYPES:
         raise LayoutError(f"tensor {name} has the unknown data type {dtype:#06x}")
     rank = count(address + 80, MAX_RANK, f"dimensions of {name}")
-    shape = tuple(int(row[0]) for row in rows("I", pointer(address + 88), rank)) if rank else ()
+    shape = tuple(int(size) for size in read("I" * rank, pointer(address + 88))) if rank else ()
     return BinaryTensor(name, DTYPES[dtype], shape, data_format, _encoding(address + 40, name))
 
 
@@ -198,8 +178,8 @@ def _encoding(address: int, name: str) -> QnnEncoding | None:
     if kind == PER_AXIS:
         axis = int(read("i", address + 8)[0])
         number = count(address + 12, MAX_CHANNELS, f"scales of {name}")
-        pairs = rows("fi", pointer(address + 16), number)
-        return QnnEncoding(tuple(float(pair[0]) for pair in pairs), tuple(int(pair[1]) for pair in pairs), axis)
+        pairs = read("fi" * number, pointer(address + 16)) if number else ()
+        return QnnEncoding(tuple(map(float, pairs[::2])), tuple(map(int, pairs[1::2])), axis)
     raise LayoutError(f"tensor {name} has the unknown quantisation encoding {kind}")
 
 

@@ -1,8 +1,6 @@
 """QNN settings as an environment variable: provider options, op packages, the folder of libraries.
-
 Several kinds of processes load the libraries, and all of them inherit the environment. The server's setting of the same
-name becomes this variable in its worker.
-"""
+name becomes this variable in its worker."""
 
 import importlib.util
 import os
@@ -63,10 +61,8 @@ def _given(text: str) -> dict[str, str]:
 
 def _op_packages(text: str) -> str:
     """What the provider takes. BundleError for what it would silently leave out.
-
     type:path:interface[:target], separated by semicolons. type: of the operator; path: of the library; interface: its
-    function that QNN asks for the package; target: CPU or HTP.
-    """
+    function that QNN asks for the package; target: CPU or HTP."""
     origin = f"{OPTIONS_VARIABLE}: {OP_PACKAGES}"
     for item in text.split(";"):
         fields = [field.strip() for field in item.split(":")]
@@ -105,11 +101,9 @@ def library_path(stem: str) -> Path:
     configured, name = configured_folder(os.environ), library_name(stem)
     if configured is not None and (configured / name).is_file():
         return configured / name
-    folder = package_folder()
-    found = sorted(folder.rglob(name))
-    if not found:
-        raise BundleError(f"{DISTRIBUTION} {package_version()} in {folder} has no {name}")
-    return found[0]
+    if found := sorted(package_folder().rglob(name)):
+        return found[0]
+    raise BundleError(f"{DISTRIBUTION} {package_version()} in {package_folder()} has no {name}")
 
 
 def package_version() -> str:

@@ -1,8 +1,6 @@
 """`python -m engine.runtime.qnn.probe FOLDER SOC ARCH`: try the providers step by step, for `hexserve doctor`.
-
 FOLDER holds small.onnx and x.npy; y_*.npy and the binary are written there. One JSON line for each finished step, so
-that a crash shows which step it was in.
-"""
+that a crash shows which step it was in."""
 
 import sys
 import time
@@ -32,6 +30,10 @@ def main(argv: Sequence[str]) -> int:
     wrapper = folder / "small_ctx.onnx"
     sessions: list[ort.InferenceSession] = []
 
+    def plain() -> str:
+        session = ort.InferenceSession(str(folder / "small.onnx"), providers=["CPUExecutionProvider"])
+        return f"onnxruntime {ort.__version__}, {_run(session, folder, 'y_cpu.npy')}"
+
     def compiled() -> str:
         config = {"ep.context_enable": "1", "ep.context_embed_mode": "0", "ep.context_file_path": str(wrapper)}
         open_session(folder / "small.onnx", compile_options(target), config)
@@ -41,34 +43,24 @@ def main(argv: Sequence[str]) -> int:
         sessions.append(open_session(wrapper, run_options(target), {}))
         return f"soc_model {target.soc_model}, Hexagon v{target.htp_arch}"
 
-    actions: tuple[Callable[[], str], ...] = (
-        lambda: _cpu(folder),
-        _devices,
-        compiled,
-        loaded,
-        lambda: _run(sessions[0], folder, "y_qnn.npy"),
-    )
+    def ran() -> str:
+        return _run(sessions[0], folder, "y_qnn.npy")
+
+    actions: tuple[Callable[[], str], ...] = (plain, _devices, compiled, loaded, ran)
     for step, action in zip(STEPS, actions, strict=True):
         try:
-            text = action()
+            done = ProbeStep(step, True, action())
         except Exception as error:  # noqa: BLE001 (onnxruntime's exceptions share no base class of their own)
-            _tell(ProbeStep(step, False, str(error)[:1000]))
+            done = ProbeStep(step, False, str(error)[:1000])
+        print("\n" + msgspec.json.encode(done).decode(), flush=True)
+        if not done.ok:
             return 1
-        _tell(ProbeStep(step, True, text))
     return 0
 
 
-def _cpu(folder: Path) -> str:
-    session = ort.InferenceSession(str(folder / "small.onnx"), providers=["CPUExecutionProvider"])
-    return f"onnxruntime {ort.__version__}, {_run(session, folder, 'y_cpu.npy')}"
-
-
 def _devices() -> str:
-    return "; ".join(
-        f"{device.ep_name} {dict(device.ep_metadata).get('version', '')} on {device.device.type.name} of "
-        f"{device.device.vendor}"
-        for device in qnn_devices()
-    )
+    found = ((each.ep_name, dict(each.ep_metadata).get("version", ""), each.device) for each in qnn_devices())
+    return "; ".join(f"{name} {version} on {device.type.name} of {device.vendor}" for name, version, device in found)
 
 
 def _run(session: ort.InferenceSession, folder: Path, name: str) -> str:
@@ -79,11 +71,6 @@ def _run(session: ort.InferenceSession, folder: Path, name: str) -> str:
     taken = time.perf_counter() - start
     np.save(folder / name, y)
     return f"{1000 * taken:.2f} ms"
-
-
-def _tell(step: ProbeStep) -> None:
-    sys.stdout.write("\n" + msgspec.json.encode(step).decode() + "\n")
-    sys.stdout.flush()
 
 
 if __name__ == "__main__":

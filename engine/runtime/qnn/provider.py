@@ -1,8 +1,6 @@
 """onnxruntime's QNN provider: registering the library, provider options as data, sessions that never fall back.
-
-Facts behind the options: onnxruntime-qnn 2.x is a plugin, so its devices come from `ort.get_ep_devices()`. On a
-machine without an NPU its one device is of type CPU: the HTP emulator, inside the same library.
-"""
+Facts behind the options: onnxruntime-qnn 2.x is a plugin, so its devices come from `ort.get_ep_devices()`. On a machine
+without an NPU its one device is of type CPU: the HTP emulator, inside the same library."""
 
 import importlib
 import logging
@@ -66,32 +64,22 @@ def compile_options(target: HtpTarget) -> dict[str, str]:
 
 def run_options(target: HtpTarget, machine: str | None = None, extra: str | None = None) -> dict[str, str]:
     """Provider options for running a binary. BundleError when `extra` or the op packages cannot be used here.
-
-    A device knows its own chip; the emulator has to be told. Performance votes exist on devices only.
-    extra: 'key=value,...' for experiments; None = HEXSERVE_QNN_OPTIONS.
-    """
-    if is_device(machine):
-        options = {"htp_performance_mode": "burst", "rpc_control_latency": "100"}
-    else:
-        options = {"soc_model": str(target.soc_model), "htp_arch": str(target.htp_arch)}
+    A device knows its own chip; the emulator has to be told. Performance votes exist on devices only. extra:
+    'key=value,...' for experiments; None = HEXSERVE_QNN_OPTIONS."""
     added = configured_options(os.environ.get(OPTIONS_VARIABLE, "") if extra is None else extra)
-    refused = EMULATOR_REFUSES & added.keys() if not is_device(machine) else set()
-    if refused:
+    if is_device(machine):
+        return {"htp_performance_mode": "burst", "rpc_control_latency": "100"} | added
+    if refused := EMULATOR_REFUSES & added.keys():
         raise BundleError(f"{OPTIONS_VARIABLE}: {min(refused)} works on devices only, this is the {EMULATOR}")
-    return options | added
+    return {"soc_model": str(target.soc_model), "htp_arch": str(target.htp_arch)} | added
 
 
 def open_session(path: Path, options: Mapping[str, str], config: Mapping[str, str]) -> ort.InferenceSession:
     """A session wholly on QNN: what it cannot take is an error, never a silent CPU run."""
     settings = ort.SessionOptions()
     settings.log_severity_level = 3
-    entries = {
-        "session.disable_cpu_ep_fallback": "1",
-        "session.intra_op.allow_spinning": "0",
-        "session.inter_op.allow_spinning": "0",
-        **config,
-    }
-    for key, value in entries.items():
+    sleeping = {f"session.{kind}_op.allow_spinning": "0" for kind in ("intra", "inter")}
+    for key, value in {"session.disable_cpu_ep_fallback": "1", **sleeping, **config}.items():
         settings.add_session_config_entry(key, value)
     settings.add_provider_for_devices(qnn_devices()[:1], {"backend_path": _backend(), **options})
     session = ort.InferenceSession(str(path), settings)
@@ -101,17 +89,15 @@ def open_session(path: Path, options: Mapping[str, str], config: Mapping[str, st
 
 def qnn_devices() -> list[Any]:
     """The provider's devices; registers its library the first time. BundleError when it is missing or cannot load."""
-    found = [device for device in ort.get_ep_devices() if device.ep_name == EP_NAME]
-    if found:
+    if found := [device for device in ort.get_ep_devices() if device.ep_name == EP_NAME]:
         return found
     try:
         ort.register_execution_provider_library(EP_NAME, str(_package().get_library_path()))
     except Exception as error:  # onnxruntime's exceptions share no base class of their own
         raise BundleError(f"the QNN provider cannot be loaded: {str(error)[:300]}") from error
-    found = [device for device in ort.get_ep_devices() if device.ep_name == EP_NAME]
-    if not found:
-        raise BundleError("the QNN provider is installed but offers no device on this machine; run `hexserve doctor`")
-    return found
+    if found := [device for device in ort.get_ep_devices() if device.ep_name == EP_NAME]:
+        return found
+    raise BundleError("the QNN provider is installed but offers no device on this machine; run `hexserve doctor`")
 
 
 def _package() -> Any:
@@ -138,9 +124,8 @@ def qnn_provider(manifest: Manifest) -> Provider:
     shared = {graph.file for graph in manifest.graphs} if manifest.npu.shared else set()  # a binary of images is alone
 
     def open_graph(path: Path) -> ort.InferenceSession:
-        is_shared = path.name in shared
-        sharing = {SHARE: "1", **({STOP_SHARING: "1"} if path.name == last else {})} if is_shared else {}
-        return open_session(path, options, sharing)
+        entries = (SHARE, STOP_SHARING)[: 1 + (path.name == last)] if path.name in shared else ()
+        return open_session(path, options, dict.fromkeys(entries, "1"))
 
     return Provider(device_name(), open_graph)
 

@@ -24,10 +24,8 @@ FORMAT = 1
 
 def describe_binary(path: Path, cache: Path, command: Sequence[str] = (), timeout_s: float = TIMEOUT_S) -> BinaryInfo:
     """Graphs and tensors of a context binary. BundleError says why it cannot be read.
-
-    cache: folder for descriptions; they are made again when path, size, time or library version differ.
-    command: what describes a file given as its last argument, () = `python -m engine.runtime.qnn.describe`.
-    """
+    cache: folder for descriptions; they are made again when path, size, time or library version differ. command: what
+    describes a file given as its last argument, () = `python -m engine.runtime.qnn.describe`."""
     with reading(path), open_regular(path) as stream:
         status = os.fstat(stream.fileno())
     if not status.st_size:
@@ -36,11 +34,11 @@ def describe_binary(path: Path, cache: Path, command: Sequence[str] = (), timeou
     facts = (FORMAT, str(path.resolve()), status.st_size, status.st_mtime_ns, reader)
     key = hashlib.sha256(msgspec.json.encode(facts)).hexdigest()[:24]
     cached = cache / CACHE_FOLDER / f"{key}.json"
-    found = _cached(cached)
-    if found is None:
-        found = _run(path, command or module_command("engine.runtime.qnn.describe"), timeout_s)
-        with suppress(OSError):  # a cache that cannot be written costs time, not the answer
-            write_whole(cached, msgspec.json.encode(found))
+    with suppress(OSError, msgspec.MsgspecError, UnicodeError, RecursionError):
+        return msgspec.json.decode(read_bytes(cached, MANIFEST_BYTES), type=BinaryInfo)
+    found = _run(path, command or module_command("engine.runtime.qnn.describe"), timeout_s)
+    with suppress(OSError):  # a cache that cannot be written costs time, not the answer
+        write_whole(cached, msgspec.json.encode(found))
     return found
 
 
@@ -56,17 +54,16 @@ def check_age(name: str, info: BinaryInfo, runtime: str) -> None:
 
 def runtime_version() -> str:
     """The QNN version of the installed libraries, '' when it is not told. Nothing of the package is imported."""
-    try:
+    with suppress(BundleError, OSError):
         text = (library_folder() / "build_and_package_info.py").read_text(encoding="utf-8")
-    except (BundleError, OSError):
-        return ""
-    match = re.search(r"qnn_version\s*=\s*['\"]([0-9.]+)", text)
-    return match.group(1) if match else ""
+        if match := re.search(r"qnn_version\s*=\s*['\"]([0-9.]+)", text):
+            return match[1]
+    return ""
 
 
 def _release(version: str) -> tuple[int, int] | None:
     match = re.match(r"v?(\d+)\.(\d+)", version)
-    return (int(match.group(1)), int(match.group(2))) if match else None
+    return (int(match[1]), int(match[2])) if match else None
 
 
 def run_apart(command: Sequence[str], path: Path, timeout_s: float) -> "subprocess.CompletedProcess[bytes] | None":
@@ -92,10 +89,3 @@ def _run(path: Path, command: Sequence[str], timeout_s: float) -> BinaryInfo:
         return msgspec.json.decode(result.stdout.splitlines()[-1], type=BinaryInfo)
     except (IndexError, msgspec.MsgspecError) as error:
         raise BundleError(f"the description of {path.name} cannot be read: {error}") from error
-
-
-def _cached(path: Path) -> BinaryInfo | None:
-    try:
-        return msgspec.json.decode(read_bytes(path, MANIFEST_BYTES), type=BinaryInfo)
-    except (OSError, msgspec.MsgspecError, UnicodeError, RecursionError):
-        return None

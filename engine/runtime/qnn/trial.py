@@ -1,10 +1,7 @@
 """What runs a bundle's graphs, once the bundle was checked.
-
 `python -m engine.runtime.qnn.trial FOLDER`: load an NPU bundle and end.
-
-A damaged binary, or one the driver dislikes, kills the process that loads it. So the first load happens in a process
-of its own, and its success is remembered for these files, these versions and this device.
-"""
+A damaged binary, or one the driver dislikes, kills the process that loads it. So the first load happens in a process of
+its own, and its success is remembered for these files, these versions and this device."""
 
 import hashlib
 import os
@@ -39,28 +36,25 @@ DESCRIBED = re.compile(r"_(in|out)$")
 
 def check_binaries(manifest: Manifest, infos: Mapping[str, BinaryInfo]) -> None:
     """Compare every graph of an NPU bundle with what its binaries (by file name) hold.
-
-    BundleError names the graph, the tensor and the difference.
-    """
+    BundleError names the graph, the tensor and the difference."""
     assert manifest.npu is not None
     graphs = {(file, graph.name): graph for file, info in infos.items() for graph in info.graphs}
     for spec in manifest.every_graph:
         chain = manifest.npu.chains.get(spec.name)
         if not chain:
             raise BundleError(f"the manifest does not say which binary graph {spec.name} runs")
-        links = [_link(graphs, spec, file, name) for file, name in chain]
+        for file, name in chain:
+            if (file, name) not in graphs:
+                raise BundleError(f"graph {spec.name} runs {name}, which {file} does not hold")
+        links = [graphs[link] for link in chain]
         _check_chain(spec, links)
-        inputs, outputs = _outer(links)
+        made = {tensor.name: tensor for link in links for tensor in link.outputs}
+        taken = {tensor.name: tensor for link in links for tensor in link.inputs}
+        inputs = {name: tensor for name, tensor in taken.items() if name not in made}
+        outputs = {name: tensor for name, tensor in made.items() if name not in taken}
         _check_side(spec, "input", spec.inputs, inputs)
         _check_side(spec, "output", spec.outputs, outputs)
         _check_caches(spec, inputs, outputs)
-
-
-def _link(graphs: Mapping[tuple[str, str], BinaryGraph], spec: GraphSpec, file: str, name: str) -> BinaryGraph:
-    found = graphs.get((file, name))
-    if found is None:
-        raise BundleError(f"graph {spec.name} runs {name}, which {file} does not hold")
-    return found
 
 
 def _check_chain(spec: GraphSpec, links: list[BinaryGraph]) -> None:
@@ -70,20 +64,9 @@ def _check_chain(spec: GraphSpec, links: list[BinaryGraph]) -> None:
         for tensor in link.inputs:
             before = made.get(tensor.name)
             if before is not None and _form(before) != _form(tensor):
-                raise BundleError(
-                    f"graph {spec.name}: {tensor.name} leaves one part as {before.spec()} and enters the next as "
-                    f"{tensor.spec()}"
-                )
+                both = f"{before.spec()} and enters the next as {tensor.spec()}"
+                raise BundleError(f"graph {spec.name}: {tensor.name} leaves one part as {both}")
         made |= {tensor.name: tensor for tensor in link.outputs}
-
-
-def _outer(links: list[BinaryGraph]) -> tuple[dict[str, BinaryTensor], dict[str, BinaryTensor]]:
-    """Inputs no part makes, outputs no part takes."""
-    made = {tensor.name for link in links for tensor in link.outputs}
-    taken = {tensor.name for link in links for tensor in link.inputs}
-    inputs = {tensor.name: tensor for link in links for tensor in link.inputs if tensor.name not in made}
-    outputs = {tensor.name: tensor for link in links for tensor in link.outputs if tensor.name not in taken}
-    return inputs, outputs
 
 
 def _check_side(spec: GraphSpec, side: str, wanted: Iterable[TensorSpec], found: Mapping[str, BinaryTensor]) -> None:
@@ -107,12 +90,13 @@ def _check_side(spec: GraphSpec, side: str, wanted: Iterable[TensorSpec], found:
 
 
 def _check_encoding(spec: GraphSpec, side: str, tensor: TensorSpec, real: BinaryTensor) -> None:
-    own = real.spec()
-    same = (own.scale is None) == (tensor.scale is None)
-    if same and own.scale is not None and tensor.scale is not None:
-        near = abs(own.scale - tensor.scale) <= RELATIVE * abs(own.scale)
-        same = near and own.zero_point == (tensor.zero_point or 0)
-    if not same:
+    own, is_same = real.spec(), False
+    if own.scale is None or tensor.scale is None:
+        is_same = own.scale is tensor.scale
+    else:
+        is_near = abs(own.scale - tensor.scale) <= RELATIVE * abs(own.scale)
+        is_same = is_near and own.zero_point == (tensor.zero_point or 0)
+    if not is_same:
         raise BundleError(f"graph {spec.name} {side} {tensor.name} is {own} in its binary, the manifest says {tensor}")
 
 
@@ -159,9 +143,7 @@ def main(argv: Sequence[str]) -> int:
 
 def check_bundle(folder: Path, manifest: Manifest, cache: Path | None) -> None:
     """Everything that is checked before an NPU bundle is loaded for good. BundleError says what is wrong.
-
-    cache: where binaries' descriptions and successful loads are remembered, None = nowhere.
-    """
+    cache: where binaries' descriptions and successful loads are remembered, None = nowhere."""
     check_machine(manifest)
     check_listed(manifest)
     check_contract(manifest)
@@ -193,8 +175,7 @@ def trial_key(folder: Path, manifest: Manifest) -> str:
     names = sorted({*manifest.npu.binaries, *(graph.file for graph in manifest.every_graph)})
     stamps = [(name, (folder / name).stat().st_size, (folder / name).stat().st_mtime_ns) for name in names]
     hashes = [manifest.files[name].sha256 for name in names]
-    settings = os.environ.get(OPTIONS_VARIABLE, "")
-    runtime = (ort.__version__, package_version(), device_name(), settings)
+    runtime = (ort.__version__, package_version(), device_name(), os.environ.get(OPTIONS_VARIABLE, ""))
     facts = (str(folder.resolve()), stamps, hashes, runtime)
     return hashlib.sha256(msgspec.json.encode(facts)).hexdigest()[:24]
 
@@ -207,13 +188,12 @@ def try_load(folder: Path, command: Sequence[str], timeout_s: float = TIMEOUT_S)
     if result.returncode == 0:
         return
     errors = result.stderr.decode("utf-8", "replace")
-    meaning = explain(errors)
-    advice = f"; {meaning}" if meaning else "; `hexserve doctor` tells more"
+    meaning = f"; {found}" if (found := explain(errors)) else ""
     if result.returncode == REFUSED:
-        raise BundleError(f"{errors.strip().splitlines()[-1]}{advice if meaning else ''}")
+        raise BundleError(f"{errors.strip().splitlines()[-1]}{meaning}")
     raise BundleError(
-        f"the QNN runtime {exit_text(result.returncode)} while it loaded the binaries of {folder.name}: "
-        f"they are damaged, or not made for this {device_name()}{advice}"
+        f"the QNN runtime {exit_text(result.returncode)} while it loaded the binaries of {folder.name}: they are "
+        f"damaged, or not made for this {device_name()}{meaning or '; `hexserve doctor` tells more'}"
     )
 
 
@@ -221,10 +201,8 @@ def checked_provider(
     folder: Path, manifest: Manifest, threads: int, memory: Path | None, spins: bool = False
 ) -> Provider:
     """The CPU, or for an NPU bundle the QNN provider once its binaries were tried. BundleError for what is damaged.
-
     Either way the files are what was compiled: their hashes were compared, now or earlier, as `memory` remembers.
-    spins: see `cpu_provider`.
-    """
+    spins: see `cpu_provider`."""
     if manifest.npu is None:
         check_listed(manifest)
         check_contract(manifest)

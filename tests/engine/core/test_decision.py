@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from engine.core.speculation import (
     PRICE_MARGIN,
-    DraftPrice,
     GuessKind,
     Offer,
     best_rows,
@@ -102,12 +101,15 @@ def test_what_was_spent_before_counts() -> None:
     assert (rows, value) == (2, pytest.approx(2.71 / 100.0))
 
 
-def draft(rate: float, each_ms: float, sequences: int = 1) -> DraftPrice:
-    return DraftPrice(((rate, 8),) * sequences, lambda count: each_ms * count)
+Draft = tuple[tuple[tuple[float, int], ...], Callable[[int], float]]
 
 
-def length(price: DraftPrice, instead: tuple[Offer, ...] = (), useful: int = 1) -> int:
-    return draft_length(price, instead, (), useful, 64, lone_decode)
+def draft(rate: float, each_ms: float, sequences: int = 1) -> Draft:
+    return ((rate, 8),) * sequences, lambda count: each_ms * count
+
+
+def length(price: Draft, instead: tuple[Offer, ...] = (), useful: int = 1) -> int:
+    return draft_length(*price, instead, (), useful, 64, lone_decode)
 
 
 def test_a_draft_proposes_as_far_as_it_is_right_and_its_own_time_counts() -> None:
@@ -125,8 +127,8 @@ def test_a_draft_is_left_alone_where_something_free_is_as_good() -> None:
 def test_a_draft_stops_paying_where_many_share_a_step() -> None:
     """Alone 1.8 tokens in 66.1 ms are better than one in 40; with eight 14.4 in 73.8 ms are worse than eight in 40."""
     price: Callable[[int], float] = lambda rows: 40.0 + rows  # noqa: E731
-    alone = draft_length(draft(0.8, 25.0), (), (), 1, 64, price)
-    together = draft_length(draft(0.8, 25.0, 8), (), (), 8, 64, price)
+    alone = draft_length(*draft(0.8, 25.0), (), (), 1, 64, price)
+    together = draft_length(*draft(0.8, 25.0, 8), (), (), 8, 64, price)
     assert (alone, together) == (1, 0)
 
 

@@ -2,14 +2,15 @@
 
 import pytest
 
-from engine.core.forecast_tree import ForecastShape, ForecastTree
+from engine.bundle.specs import ForecastSpec
+from engine.core.forecast_tree import ForecastTree, tree_of
 
-GENIE = ForecastShape(384, (3, 2), 16)
+GENIE = ForecastSpec("prefix", 16, 384, (3, 2))
 
 
 def test_the_rows_of_genie() -> None:
     """Ids, what each row sees and how far behind the newest token it is, as recorded at its graphs."""
-    tree = GENIE.tree(240, ((279, 334, 237, 9), (298, 284, 5, 6)), 32)
+    tree = tree_of(GENIE, 240, ((279, 334, 237, 9), (298, 284, 5, 6)), 32)
     assert tree is not None
     nodes = (240, 279, 334, 237, 298, 284, 298, 284, 298, 284)
     assert tree.tokens == (*nodes, *(384, 385) * 10)
@@ -21,14 +22,14 @@ def test_the_rows_of_genie() -> None:
 
 
 def test_before_the_first_forecasts_there_is_the_newest_token_alone() -> None:
-    tree = GENIE.tree(106, (), 32)
+    tree = tree_of(GENIE, 106, (), 32)
     assert tree is not None
     assert (tree.tokens, tree.seen) == ((106, 384, 385), ((0,), (0, 1), (0, 1, 2)))
-    assert GENIE.tree(106, (), 2) is None
+    assert tree_of(GENIE, 106, (), 2) is None
 
 
 def test_no_guess_repeats_the_token_before_it() -> None:
-    tree = GENIE.tree(253, ((253, 230, 215, 188), (208, 230, 153)), 32)
+    tree = tree_of(GENIE, 253, ((253, 230, 215, 188), (208, 230, 153)), 32)
     assert tree is not None
     assert tree.tokens[:10] == (253, 230, 215, 188, 208, 153, 208, 230, 208, 230)
 
@@ -37,7 +38,7 @@ def test_no_guess_repeats_the_token_before_it() -> None:
     ("rows", "nodes"), [(30, 10), (29, 7), (21, 7), (20, 5), (15, 5), (14, 3), (9, 3), (8, 2), (6, 2), (5, 1), (3, 1)]
 )
 def test_a_tree_shrinks_to_the_rows_there_are(rows: int, nodes: int) -> None:
-    tree = GENIE.tree(1, ((2, 3, 4, 5), (6, 7, 8, 9)), rows)
+    tree = tree_of(GENIE, 1, ((2, 3, 4, 5), (6, 7, 8, 9)), rows)
     assert tree is not None
     assert (tree.nodes, len(tree.tokens)) == (nodes, 3 * nodes)
 
@@ -52,7 +53,7 @@ def test_a_tree_shrinks_to_the_rows_there_are(rows: int, nodes: int) -> None:
     ],
 )
 def test_guesses_are_kept_along_the_path_that_was_sampled(sampled: dict[int, int], path: tuple[int, ...]) -> None:
-    tree = GENIE.tree(1, ((2, 3, 4), (6, 7, 5)), 32)
+    tree = tree_of(GENIE, 1, ((2, 3, 4), (6, 7, 5)), 32)
     assert tree is not None
     assert tree.accepted(sampled.__getitem__) == path
 

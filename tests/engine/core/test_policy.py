@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from engine.bundle.variant import ShapeTable, StepShape, pin
 from engine.core.policy import CostTable, Demand, Extent, share_rows
-from engine.core.sequence import Capacity, blocks_for, fits_now
+from engine.core.sequence import Capacity, blocks_for
 from tests.engine.worker.simulation import fixed, free, segmented
 
 COSTS = CostTable({StepShape(1, 128): 38.7, StepShape(32, 128): 42.2, StepShape(128, 128): 128.0})
@@ -162,7 +162,6 @@ def test_capacity_and_admission() -> None:
     assert Capacity(64, 1000).tokens_per_sequence == 65
     assert Capacity(64, 40).tokens_per_sequence == 40
     assert [blocks_for(tokens, 16) for tokens in (0, 1, 16, 17)] == [0, 1, 1, 2]
-    assert fits_now(4, 4, reserved=0) and not fits_now(4, 4, reserved=1) and fits_now(3, 4, reserved=1)
 
 
 def test_shape_tables() -> None:

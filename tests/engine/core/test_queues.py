@@ -2,15 +2,14 @@
 
 from dataclasses import replace
 
+from engine.bundle.specs import ForecastSpec
 from engine.core.block_diffusion import ActiveBlock
-from engine.core.forecast_tree import ForecastShape
 from engine.core.rows import (
     guessing,
     kv_only_rows,
     open_rows,
     plan_trees,
     prefills_of,
-    rows_of,
     take_rows,
     take_turns,
     without,
@@ -70,7 +69,7 @@ def test_rows_go_to_the_first_until_none_is_left() -> None:
 
 def test_who_guesses_in_trees_shares_the_spare_rows_alike() -> None:
     """A node takes three rows here, its own and two forecasts; who gets no columns leaves its rows to the others."""
-    shape, capacity = ForecastShape(384, (3, 2), prefix=16), Capacity(100, 1000)
+    shape, capacity = ForecastSpec("prefix", 16, 384, (3, 2)), Capacity(100, 1000)
     a, b, full = (waiting(name, 9, computed=8) for name in ("a", "b", "full"))
     constrained = waiting("constrained", 9, computed=8)
     constrained.request = replace(constrained.request, params=SamplingParams(5, grammar="{}"))
@@ -97,7 +96,7 @@ def blocks(name: str, tokens: int, order: int = 0, *, computed: int = 0) -> Sequ
 def test_who_denoises_takes_whole_blocks() -> None:
     token, block, prompt = waiting("t", 9, computed=8), blocks("b", 10, computed=4), blocks("p", 22)
     assert (block.rows_wanted, block.decode_rows, block.first_logit_row) == (8, 8, 8)
-    assert rows_of([token, block]) == 9
+    assert token.rows_wanted == 1
     assert take_rows([(token, 1), (block, 8), (prompt, 24)], 8) == [(token, 1), (block, 4)]
     assert take_rows([(block, 8), (token, 1), (prompt, 24)], 30) == [(block, 8), (token, 1), (prompt, 20)]
     assert kv_only_rows([(prompt, 24), (block, 8)]) == [(prompt, 20), (block, 4)]

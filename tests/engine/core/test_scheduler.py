@@ -356,7 +356,7 @@ def test_nobody_waits_for_a_prefix_of_another_salt() -> None:
     world.submit("ben", prompt(160), 4, cache_salt=b"ben")
     world.submit("anna too", prompt(160), 4, cache_salt=b"anna")
     world.step()
-    assert (world.scheduler.running, world.scheduler.waiting) == (2, 1)
+    assert (world.scheduler.running, world.scheduler.gauges().waiting) == (2, 1)
     world.run()
     assert world.scheduler.counters.prefix_hits == 144
 

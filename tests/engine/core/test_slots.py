@@ -115,7 +115,7 @@ def test_sequences_wait_for_a_cache_in_their_order() -> None:
     for index in range(9):
         world.submit(f"s{index}", prompt(10, index), 8)
     world.step()
-    assert (world.scheduler.running, world.scheduler.waiting) == (3, 6)
+    assert (world.scheduler.running, world.scheduler.gauges().waiting) == (3, 6)
     world.run()
     assert list(world.finishes) == sorted(world.finishes)
     assert all(world.outputs[f"s{index}"] == by_hand(prompt(10, index), 8) for index in range(9))

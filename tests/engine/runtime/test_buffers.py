@@ -30,7 +30,7 @@ def test_every_head_may_have_its_own_zero(tmp_path: Path) -> None:
     pool = Pool(manifest, 8, zero_codes(manifest))
     assert (pool.keys.shape, pool.values.shape) == ((1, 2, 1, 4, 8), (1, 2, 1, 8, 4))
     assert (pool.keys[0, 0] == 128).all() and (pool.keys[0, 1] == 7).all() and (pool.values == 9).all()
-    assert (pool.relaid(12).keys[0, 1] == 7).all()
+    assert (pool.relaid(12, []).keys[0, 1] == 7).all()
     second = Place(0, 0, 1).of(pool.keys, pool.values)
     assert second.shape == (1, 1, 4, 8) and second.flags.c_contiguous and (second == 7).all()
 
@@ -59,7 +59,7 @@ def test_what_both_widths_have_survives_re_laying(tmp_path: Path) -> None:
     pool = Pool(manifest, 4, zero_codes(manifest))
     pool.keys[...] = np.arange(pool.keys.size).reshape(pool.keys.shape)
     pool.values[...] = np.arange(pool.values.size).reshape(pool.values.shape)
-    wider, narrower = pool.relaid(6), pool.relaid(3)
+    wider, narrower = (pool.relaid(width, [(slice(same), slice(same))]) for width, same in ((6, 4), (3, 3)))
     assert (pool.width, wider.width, narrower.width) == (4, 6, 3)
     assert (wider.keys[..., :4] == pool.keys).all() and (wider.values[..., :4, :] == pool.values).all()
     assert not wider.keys[..., 4:].any() and not wider.values[..., 4:, :].any()

@@ -43,4 +43,6 @@ def test_places_and_windows_are_those_of_transformers(rows: int, columns: int) -
     order, _ = get_vision_window_index(grid, 2, 32, 4)
     assert cell_order(found).tolist() == order.tolist()
     places = get_vision_position_ids(grid, 2).numpy()
-    assert (places_of(found.native, found.fixed).reshape(-1, 2) == places.reshape(-1, 2)).all()
+    assert (
+        places_of(found.native, found.fixed.height, found.fixed.width).reshape(-1, 2) == places.reshape(-1, 2)
+    ).all()

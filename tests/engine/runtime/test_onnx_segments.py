@@ -242,8 +242,8 @@ def test_a_shared_prefix_of_int8_caches_is_a_copy(bundles: Bundles) -> None:
     owner, sharer = owners(runtime._caches)
     assert (owner.keys[..., :32, :] == sharer.keys[..., :32, :]).all()
     assert (owner.values[..., :32, :] == sharer.values[..., :32, :]).all()
-    runtime.offload(slice(64, 80), b"block")
-    runtime.load(slice(160, 176), b"block")
+    runtime.blocks.offload(slice(64, 80), b"block")
+    runtime.blocks.load(slice(160, 176), b"block")
     both = run(runtime, segment("a", (3,), 40, (4, 2, 9)), segment("b", (3,), 40, (4, 2, 7)))
     np.testing.assert_allclose(both[1], both[0], atol=5e-3 * np.abs(both[0]).max())
 

@@ -24,7 +24,7 @@ def batch_of(counts: list[int], padding: int = 0) -> PackedBatch:
 
 
 def starts(found: ArrangedBatch) -> list[int]:
-    return [segment.start for segment in found.batch.segments]
+    return [segment.start for segment in found[0].segments]
 
 
 def test_prompts_come_first_and_decodes_keep_their_place_from_the_end() -> None:
@@ -53,11 +53,11 @@ def test_the_step_is_the_same_step(steps: list[list[tuple[int, int]]]) -> None:
     places, owners = RowPlaces(), [Owner() for _ in range(7)]
     for items in steps:
         batch = batch_of([count for _, count in items], padding=2)
-        found = places.arrange(batch, [owners[index] for index, _ in items])
-        assert sorted(found.row_of.tolist()) == list(range(batch.shape.rows))
-        assert found.row_of[:2].tolist() == [0, 1]
-        assert (found.batch.input_ids[found.row_of] == batch.input_ids).all()
-        assert (found.batch.positions[found.row_of] == batch.positions).all()
-        assert (found.batch.logit_rows == found.row_of[batch.logit_rows]).all()
-        for before, after in zip(batch.segments, found.batch.segments, strict=True):
-            assert (found.row_of[before.start : before.end] == np.arange(after.start, after.end)).all()
+        moved, row_of = places.arrange(batch, [owners[index] for index, _ in items])
+        assert sorted(row_of.tolist()) == list(range(batch.shape.rows))
+        assert row_of[:2].tolist() == [0, 1]
+        assert (moved.input_ids[row_of] == batch.input_ids).all()
+        assert (moved.positions[row_of] == batch.positions).all()
+        assert (moved.logit_rows == row_of[batch.logit_rows]).all()
+        for before, after in zip(batch.segments, moved.segments, strict=True):
+            assert (row_of[before.start : before.end] == np.arange(after.start, after.end)).all()

@@ -94,7 +94,7 @@ def test_what_lies_behind_a_window_is_given_back(checkpoint: Path, kv: KvType) -
         piece = segment("a", text[first : first + 10], first, tuple(blocks), 10)
         logits = [run(runtime, piece) for runtime in (free, kept)]
         np.testing.assert_allclose(*logits, rtol=1e-5, atol=1e-5)
-        free.free_behind([block for block in blocks if 16 * (block + 1) <= first + 10 - LAYERS[0].window + 1])
+        free.blocks.free_behind([block for block in blocks if 16 * (block + 1) <= first + 10 - LAYERS[0].window + 1])
         (cache,) = owners(free._caches)
         own = sum(part.keys.nbytes + part.values.nbytes for part in cache.behind)
         full = sum(part.keys.nbytes + part.values.nbytes for part in cache.full)

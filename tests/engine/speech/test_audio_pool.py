@@ -89,7 +89,7 @@ async def test_a_helper_that_dies_between_two_files_costs_nobody_anything(pool: 
     sound, lengths = written("wav", "pcm_s16le", 16_000), []
     for _ in range(2):
         lengths.append(len((await pool.hear(sound, finds_speech=False)).samples))
-        (helper,) = pool._helpers.pids
+        (helper,) = pool.pids
         os.kill(helper, signal.SIGKILL)
     assert lengths == [SAMPLE_RATE] * 2
 

@@ -8,7 +8,6 @@ import pytest
 
 from engine.errors import EngineFailure
 from engine.speech.audio import CHUNK_SAMPLES, SpeechDetector
-from engine.speech.audio_helper import speech
 from engine.speech.live import LiveEar, LiveSound
 from engine.speech.log_mel import SoundFormat
 
@@ -63,7 +62,7 @@ def test_an_ear_hears_pieces_as_the_whole() -> None:
     assert np.array_equal(np.concatenate([samples for samples, _ in heard]), whole[0])
     found = np.concatenate([probabilities for _, probabilities in heard])
     assert np.allclose(found, whole[1], atol=1e-5)
-    assert np.allclose(np.frombuffer(speech(whole[0].tobytes()), "<f4"), found, atol=1e-5)
+    assert np.allclose(SpeechDetector().take(whole[0].tobytes()), found, atol=1e-5)
 
 
 def test_without_its_package_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -112,7 +112,7 @@ def rows_differ(model: Any, folder: Path, spec: VisionSpec) -> float:
     """The largest difference of a number of images' rows from transformers'. spec: how they are cut."""
     manifest = load_manifest(folder)
     assert manifest.vision is not None
-    graph = VisionGraph(folder, manifest, manifest.vision, cpu_provider(1))
+    graph = VisionGraph(folder, manifest, cpu_provider(1))
     if is_native(model):
         return max(_native_rows_differ(model, graph, spec, image) for image in SHAPES)
     image = SHAPES[0].resize((SIDE, SIDE))

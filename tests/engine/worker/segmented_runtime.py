@@ -1,6 +1,6 @@
 """The fake runtime with a cache for each sequence: what a row sees is read from there, column by column."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 
 import msgspec
 import numpy as np
@@ -32,10 +32,12 @@ class SegmentedFake(FakeRuntime):
         super().__init__(shapes, columns, vocab)
         self.window = 0
         self.caches: SequenceCaches[None] = SequenceCaches(smallest_manifest(), None if shapes.fixed else 16)
+        self.blocks = self.caches
 
     def open_caches(self, window: int) -> None:
         """Caches of a model that has a second layer, with a window."""
         self.window, self.caches = window, SequenceCaches(smallest_manifest(window))
+        self.blocks = self.caches
 
     def seen(self, batch: PackedBatch) -> Callable[[int], NDArray[np.int64]]:
         """Writes the new rows behind the past of each sequence, then reads what each may see of them."""
@@ -71,24 +73,3 @@ class SegmentedFake(FakeRuntime):
 
     def keep(self, rows: NDArray[np.int64], columns: NDArray[np.int64]) -> None:
         self.caches.keep(rows.tolist(), columns.tolist())
-
-    def offload(self, columns: slice, key: bytes) -> None:
-        self.caches.offload(columns, key)
-
-    def load(self, columns: slice, key: bytes) -> None:
-        self.caches.load(columns, key)
-
-    def offloaded(self, key: bytes) -> bytes:
-        return self.caches.offloaded(key)
-
-    def put_offloaded(self, key: bytes, content: bytes) -> None:
-        self.caches.put_offloaded(key, content)
-
-    def evict(self, key: bytes) -> None:
-        self.caches.evict(key)
-
-    def free(self, blocks: Collection[int]) -> None:
-        self.caches.free(blocks)
-
-    def free_behind(self, blocks: Collection[int]) -> None:
-        self.caches.free_behind(blocks)

@@ -7,8 +7,8 @@ import numpy as np
 from llguidance import LLTokenizer
 from numpy.typing import NDArray
 
+from engine.bundle.specs import ForecastSpec
 from engine.bundle.variant import ShapeTable, StepShape, slot_table
-from engine.core.forecast_tree import ForecastShape
 from engine.core.kv_blocks import BlockPool
 from engine.core.plan import Rules
 from engine.core.policy import CostTable
@@ -183,7 +183,7 @@ def simulate(
     masks: GrammarMasks | None = None,
     block: int = BLOCK,
     drafter: Drafter | None = None,
-    forecasts: ForecastShape | None = None,
+    forecasts: ForecastSpec | None = None,
     images: ImageQueue | None = None,
     **rules: object,
 ) -> Simulation:

@@ -5,15 +5,15 @@ import random
 import numpy as np
 import pytest
 
+from engine.bundle.specs import ForecastSpec
 from engine.bundle.tensors import Encoding
 from engine.bundle.variant import StepShape
-from engine.core.forecast_tree import ForecastShape
 from engine.runtime.interface import Logits, PackedBatch
 from tests.engine.fake_runtime import FakeRuntime, expected_token
 from tests.engine.worker.simulation import BLOCK, VOCAB, Simulation, by_hand, fixed, simulate
 
 FIRST_ID = 1000
-SHAPE = ForecastShape(FIRST_ID, (3, 2), BLOCK)
+SHAPE = ForecastSpec("prefix", BLOCK, FIRST_ID, (3, 2))
 SHAPES = ((32, 208), (64, 176))
 
 

@@ -18,7 +18,7 @@ from engine.config import EngineConfig
 from engine.errors import BundleError
 from engine.request import Request, SamplingParams
 from engine.worker.assembly import Assembled, assemble
-from engine.worker.kv_file import BlockFacts, KvFile, KvRestart, block_facts
+from engine.worker.kv_file import BlockFacts, CachedBlocks, KvFile, KvRestart, block_facts
 from tests.bundles import Bundles
 from tests.engine.worker.simulation import Simulation, by_hand, fixed, segmented, simulate
 
@@ -33,7 +33,7 @@ KINDS: dict[str, dict[str, object]] = {
 
 def world_of(kind: str, path: Path, most_bytes: int = 1 << 20) -> tuple[Simulation, KvRestart]:
     world = simulate(**KINDS[kind])  # type: ignore[arg-type]
-    return world, KvRestart(KvFile(path, FAKE, most_bytes), world.scheduler, world.runtime)
+    return world, KvRestart(KvFile(path, FAKE, most_bytes), CachedBlocks(world.scheduler, world.runtime))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -72,14 +72,14 @@ def test_blocks_in_pools_and_in_the_host_cache_are_kept_alike(tmp_path: Path) ->
     """A pool of four blocks has been filled three times over: most prefixes have left it."""
     shapes = fixed((8, 64))
     world = simulate(shapes, offload_blocks=64)
-    file = KvRestart(KvFile(tmp_path / "kv", FAKE, 1 << 20), world.scheduler, world.runtime)
+    file = KvRestart(KvFile(tmp_path / "kv", FAKE, 1 << 20), CachedBlocks(world.scheduler, world.runtime))
     prompts = [tuple(range(first, first + 40)) for first in (1, 5, 9)]
     for number, prompt in enumerate(prompts):
         world.submit(f"s{number}", prompt, 3)
         world.run()
     assert len(world.scheduler.host_cache) and file.save() == 6
     world = simulate(shapes, offload_blocks=64)
-    assert KvRestart(file.file, world.scheduler, world.runtime).restore() == 6
+    assert KvRestart(file.file, CachedBlocks(world.scheduler, world.runtime)).restore() == 6
     for number, prompt in enumerate(prompts):
         world.submit(f"s{number}", prompt, 3)
         world.run()
@@ -108,7 +108,7 @@ def test_more_blocks_than_there_is_room_for(tmp_path: Path) -> None:
         world.run()
     assert file.save() == 12
     world = simulate(fixed((8, 64)))
-    assert KvRestart(file.file, world.scheduler, world.runtime).restore() == 4
+    assert KvRestart(file.file, CachedBlocks(world.scheduler, world.runtime)).restore() == 4
     world.submit("last", tuple(range(3, 52)), 2)
     world.run()
     assert world.cached["last"] == 48 and world.outputs["last"] == by_hand(tuple(range(3, 52)), 2)
@@ -149,7 +149,7 @@ def test_a_block_that_would_spoil_others_reaches_no_pool(
     file.write(iter([(b"k" * 16, np.full(16, number, np.float32).tobytes())]))
     world = simulate(fixed((8, 64)))
     with caplog.at_level(logging.WARNING, "hexserve.worker"):
-        assert KvRestart(file, world.scheduler, world.runtime).restore() == 0
+        assert KvRestart(file, CachedBlocks(world.scheduler, world.runtime)).restore() == 0
     assert "block 0 holds numbers that no cache has" in caplog.text
     assert world.scheduler.blocks.keyed() == []
 
@@ -196,7 +196,7 @@ def test_restarts_at_any_time(
     file = KvFile(tmp_path_factory.mktemp("kv") / "kv", FAKE, blocks * FAKE.record_bytes)
     for life in lives:
         world = simulate(shapes, max_context=60, offload_blocks=0 if shapes.segmented else offload, window=window)
-        restart = KvRestart(file, world.scheduler, world.runtime)
+        restart = KvRestart(file, CachedBlocks(world.scheduler, world.runtime))
         assert restart.restore() <= blocks
         prompts = {}
         for number, (beginning, length, count) in enumerate(life):

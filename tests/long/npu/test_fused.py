@@ -54,7 +54,7 @@ def test_neighbours_and_stale_columns_change_no_bit(npu_bundle: Callable[[str], 
     runtime = opened(npu_bundle(layout), None)
     alone = HandSteps(runtime, columns=160 - 1)
     expected = [alone.run(16, (0, FIRST)), alone.run(16, (0, (33,)))]
-    runtime.free([0])
+    runtime.blocks.free([0])
     packed = HandSteps(runtime, columns=160 - 1)
     packed.run(16, (1, SECOND))
     for number in (1,):

@@ -118,13 +118,13 @@ def test_a_finished_prompt_becomes_a_decode_and_the_caches_change_places(bundles
         steps = HandSteps(runtime)
         steps.run(8, (0, OTHER[:5]))
         steps.run(8, (1, PROMPT[:4]), (0, (33,)))
-        prompt, decode = runtime._last.caches  # type: ignore[union-attr]
+        prompt, decode = (cache for _, cache in runtime._used)
         keys = [cache.keys.ctypes.data for cache in (prompt, decode)]
         computed = steps.computed(1)
-        runtime.free([0])  # the decode has ended, the prompt takes its place, another prompt comes
+        runtime.blocks.free([0])  # the decode has ended, the prompt takes its place, another prompt comes
         steps.tokens.pop(0)
         steps.run(8, (2, PROMPT[:3]), (1, (7,)))
-        swapped = runtime._last.caches  # type: ignore[union-attr]
+        swapped = [cache for _, cache in runtime._used]
         assert (swapped[1], swapped[0]) == (prompt, decode)
         assert [swapped[1].keys.ctypes.data, swapped[0].keys.ctypes.data] == keys
         np.testing.assert_array_equal(steps.computed(1)[0][..., :4], computed[0])
@@ -192,19 +192,18 @@ def test_a_cache_with_numbers_that_are_not_finite_is_cleaned_before_it_serves_ag
     with opened(bundles) as runtime:
         steps = HandSteps(runtime)
         expected = steps.run(8, (0, PROMPT[:5]))
-        runtime.free([0])
+        runtime.blocks.free([0])
         steps.tokens.clear()
         batch = steps.batch(8, (0, OTHER[:3]))
         runtime.run(batch)
-        last = runtime._last
-        assert last is not None
-        last.graph.fresh.keys[0, 0, 0, 0, 5] = np.nan  # the second of the prompt's rows 4 to 6
-        last.caches[0].keys[0, 0, 0, 0, :20] = np.nan
+        assert runtime._last is not None
+        runtime._last[0].fresh.keys[0, 0, 0, 0, 5] = np.nan  # the second of the prompt's rows 4 to 6
+        runtime._used[0][1].keys[0, 0, 0, 0, :20] = np.nan
         start = batch.segments[0].start
         assert runtime.non_finite_rows(np.arange(start, start + 3)).tolist() == [start + 1]
         for _ in range(3):  # whichever spare cache is taken
             np.testing.assert_array_equal(steps.run(8, (0, PROMPT[:5])), expected)
-            runtime.free([0])
+            runtime.blocks.free([0])
             steps.tokens.clear()
 
 
@@ -223,7 +222,7 @@ def test_caches_serve_one_sequence_after_the_other(bundles: Bundles) -> None:
         for _ in range(5):
             for number in range(4):
                 steps.run(8, (number, PROMPT[:4]))
-            runtime.free(range(4))
+            runtime.blocks.free(range(4))
             steps.tokens.clear()
         assert next(runtime._caches._serials) <= 6  # four, the blank one, and one for a prompt that is not kept yet
 
