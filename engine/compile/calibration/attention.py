@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from engine.bundle.model_spec import HeadForm, RopeSpec
 from engine.compile.calibration.layer_reader import LayerReader, norm, sigmoid
+from engine.compile.quantisation.methods.blocks import Bools
 from engine.compile.sources.checkpoint import Float32
 from engine.models.layer_kinds import LatentAttention
 from engine.models.network import QkNorm
@@ -52,9 +53,7 @@ def _rotate_pairs(x: Float32, cos: Float32, sin: Float32) -> Float32:
     return np.concatenate([turned.reshape(*x.shape[:-1], width), x[..., width:]], axis=-1)
 
 
-def mixed_by_attention(
-    reader: LayerReader, stacked: Float32, turn: Turn, visible: NDArray[np.bool_], kept: Kept
-) -> Float32:
+def mixed_by_attention(reader: LayerReader, stacked: Float32, turn: Turn, visible: Bools, kept: Kept) -> Float32:
     """Queries, keys and values side by side [T, ...] -> what the output projection is given [T, H * D]."""
     latent = reader.network.details.latent
     if latent is not None:
@@ -104,9 +103,7 @@ def _of_latents(
     return queries, keys, both[..., latent.kept :]
 
 
-def _mixed_heads(
-    reader: LayerReader, query: Float32, key: Float32, value: Float32, visible: NDArray[np.bool_]
-) -> Float32:
+def _mixed_heads(reader: LayerReader, query: Float32, key: Float32, value: Float32, visible: Bools) -> Float32:
     """Queries, keys and values [H, T, ...] -> [T, H * V]."""
     network, names = reader.network, reader.network.details.names
     scores = query @ key.transpose(0, 2, 1) * np.float32(network.attention_scale)

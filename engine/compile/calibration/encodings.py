@@ -136,8 +136,7 @@ def choose_encodings(
     Fresh keys and values have the encoding of the cached ones, so that their bytes can be copied. The mask reaches
     down so far that it hides a column of whatever score. choose: makes a range of what was observed, but for caches,
     for which 8 bits are few: keys have the extremes, as the largest are those looked for, and values `VALUE_SHARE` of
-    theirs. kv_dtype: of caches.
-    """
+    theirs. kv_dtype: of caches."""
     groups = tied(graphs)
     inputs = dict.fromkeys(ROTARY_INPUTS, rotary_encoding(rotary_factor))
     fixed = {groups.find(key): encoding for graph in graphs for key, encoding in _fixed(graph, inputs)}

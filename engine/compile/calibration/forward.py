@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from engine.compile.calibration.attention import Kept, capped, mixed_by_attention, rotation_of
 from engine.compile.calibration.layer_reader import LayerReader, above, gated, norm, sigmoid
 from engine.compile.calibration.recurrence import mixed_by_recurrence
+from engine.compile.quantisation.methods.blocks import Bools
 from engine.compile.sources.checkpoint import Checkpoint, Float32
 from engine.compile.sources.experts import ExpertTensors
 from engine.models.experts import ExpertDetails, GroupScore, RouterScore, Routing
@@ -158,7 +159,7 @@ Mix = Callable[[Float32, Float32], Float32]  # the first product of a layer and 
 
 
 def reference_logits(
-    checkpoint: Checkpoint, network: Network, tokens: NDArray[np.int64], visible: NDArray[np.bool_] | None = None
+    checkpoint: Checkpoint, network: Network, tokens: NDArray[np.int64], visible: Bools | None = None
 ) -> Float32:
     """Logits [T, vocab] of a pass over `tokens` [T] from position 0. Holds one matrix at a time. visible: which tokens
     attention of each token sees [T, T], None = those up to itself."""
@@ -179,7 +180,7 @@ def head_logits(checkpoint: Checkpoint, network: Network, x: Float32) -> Float32
 
 
 def reference_hidden(
-    checkpoint: Checkpoint, network: Network, tokens: NDArray[np.int64], visible: NDArray[np.bool_] | None = None
+    checkpoint: Checkpoint, network: Network, tokens: NDArray[np.int64], visible: Bools | None = None
 ) -> Float32:
     """As `reference_logits`, but what the head is given: hidden states [T, hidden] behind the final norm."""
     reader, (x,) = LayerReader(checkpoint, network, 0), embedded(checkpoint, network, [tokens.tolist()])
@@ -286,9 +287,7 @@ def _dense(reader: LayerReader, normed: Float32, gate_up: tuple[str, ...], down:
     return reader.project(inner, (down,))
 
 
-def mixing(
-    reader: LayerReader, lengths: Sequence[int], visible: NDArray[np.bool_] | None = None, kept: Kept | None = None
-) -> Mix:
+def mixing(reader: LayerReader, lengths: Sequence[int], visible: Bools | None = None, kept: Kept | None = None) -> Mix:
     """Attention or recurrence of a layer over texts that lie one behind the other, each by itself. visible: as in
     `reference_logits`, of one text, as is kept: keys and values that later layers read."""
     ends = np.cumsum(lengths)[:-1]
@@ -301,11 +300,7 @@ def mixing(
 
 
 def mixed_text(
-    reader: LayerReader,
-    stacked: Float32,
-    normed: Float32,
-    visible: NDArray[np.bool_] | None = None,
-    kept: Kept | None = None,
+    reader: LayerReader, stacked: Float32, normed: Float32, visible: Bools | None = None, kept: Kept | None = None
 ) -> Float32:
     """What the output projections are given of one text that begins at position 0, side by side."""
     spec, layer, given = reader.network.spec, reader.layer, list[Float32]()
@@ -317,7 +312,7 @@ def mixed_text(
     return np.concatenate(given, axis=1)
 
 
-def _attended(reader: LayerReader, stacked: Float32, visible: NDArray[np.bool_] | None, kept: Kept) -> Float32:
+def _attended(reader: LayerReader, stacked: Float32, visible: Bools | None, kept: Kept) -> Float32:
     count, spec = len(stacked), reader.network.spec
     window = spec.attention_of(reader.layer).window
     if reader.network.details.sees_both_ways:

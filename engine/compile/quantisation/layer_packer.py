@@ -64,10 +64,8 @@ class LayerPacker:
     def _named(self, name: str) -> str:
         return name.format(layer=self._layer)
 
-    def _source(
-        self, names: Sequence[str], outputs: tuple[int, ...], inputs: int, has_bias: bool = False
-    ) -> LinearSource:
-        return LinearSource(tuple(map(self._named, names)), outputs, inputs, has_bias)
+    def _source(self, names: Sequence[str], outputs: tuple[int, ...], inputs: int, bias: bool = False) -> LinearSource:
+        return LinearSource(tuple(map(self._named, names)), outputs, inputs, bias)
 
     def _add(self, place: str, values: Float32) -> StoredTensor:
         return self._small.add(f"layer_{self._layer}_{place}", values)

@@ -78,7 +78,7 @@ class LinearPacker:
         """Write a matrix as the method has it; its bias is written."""
         forms = {self.checkpoint.form(f"{each}.weight") for each in source.names}
         form = forms.pop() if len(forms) == 1 else None
-        kept = self._runs(source, keeps_blocks=True, keeps_order=form is not None)
+        kept = self._runs(source, keeps=True, keeps_order=form is not None)
         matrix = FloatMatrix(name, sum(source.outputs), source.inputs, self.slices(source), kept, form)
         return PackedLinear(method, method.store(file, matrix, self.arguments), bias)
 
@@ -91,17 +91,15 @@ class LinearPacker:
         """The stacked matrix in runs of rows, scaled; nothing is kept."""
         return cast(Iterator[Float32], self._runs(source))
 
-    def _runs(
-        self, source: LinearSource, keeps_blocks: bool = False, keeps_order: bool = False
-    ) -> Iterator[Float32 | Blocks]:
-        """keeps_blocks: runs that are stored as blocks come as such, with their codes, but not, unless keeps_order,
+    def _runs(self, source: LinearSource, keeps: bool = False, keeps_order: bool = False) -> Iterator[Float32 | Blocks]:
+        """keeps: runs that are stored as blocks come as such, with their codes, but not, unless keeps_order,
         those whose inputs stand in another order."""
         step, row = max(1, _SLICE_ITEMS // source.inputs), 0
         for name, size in source.stored:
             tensor = f"{name}.weight"
             self.checkpoint.require(tensor, (size, source.inputs))
             row_bytes, form = self.checkpoint.stored_bytes(tensor) // size, self.checkpoint.form(tensor)
-            is_kept = keeps_blocks and form is not None and (keeps_order or not form.order)
+            is_kept = keeps and form is not None and (keeps_order or not form.order)
             for start in range(0, size, step):
                 stop = min(start + step, size)
                 scaled = np.arange(row, row + stop - start)[:, None] < source.scaled_rows

@@ -137,8 +137,7 @@ class PackedLayer:
     In a recurrent layer qkv holds queries, keys, values and the gate of the output, behind those of attention where
     there is both. A norm that the family lacks is None. output and down hold the multiplier of what is added to the
     stream. gate_up and down: of what every row goes through, None where experts alone take its place, or nothing does.
-    sinks [heads]. v_norm: of each head of values. gate_cutoff: as `Network.gate_cutoff`.
-    """
+    sinks [heads]. v_norm: of each head of values. gate_cutoff: as `Network.gate_cutoff`."""
 
     attention_norm: StoredTensor | None
     qkv: PackedLinear

@@ -57,12 +57,10 @@ class ExpertTensors:
         """Of gate, up and down; None where there are none."""
         if not self._form.biases:
             return None
-        count, both = self._details.spec.count, len(self._form.biases) - 1
+        count, both, tensor = self._details.spec.count, len(self._form.biases) - 1, self._checkpoint.tensor
         names = [self._name(name, 0) for name in self._form.biases]
         sizes = (*(2 * self._ffn // both for _ in range(both)), self._hidden)
-        *found, down = (
-            self._checkpoint.tensor(name, (count, size))[expert] for name, size in zip(names, sizes, strict=True)
-        )
+        *found, down = (tensor(name, (count, size))[expert] for name, size in zip(names, sizes, strict=True))
         gate, up = found if both == 2 else (found[0][part] for part in self._halves())
         return gate, up, down
 

@@ -96,7 +96,7 @@ def describe_text(
     return TextSpec(
         tokenizer=TOKENIZER_FILE,
         chat_template=TEMPLATE_FILE if template is not None else None,
-        stop_ids=_stop_ids(tokenizer, end_marks(template or "", answer), declared, eos),
+        stop_ids=_ends(tokenizer, end_marks(template or "", answer), declared, eos),
         bos_token=bos,
         eos_token=eos,
         add_bos=_adds_bos(tokenizer, settings, bos),
@@ -143,9 +143,7 @@ def either_template(without: str | None, with_tools: str | None) -> str | None:
     return f"{{% if tools %}}\n{texts[0]}{{%+ else %}}\n{texts[1]}{{%+ endif %}}"
 
 
-def _stop_ids(
-    tokenizer: Tokenizer, marks: Iterable[str], declared: Iterable[object], eos: str | None
-) -> tuple[int, ...]:
+def _ends(tokenizer: Tokenizer, marks: Iterable[str], declared: Iterable[object], eos: str | None) -> tuple[int, ...]:
     """Ids that end an answer: declared ones (int or list), the tokenizer's end token, end-of-turn marks in use."""
     found: set[int] = set()
     for value in declared:

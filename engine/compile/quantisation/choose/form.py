@@ -136,10 +136,7 @@ class CodeForm:
     @classmethod
     def of(cls, method: Method, arguments: CompileArguments) -> "CodeForm | None":
         """Of a method of quantisation; None when there is nothing to choose in it."""
-        choice, coding = (
-            method.choice,
-            Coding.ASYMMETRIC if arguments.asymmetric else Coding.SYMMETRIC,
-        )
+        choice, coding = (method.choice, Coding.ASYMMETRIC if arguments.asymmetric else Coding.SYMMETRIC)
         if choice is None:
             return None
         coding = Coding.OFFSET if choice.has_offsets else Coding.POSITIVE if choice.has_multiples else coding

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+Bools = NDArray[np.bool_]
 Bytes = NDArray[np.uint8]
 Float32 = NDArray[np.float32]
 Float64 = NDArray[np.float64]

@@ -101,12 +101,10 @@ W8A16 = Method(
 
 
 def int4_columns(weight: Float32, block: int) -> BlockCodes:
-    """Quantise [outputs, inputs]: `block` inputs share a scale, which is 1 to 16 times the smallest of its output.
-
-    That form (low power block quantisation) is what the HTP multiplies without leaving integers: when a context binary
-    is made, the 16th part of an output's largest scale becomes the output's scale and the rest small integers.
-    CompileError when the blocks do not come out even.
-    """
+    """Quantise [outputs, inputs]: `block` inputs share a scale, which is 1 to 16 times the smallest of its output. That
+    form (low power block quantisation) is what the HTP multiplies without leaving integers: when a context binary is
+    made, the 16th part of an output's largest scale becomes the output's scale and the rest small integers.
+    CompileError when the blocks do not come out even."""
     inputs = weight.shape[1]
     if inputs % block:
         raise CompileError(f"w4a16 needs matrices whose {inputs} inputs {block} divides; choose another --block")

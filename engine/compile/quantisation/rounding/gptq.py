@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.compile.quantisation.methods.blocks import INT4_MIDDLE, INT8_MIDDLE, Bytes, Float32, Float64, Floats
+from engine.compile.quantisation.methods.blocks import INT4_MIDDLE, INT8_MIDDLE, Bools, Bytes, Float32, Float64, Floats
 from engine.compile.quantisation.rounding import codes as rounding
 from engine.compile.quantisation.rounding.codes import HIGHEST, BlockCodes, BlockScales, Coding
 from engine.errors import CompileError
@@ -61,14 +61,10 @@ ChooseScales = Callable[[Floats, Floats, int], tuple[Float32, Float32]]
 
 @dataclass(frozen=True, slots=True)
 class Factor:
-    """What all matrices that read the same inputs share. Rows and columns stand in the order of rounding.
-
-    Whole blocks come by descending sum of their diagonals, and each block's columns by descending diagonal. The place
-    of a column in the stored blocks stays the same.
-
-    upper [columns, columns]: R of the damped Hessian; columns = inputs padded to whole blocks. order [columns]: which
-    input is rounded when. importance [columns]: the damped diagonal.
-    """
+    """What all matrices that read the same inputs share. Rows and columns stand in the order of rounding. Whole blocks
+    come by descending sum of their diagonals, and each block's columns by descending diagonal. The place of a column in
+    the stored blocks stays the same. upper [columns, columns]: R of the damped Hessian; columns = inputs padded to
+    whole blocks. order [columns]: which input is rounded when. importance [columns]: the damped diagonal."""
 
     upper: Floats
     order: NDArray[np.intp]
@@ -174,7 +170,7 @@ def _block_codes(target: Floats, inverse: Floats, scales: Float32, zeros: Float3
     return codes
 
 
-def picked_rows(is_one: NDArray[np.bool_], one: BlockCodes, other: BlockCodes) -> BlockCodes:
+def picked_rows(is_one: Bools, one: BlockCodes, other: BlockCodes) -> BlockCodes:
     """Rows of `one` where `is_one` [outputs] says so, else of `other`. ValueError when only one of them has zero
     points, or their blocks differ."""
     if one.grid.block != other.grid.block or (one.grid.zeros is None) != (other.grid.zeros is None):
@@ -190,7 +186,7 @@ def picked_rows(is_one: NDArray[np.bool_], one: BlockCodes, other: BlockCodes) -
 MULTIPLES = 16
 FORM_ERROR = 1e-3  # of a multiple, as scales are rounded
 # Shares of the unit that reaches the largest scale, 1 first: of equal errors the first is kept.
-UNIT_SHARES = (1.0, *(step / 20 for step in range(14, 23) if step != 20))
+UNITS = (1.0, *(step / 20 for step in range(14, 23) if step != 20))
 _CODE_OF_0 = np.float32(INT4_MIDDLE)
 _TOGETHER = 2048  # searched at once
 
@@ -206,9 +202,7 @@ def units_of(wanted: Float32) -> Float32:
     return rounding.usable(wanted.max(axis=1) / np.float32(MULTIPLES))
 
 
-def searched_multiples(
-    weight: Floats, block: int, importance: Floats, shares: Sequence[float] = UNIT_SHARES
-) -> BlockScales:
+def searched_multiples(weight: Floats, block: int, importance: Floats, shares: Sequence[float] = UNITS) -> BlockScales:
     """Of [outputs, inputs]: for each output the unit, and for each block the multiple, with the least weighted error.
     importance [inputs]: the Hessian's diagonal. shares: of the unit that reaches the largest weight, whose block gets
     16. Every multiple is tried for every unit: exact on this grid."""
@@ -246,9 +240,7 @@ def has_multiples(scales: Float32) -> bool:
     return bool((np.abs(multiples - nearest) < FORM_ERROR).all())
 
 
-def _best_multiples(
-    values: Floats, importance: Floats, units: Float32, is_top: NDArray[np.bool_]
-) -> tuple[Float32, Floats]:
+def _best_multiples(values: Floats, importance: Floats, units: Float32, is_top: Bools) -> tuple[Float32, Floats]:
     """Scales [outputs] of one block, values [block, outputs], and their errors [outputs]. is_top: who gets 16 units."""
     scales, least = np.empty_like(units), np.empty(len(units), values.dtype)
     for start in range(0, len(units), _TOGETHER):

@@ -84,8 +84,7 @@ class LinearEdit:
     source: module whose matrix it is made of, for one that the checkpoint does not store. norm: module of the norm
     whose scale is multiplied into the inputs. input_scale [inputs], output_scale [outputs]: factors. input_rotation:
     W R, as inputs come turned. output_rotation: Rᵀ W and b R, so that outputs leave turned. Both act on blocks of the
-    rotation's size, that of outputs only from `first_output` on, which is a multiple of the size.
-    """
+    rotation's size, that of outputs only from `first_output` on, which is a multiple of the size."""
 
     source: str = ""
     norm: str = ""

@@ -36,8 +36,7 @@ class GgufArchitecture:
     to the weights of norms. keys: what changes the arithmetic and is read for this architecture, by its name in
     config.json. facts: what files do not say, as config.json would. has_blocks: a layer is attention, Mamba2 or a
     feed-forward alone. has_latents: keys and values are made of latents. is_encoder: rows see both ways, and vectors
-    are what it is for. gating: of experts.
-    """
+    are what it is for. gating: of experts."""
 
     name: str
     family: str

@@ -34,11 +34,10 @@ from engine.compile.sources.gguf.geometry import (
     two_heads,
 )
 from engine.compile.sources.gguf.header import GgufHeader, read_header
-from engine.compile.sources.gguf.projector import CLIP
+from engine.compile.sources.gguf.projector import CLIP, projector_beside, tensors_with_images
 from engine.compile.sources.gguf.tensors import gguf_tensors, latent_facts
 from engine.compile.sources.gguf.tokenizers import end_ids, write_gguf_text
 from engine.compile.sources.gguf.vocabulary import TokenizerFields
-from engine.compile.sources.gguf.with_images import projector_beside, tensors_with_images
 from engine.compile.sources.task import BARE
 from engine.errors import CompileError, UnsupportedModel
 from engine.models.mamba2 import EXPERTS as EXPERT_LAYER
@@ -53,9 +52,7 @@ WITH_EXPERTS = {"llama": "MixtralForCausalLM"}
 WITH_WINDOW = {"llama": "MistralForCausalLM", "olmo2": "Olmo3ForCausalLM"}
 GEMMA_LARGEST = {"gemma2": 46, "gemma3": 62, "gemma-embedding": 0}  # layers of the 27B models
 # The base of layers with a window, where the file does not say, 0 = that of the others.
-TWO_ROTATIONS = dict.fromkeys(("gemma3", "gemma3n", "gemma4", "gemma-embedding", "modern-bert"), 10_000.0) | {
-    "olmo2": 0.0
-}
+TWO_BASES = dict.fromkeys(("gemma3", "gemma3n", "gemma4", "gemma-embedding", "modern-bert"), 10_000.0) | {"olmo2": 0.0}
 WITHOUT_TRUNCATION = ("gpt-oss",)  # whose ramp of YaRN begins and ends between frequencies
 NO_POOLING, LAST_TOKEN = 0, 3  # of `pooling_type`; files of chat models have none
 POOLINGS = {NO_POOLING: "mean", 1: "mean", 2: "cls", LAST_TOKEN: "lasttoken"}  # of encoders
@@ -110,7 +107,7 @@ def network_config(
         **({} if architecture.is_encoder else {"position_embedding_type": "rope" if turns else None}),
         "use_qk_norm": "model.layers.0.self_attn.q_norm.weight" in tensors,
         "mamba_rms_norm": "model.layers.0.mamba.norm.weight" in tensors,
-        **_gemma_scale(architecture, geometry, fields),
+        **_of_gemma(architecture, geometry, fields),
         "partial_rotary_factor": turned / geometry.head_dim,
         "rope_parameters": _rope(fields, tensors, turned, family),
         **_recurrent(geometry),
@@ -185,9 +182,7 @@ def _windows(fields: ArchitectureFields, geometry: GgufGeometry, window: int) ->
     return found
 
 
-def _gemma_scale(
-    architecture: GgufArchitecture, geometry: GgufGeometry, fields: ArchitectureFields
-) -> dict[str, object]:
+def _of_gemma(architecture: GgufArchitecture, geometry: GgufGeometry, fields: ArchitectureFields) -> dict[str, object]:
     """Files do not say it: the head's size, but in the largest models what the width leaves for each head."""
     largest = GEMMA_LARGEST.get(architecture.name)
     if largest is None:
@@ -223,9 +218,9 @@ def _recurrent(geometry: GgufGeometry) -> dict[str, object]:
 def _rope(fields: ArchitectureFields, tensors: Checkpoint, turned: int, family: str) -> Mapping[str, object]:
     """Of layers without a window, and of those with one where the family tells them apart."""
     full = _full_rope(fields, tensors, turned)
-    if fields.name not in TWO_ROTATIONS or family != WITH_WINDOW.get(fields.name, family):
+    if fields.name not in TWO_BASES or family != WITH_WINDOW.get(fields.name, family):
         return full
-    local = fields.number("rope.freq_base_swa", 1.0, 1e12, TWO_ROTATIONS[fields.name] or full["rope_theta"])
+    local = fields.number("rope.freq_base_swa", 1.0, 1e12, TWO_BASES[fields.name] or full["rope_theta"])
     return {FULL: full, SLIDING: {"rope_type": "default", "rope_theta": local}}
 
 

@@ -206,10 +206,8 @@ class GgufTensors(Checkpoint):
 
 
 def _dequantized(content: Bytes, kind: GGMLQuantizationType) -> Float32:
-    """Numbers of stored rows [rows, row bytes].
-
-    Slabs of blocks on two cores, each in its cache: the library's own way over rows takes nearly three times as long.
-    """
+    """Numbers of stored rows [rows, row bytes]. Slabs of blocks on two cores, each in its cache: the library's own way
+    over rows takes nearly three times as long."""
     coding = getattr(quants, kind.name, None)  # a class for each kind of blocks; plain floats have none
     if coding is None:
         return quants.dequantize(content, kind)

@@ -210,9 +210,7 @@ _DEEPSEEK_LLM = _cut(
 )
 _DEEPSEEK_CODER = _cut("[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", _EAST_ASIAN, _DIGIT)
 _DEEPSEEK_3 = _cut(r"\p{N}{1,3}", _CHINESE_JAPANESE, rf"{_MARKED_WORDS}| ?[\p{{P}}\p{{S}}]+[\r\n]*|{_SPACES}")
-_SPARK = _cut(
-    *(r"\p{N}{1,3}", _CHINESE_JAPANESE), *(rf"{_MARKED_WORDS}| ?[\p{{P}}\p{{S}}]+|[\r\n]|\s+(?!\S)|\s+", _DIGIT)
-)
+_SPARK = _cut(r"\p{N}{1,3}", _CHINESE_JAPANESE, rf"{_MARKED_WORDS}| ?[\p{{P}}\p{{S}}]+|[\r\n]|\s+(?!\S)|\s+", _DIGIT)
 _AFMOE = _cut(
     r"\p{N}{1,3}(?=(?:\p{N}{3})*(?!\p{N}))",
     "[\u4e00-\u9fff\u3400-\u4dbf\uf900-\ufaff\u3040-\u309f\u30a0-\u30ff\uff65-\uff9f\u2f00-\u2fdf\u0e40-\u0e7f"

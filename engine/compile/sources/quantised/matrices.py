@@ -29,11 +29,9 @@ class Integers(NamedTuple):
 @dataclass(frozen=True)
 class IntegerMatrix:
     """(code - zero point) * scale. names: of tensors, as far as there are such. group: inputs that share a scale.
-
     read(start, stop): rows. Rows of a stack of matrices are whole matrices: `read` gives the rows of those, one behind
     the other. groups: [inputs], the group of each input where they do not follow each other. has_points: any differs
-    from the middle.
-    """
+    from the middle."""
 
     names: tuple[str, ...]
     shape: tuple[int, ...]
