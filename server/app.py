@@ -67,7 +67,7 @@ def create_app(
         routers += [documents.router, page.router, steps.router]
         app.state.document = OpenApiDocument(app, has_keys=len(keys) > 0)
     for router in routers:
-        app.include_router(router)
+        app.router.routes.extend(router.routes)  # include_router would build every schema again, at the first request
     app.add_middleware(HeldUntilAnswered)
     _add_checks(app, settings, keys)
     routes = tuple(route for router in routers for route in router.routes if isinstance(route, Route))

@@ -56,18 +56,31 @@ def names(node: ast.stmt) -> Iterator[str]:
             yield whole if whole in modules() else node.module
 
 
+def statements(node: ast.AST) -> Iterator[ast.stmt]:
+    """All of a tree, without a look into expressions."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.stmt):
+            yield child
+        if isinstance(child, ast.stmt | ast.ExceptHandler | ast.match_case):
+            yield from statements(child)
+
+
+@cache
+def statements_of(file: str) -> tuple[ast.stmt, ...]:
+    return tuple(statements(ast.parse((ROOT / file).read_text(encoding="utf-8"))))
+
+
 @cache
 def imports() -> Mapping[str, frozenset[str]]:
     """What each file imports: files of ours, top-level names of everything else."""
     found = {}
     for file in modules().values():
-        tree = ast.parse((ROOT / file).read_text(encoding="utf-8"))
-        statements = [node for node in ast.walk(tree) if isinstance(node, ast.stmt)]
-        wanted = {name for node in statements for name in names(node)}
+        wanted = {name for node in statements_of(file) for name in names(node)}
         found[file] = frozenset(modules().get(name, name.split(".")[0]) for name in wanted)
     return found
 
 
+@cache
 def rule_of(file: str) -> Rule:
     """The rule of the longest place that covers a file: a folder ends with a slash, a star stands for anything."""
     fitting = [rule for rule in table() if fnmatch(file, rule.place + "*" if rule.place.endswith("/") else rule.place)]
@@ -139,7 +152,7 @@ def test_every_folder_says_in_one_sentence_what_lives_there(folder: str) -> None
 def test_no_class_name_twice() -> None:
     found: dict[str, list[str]] = {}
     for file in [*modules().values(), *(f"deploy/{path.name}" for path in (ROOT / "deploy").glob("*.py"))]:
-        for node in ast.walk(ast.parse((ROOT / file).read_text(encoding="utf-8"))):
+        for node in statements_of(file):
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 found.setdefault(node.name, []).append(file)
     assert {name: files for name, files in found.items() if len(files) > 1} == {}

@@ -6,7 +6,14 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-BUILD = "import sys; from setuptools import build_meta; print(getattr(build_meta, sys.argv[1])(sys.argv[2]))"
+# Compressed little: what is asked is what is in them.
+BUILD = """
+import sys, zlib
+squeeze = zlib.compressobj
+zlib.compressobj = lambda level=1, *rest: squeeze(1, *rest)
+from setuptools import build_meta
+print(getattr(build_meta, sys.argv[1])(sys.argv[2]))
+"""
 
 
 def tracked(*places: str) -> list[str]:

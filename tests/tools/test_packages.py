@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import venv
 from pathlib import Path
 
 import pytest
@@ -40,8 +41,12 @@ def test_a_failure_is_told(tmp_path: Path) -> None:
     assert done.returncode and "hexserve-no-such-package" in done.stderr
 
 
-def test_an_environment_is_made_anew_where_its_packages_are_others(tmp_path: Path) -> None:
+def test_an_environment_is_made_anew_where_its_packages_are_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """One that has them is used again; a failure leaves none that counts as made."""
+    made = venv.create
+    monkeypatch.setattr(venv, "create", lambda *places, **options: made(*places, **{**options, "with_pip": False}))
     (tmp_path / "packages.txt").write_text("a==1\nb")
     python = environment(tmp_path, "a==1", "b")
     assert python.is_relative_to(tmp_path) and not python.exists()

@@ -29,7 +29,8 @@ class FakeHub:
     bytes of the next answers with a file after which the connection ends. wrong: files that come as other bytes than
     the hub's hashes say, of the same length. longer: files that the hub says to be so many bytes longer.
     stall_after: as cut_after, but the connection stays open and silent. file_status: of the next answers with a file
-    instead. is_redirecting: files lie in a store on another host, which must not be shown a token.
+    instead. is_redirecting: files lie in a store on another host, which must not be shown a token. has_stalled: set
+    once an answer is silent.
     """
 
     repositories: dict[str, dict[str, bytes]] = field(default_factory=dict)
@@ -44,6 +45,7 @@ class FakeHub:
     file_status: list[int] = field(default_factory=list)
     is_redirecting: bool = False
     is_over: threading.Event = field(default_factory=threading.Event)
+    has_stalled: threading.Event = field(default_factory=threading.Event)
     fetched: list[tuple[str, str | None]] = field(default_factory=list)
     asked: list[str] = field(default_factory=list)
     url: str = ""
@@ -192,6 +194,7 @@ class Handler(BaseHTTPRequestHandler):
             self.wfile.write(body[: min(cut, silent)])
             if silent < len(body):
                 self.wfile.flush()
+                self.hub.has_stalled.set()
                 self.hub.is_over.wait()
             cut = min(cut, silent)
             self.close_connection = self.close_connection or cut < len(body)

@@ -34,6 +34,7 @@ def test_a_killed_fetch_leaves_nothing_that_is_served_and_goes_on(name: str, tmp
         places = {"HF_ENDPOINT": hub.url, "MODELSCOPE_ENDPOINT": hub.url}
         own = {**os.environ, "HOME": str(tmp_path), "PYTHONPATH": str(ROOT), **places}
         with subprocess.Popen(command, cwd=tmp_path, env=own, stderr=subprocess.DEVNULL) as process:
+            assert hub.has_stalled.wait(60)
             while not any(part.stat().st_size >= 10_000_000 for part in tmp_path.rglob("*.part")):
                 assert process.poll() is None
             process.kill()

@@ -11,8 +11,10 @@ from pathlib import Path
 
 import httpx
 import pytest
+from typer.testing import CliRunner
 
 from server.commands.chat_terminal import Timing
+from server.commands.cli import app
 from server.commands.http_client import StreamedUsage
 from tests.server.commands.scripted_server import WORDS, Script, serving
 
@@ -140,8 +142,8 @@ def test_bytes_that_are_no_text_are_not_sent() -> None:
     ],
 )
 def test_a_users_mistake_is_one_sentence(arguments: list[str], message: str) -> None:
-    done = talk(arguments, "")
-    assert done.returncode == 2
+    done = CliRunner().invoke(app, ["chat", *arguments])
+    assert done.exit_code == 2
     assert done.stderr == f"error: {message}\n"
 
 

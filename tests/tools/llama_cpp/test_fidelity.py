@@ -13,7 +13,7 @@ from tools.llama_cpp.fidelity import HEADER, MAGIC, PLACES, Measurement, measure
 from tools.llama_cpp.programs import BuildFailed, LlamaCpp
 
 # Makes the file it is asked for; what is printed is in a file beside it.
-STAND_IN = """#!{python}
+STAND_IN = """#!{python} -IS
 import pathlib, sys
 words, here = sys.argv[1:], pathlib.Path(sys.argv[0]).parent
 if "--save-all-logits" in words:

@@ -29,7 +29,7 @@ def load(clients: int, prompt: int) -> SimulatedLoad:
 
 
 @pytest.mark.parametrize("prompt", BOTH_PROMPTS)
-@pytest.mark.parametrize("clients", [*range(1, 9), 12, 16])
+@pytest.mark.parametrize("clients", [1, 2, 5, 7, 16])
 def test_both_are_never_worse_than_the_better_one(prompt: int, clients: int, costs: list[DeviceCosts]) -> None:
     npu, cpu, both = play(costs, load(clients, prompt))
     assert all(each.tokens == load(clients, prompt).tokens for each in (npu, cpu, both))
@@ -59,7 +59,7 @@ def divisions(clients: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
 
 
 @pytest.mark.parametrize("prompt", BOTH_PROMPTS)
-@pytest.mark.parametrize("clients", [2, 4, 8])
+@pytest.mark.parametrize("clients", [2, 5])
 def test_where_they_gain_less_no_division_of_the_clients_gains_more(
     prompt: int, clients: int, costs: list[DeviceCosts], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,18 +5,7 @@ from pathlib import Path
 import pytest
 from transformers import WhisperForConditionalGeneration
 
-from tools.speech import sizes
 from tools.speech.sizes import Size, alone, write_random
-
-
-def test_a_line_of_the_table(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """Written, compiled and run in processes of their own: a number above 0 in every cell."""
-    monkeypatch.setattr("sys.argv", ["sizes", "--sizes", "tiny", "--threads", "1"])
-    assert sizes.main() == 0
-    head, _, line = capsys.readouterr().out.splitlines()
-    name, *cells = line.strip("| ").split(" | ")
-    assert (name, cells[0]) == ("tiny", "38") and len(cells) + 1 == len(head.strip("| ").split(" | "))
-    assert min(map(float, cells)) > 0
 
 
 def test_the_peak_of_a_process() -> None:

@@ -135,7 +135,7 @@ def test_logits(case: str, make_oracle: MakeOracle, build: Build, prompt: list[i
     path = source / "config.json"
     path.write_text(json.dumps(edit(json.loads(path.read_text()))))
     model = type(model).from_pretrained(source, dtype=torch.float32).eval()
-    folder, manifest = build(source, quant=Quant.FP32, layout=Layout.SEGMENTS)
+    folder, manifest = build(source, quant=Quant.FP32, layout=Layout.SEGMENTS, parity_tokens=24)
     text = (prompt * 3)[:100]
     with torch.no_grad():
         expected = model(torch.tensor([text]), use_cache=False).logits[0].numpy()

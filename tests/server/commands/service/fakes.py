@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 PROGRAM = """\
-#!{python}
+#!{python} -IS
 import json, os, sys
 name, words = os.path.basename(sys.argv[0]), sys.argv[1:]
 record = dict(tool=name, words=words)

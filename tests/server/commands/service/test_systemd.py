@@ -1,15 +1,18 @@
 """`hexserve service` with a systemctl that writes down how it is called."""
 
+import contextlib
 import getpass
-import subprocess
+import os
 import sys
 from pathlib import Path
+from unittest import mock
 
 import pytest
+from typer.testing import CliRunner
 
+from server.commands.cli import app
 from tests.server.commands.service.fakes import FakeTools
 
-ROOT = Path(__file__).parents[4]
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="there it is the Task Scheduler")
 
 
@@ -21,10 +24,10 @@ def tools(tmp_path: Path) -> FakeTools:
 def service(tools: FakeTools, *words: str, **variables: str) -> tuple[int, str, str]:
     """Exit code, output and errors of `hexserve service WORDS`."""
     home = tools.folder.parent
-    environment = {"PATH": tools.path, "HOME": str(home), "PYTHONPATH": str(ROOT), **variables}
-    command = [sys.executable, "-m", "server", "service", *words]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, cwd=home)
-    return done.returncode, done.stdout, done.stderr
+    environment = {"PATH": tools.path, "HOME": str(home), **variables}
+    with contextlib.chdir(home), mock.patch.dict(os.environ, environment, clear=True):
+        done = CliRunner().invoke(app, ["service", *words])
+    return done.exit_code, done.stdout, done.stderr
 
 
 def unit(tools: FakeTools, name: str = "hexserve") -> Path:

@@ -16,17 +16,19 @@ from engine.compile.quantisation.transforms.heads import StreamStatistics
 from tests.engine.compile.quantisation.transforms.outliers import OutlierPlan, plant_outliers
 
 
-def compiled(source: Path, output: Path, quality: QualityLevel, **options: object) -> Manifest:
+def compiled(source: Path, output: Path, quality: QualityLevel, text: Path) -> Manifest:
     arguments = CompileArguments(source, output, quant=Quant.W8A16, quality=quality, parity_tokens=64)
-    return compile_bundle(replace(arguments, rows=(32,), context=(128,), **options), SilentProgress())
+    return compile_bundle(replace(arguments, rows=(32,), context=(128,), calibration=text), SilentProgress())
 
 
-def test_a_value_channel_that_stands_out_costs_the_caches_little(tiny_checkpoint: Path, tmp_path: Path) -> None:
+def test_a_value_channel_that_stands_out_costs_the_caches_little(
+    tiny_checkpoint: Path, short_text: Path, tmp_path: Path
+) -> None:
     plant_outliers(tiny_checkpoint, tmp_path / "planted", OutlierPlan(channels=0, columns=0, ffn=0, values=2))
     lost = {}
     for name, source in (("plain", tiny_checkpoint), ("planted", tmp_path / "planted")):
         for quality in (QualityLevel.FAST, QualityLevel.GOOD):
-            made = compiled(source, tmp_path / f"{name}-{quality}", quality)
+            made = compiled(source, tmp_path / f"{name}-{quality}", quality, short_text)
             lost[name, quality] = made.parity["kl"]
             assert (made.quality is None) == (quality is QualityLevel.FAST)
             if made.quality is not None:
@@ -50,10 +52,11 @@ def with_massive_tokens(source: Path, folder: Path) -> Path:
     return folder
 
 
-def test_a_stream_with_outliers_is_rotated(tiny_checkpoint: Path, tmp_path: Path) -> None:
+def test_a_stream_with_outliers_is_rotated(tiny_checkpoint: Path, short_text: Path, tmp_path: Path) -> None:
     source = with_massive_tokens(tiny_checkpoint, tmp_path / "massive")
-    fast, good = (compiled(source, tmp_path / level, level) for level in (QualityLevel.FAST, QualityLevel.GOOD))
-    plain = compiled(tiny_checkpoint, tmp_path / "plain", QualityLevel.GOOD)
+    levels = (QualityLevel.FAST, QualityLevel.GOOD)
+    fast, good = (compiled(source, tmp_path / level, level, short_text) for level in levels)
+    plain = compiled(tiny_checkpoint, tmp_path / "plain", QualityLevel.GOOD, short_text)
     assert good.quality is not None and plain.quality is not None
     assert good.quality.methods[:2] == ("balanced heads", "rotated stream and values")
     assert plain.quality.methods == ("balanced heads", "targets from the float stream", "GPTQ", "ranges by error")

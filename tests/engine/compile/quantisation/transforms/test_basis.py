@@ -47,11 +47,11 @@ def test_another_basis_of_values_is_told_of(
 
 
 def test_integer_caches_of_evened_heads_hold_the_checkpoint_s_keys_and_values(
-    make_oracle: MakeOracle, tmp_path: Path
+    make_oracle: MakeOracle, short_text: Path, tmp_path: Path
 ) -> None:
     """As far as 8 bits, and activations of 16, can: scales folded into keys and values are undone."""
     _, folder = make_oracle("Qwen3")
-    shapes: dict[str, Any] = {"rows": (8,), "context": (128,)}
+    shapes: dict[str, Any] = {"rows": (8,), "context": (128,), "calibration": short_text, "parity_tokens": 8}
     floats = CompileArguments(folder, tmp_path / "floats", quant=Quant.FP32, layout=Layout.SEGMENTS, parity_tokens=8)
     codes = CompileArguments(folder, tmp_path / "codes", quant=Quant.W8A16, quality=QualityLevel.GOOD, **shapes)
     told = []

@@ -59,7 +59,13 @@ def test_graphs_and_their_tensors(int8_cache_bundle: Path) -> None:
 
 @pytest.mark.parametrize(("level", "length", "margin"), [("fast", 32, 1.5), ("good", 128, 1.2)])
 def test_scales_by_definition(
-    level: str, length: int, margin: float, tiny_checkpoint: Path, build: Build, monkeypatch: pytest.MonkeyPatch
+    level: str,
+    length: int,
+    margin: float,
+    tiny_checkpoint: Path,
+    short_text: Path,
+    build: Build,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The largest magnitude over the calibration's text, and a margin, on code 127; of keys that of a pair's radius."""
     seen: dict[int, list[np.ndarray]] = {}
@@ -70,11 +76,11 @@ def test_scales_by_definition(
 
     add = KvReach.add
     monkeypatch.setattr(KvReach, "add", spy)
-    quality = QualityLevel(level)
-    folder, manifest = build(tiny_checkpoint, quant=Quant.INT4, quality=quality, kv=KvType.INT8, layout=Layout.SEGMENTS)
+    options = {"quality": QualityLevel(level), "kv": KvType.INT8, "layout": Layout.SEGMENTS, "calibration": short_text}
+    folder, manifest = build(tiny_checkpoint, quant=Quant.INT4, **options)
     scales = read_kv_scales(folder, manifest)
     assert manifest.text is not None
-    documents = calibration_documents(tiny_checkpoint, None, folder, manifest.text)
+    documents = calibration_documents(tiny_checkpoint, short_text, folder, manifest.text)
     texts = token_sequences(documents, folder, manifest.text, manifest.model.vocab, length, 32)
     assert sorted(seen) == [0, 1] and [len(found) for found in seen.values()] == [len(texts)] * 2
     for layer, found in seen.items():
