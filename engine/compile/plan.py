@@ -247,6 +247,8 @@ MAX_PART_MB = 3500  # one context binary must fit the NPU's 32-bit address space
 MAX_ROWS = 4096
 MAX_CONTEXT = 1 << 20
 MAX_VARIANTS = 256
+# Whether the target is an NPU -> the activations its graphs may have.
+TAKEN = {False: (Activations.FLOAT32, Activations.INTEGER), True: (Activations.FLOAT16, Activations.INTEGER)}
 
 
 def check_arguments(arguments: CompileArguments) -> None:
@@ -295,7 +297,7 @@ def _check_sizes(arguments: CompileArguments) -> None:
 
 
 def _check_target(arguments: CompileArguments) -> None:
-    known = quants_with(Activations.FLOAT16 if arguments.is_npu else Activations.FLOAT32, Activations.INTEGER)
+    known = quants_with(*TAKEN[arguments.is_npu])
     for option, quant in (("--quant", arguments.quant), ("--head", arguments.head or arguments.quant)):
         if quant not in known:
             raise CompileError(f"--target {arguments.target} takes {option} {', '.join(known)}, not {quant}")

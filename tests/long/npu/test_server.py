@@ -11,7 +11,8 @@ import pytest
 from openai import OpenAI
 from safetensors.numpy import load_file, save_file
 
-from engine.bundle.manifest import ModelTask, describe_file, load_manifest, save_manifest
+from engine.bundle.manifest import describe_file, load_manifest, save_manifest
+from engine.bundle.specs import ModelTask
 from engine.compile.arguments import CompileArguments
 from engine.compile.pipeline import compile_bundle
 from engine.compile.progress import SilentProgress
