@@ -20,9 +20,11 @@ WINDOW = 16
 TOKENS = 160
 
 
-def answer(loop: Assembled, name: str, prompt: list[int], most: Callable[[], None] = lambda: None) -> list[int]:
+def answer(
+    loop: Assembled, name: str, prompt: list[int], most: Callable[[], None] = lambda: None, count: int = TOKENS
+) -> list[int]:
     """Greedy tokens; `most` is called after every step."""
-    params, tokens = SamplingParams(max_tokens=TOKENS, temperature=0.0), list[int]()
+    params, tokens = SamplingParams(max_tokens=count, temperature=0.0), list[int]()
     loop.loop.add(Request(name, tuple(prompt), params), (), seed=1, now_s=0.0)
     while loop.loop.scheduler.has_work:
         for event in loop.loop.step().events:
