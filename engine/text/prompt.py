@@ -209,7 +209,7 @@ class PromptMaker:
         separator = choose_separator([spoken, tools, chosen])
         guarded = self._guard.protect(spoken, separator)
         if self.form.calls is not None:
-            guarded = [_with_written_calls(message, self.form.calls) for message in guarded]
+            guarded = [with_written_calls(message, self.form.calls) for message in guarded]
         if self.form.image_text:
             guarded = [_with_text_content(message, self.form.image_text) for message in guarded]
         request = RenderRequest(
@@ -331,7 +331,7 @@ def _normalise_call(call: Any, param: str) -> dict[str, Any]:
     return {**call, "function": dict(function)}
 
 
-def _with_written_calls(message: Mapping[str, Any], form: CallFormat) -> Mapping[str, Any]:
+def with_written_calls(message: Mapping[str, Any], form: CallFormat) -> Mapping[str, Any]:
     """The message with its calls behind its text, for templates that show tools and render no calls."""
     calls = message.get("tool_calls")
     if not calls:

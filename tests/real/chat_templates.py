@@ -9,10 +9,9 @@ from typing import Any
 
 from engine.bundle.answer_format import ID, KEY, NAME, NUMBER, AnswerFormat, LiteralArguments, TaggedArguments
 from engine.text.answer_finding import find_answer
-from engine.text.call_writing import with_written_calls
 from engine.text.format_probes import USER, Renderings, probe_requests
 from engine.text.format_table import atoms, common_start, is_tag
-from engine.text.prompt import MessageForm, normalise_message
+from engine.text.prompt import MessageForm, normalise_message, with_written_calls
 from engine.text.renderer import ChatTemplate
 from server.generation.argument_reading import CallArguments
 from server.generation.call_reading import CallBegin
