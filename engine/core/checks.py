@@ -34,19 +34,22 @@ def pool_violations(blocks: BlockPool, sequences: Several[Sequence], reserved: i
 
 
 def sequence_violations(sequences: Several[Sequence], block_size: int, capacity: Capacity) -> Iterator[str]:
-    for s in sequences:
-        computed, status, rows = s.computed, s.status, s.rows_wanted
-        broken = {
-            "nothing left to compute": rows < 1,
-            f"{computed} computed tokens in {len(s.blocks)} blocks": len(s.blocks) * block_size < computed,
-            "waiting, but holds slots": status is SequenceStatus.WAITING and bool(s.blocks or computed),
-            f"{computed} computed tokens are no whole blocks of {s.block_length}": computed % s.block_length > 0,
-            f"decodes, but wants {rows} rows": status is SequenceStatus.DECODE and rows > s.decode_rows,
-            f"in the prefill queue with {rows} rows to compute": status is SequenceStatus.PREFILL
-            and rows <= s.decode_rows,
-            f"{len(s.tokens)} tokens exceed the context": len(s.tokens) > capacity.tokens_per_sequence,
-        }
-        yield from (f"{s.id}: {rule}" for rule, is_broken in broken.items() if is_broken)
+    for sequence in sequences:
+        name, computed, rows = sequence.id, sequence.computed, sequence.rows_wanted
+        if rows < 1:
+            yield f"{name}: nothing left to compute"
+        if len(sequence.blocks) * block_size < computed:
+            yield f"{name}: {computed} computed tokens in {len(sequence.blocks)} blocks"
+        if sequence.status is SequenceStatus.WAITING and (sequence.blocks or computed):
+            yield f"{name}: waiting, but holds slots"
+        if computed % sequence.block_length:
+            yield f"{name}: {computed} computed tokens are no whole blocks of {sequence.block_length}"
+        if sequence.status is SequenceStatus.DECODE and rows > sequence.decode_rows:
+            yield f"{name}: decodes, but wants {rows} rows"
+        if sequence.status is SequenceStatus.PREFILL and rows <= sequence.decode_rows:
+            yield f"{name}: in the prefill queue with {rows} rows to compute"
+        if len(sequence.tokens) > capacity.tokens_per_sequence:
+            yield f"{name}: {len(sequence.tokens)} tokens exceed the context"
 
 
 def window_violations(windows: WindowBlocks, sequences: Several[Sequence]) -> Iterator[str]:

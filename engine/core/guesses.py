@@ -145,8 +145,10 @@ class Guesser:
     def _predicted(self, sequence: Sequence, limit: int) -> tuple[int, ...]:
         prediction, record = sequence.request.prediction, sequence.guesses
         found = continued_at(prediction, sequence.tokens[sequence.prompt_tokens :], record.prediction_at)
-        record.prediction_at = record.prediction_at if found is None else found
-        return () if found is None else prediction[found : found + min(limit, self._rules.prediction_rows)]
+        if found is None:
+            return ()
+        record.prediction_at = found
+        return prediction[found : found + min(limit, self._rules.prediction_rows)]
 
     def _room(self, sequence: Sequence) -> int:
         """Guesses that a sequence may still take: its last token is never one."""

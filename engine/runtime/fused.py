@@ -168,8 +168,10 @@ class FusedCaches(BlockStore):
         self._handed_out.clear()
 
     def _cache_of(self, segment: PackedSegment | None) -> FusedCache:
-        if segment is None or not segment.blocks:
-            return self.blank if segment is None else self.take()
+        if segment is None:
+            return self.blank
+        if not segment.blocks:
+            return self.take()
         if segment.blocks[0] not in self._named:
             raise StepFailed(f"nothing lies in cache {segment.blocks[0]}, of which {segment.past} KV slots are wanted")
         return self._named[segment.blocks[0]]

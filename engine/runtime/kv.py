@@ -28,7 +28,7 @@ from engine.runtime.kv_memory import COLUMN_STEP, BlockName, Bound, CacheForm, G
 # How many times as long as its base a sequence may be. What lies behind it is read under a mask: rows of a prompt take
 # twice the time there; four decodes over 1,024 columns and 2,048 of their own take as long as with copies.
 MOST_TIMES = 3
-LEAST_SPARE = 32  # columns
+LEAST_SPARE, MOST_COPIED = 32, 16 << 20  # columns; bytes, in which a copy takes some milliseconds
 
 
 class SequenceCaches(BlockStore, Generic[Bound]):
@@ -183,9 +183,11 @@ class SequenceCaches(BlockStore, Generic[Bound]):
         return made
 
     def _shorten(self, cache: SequenceCache[Bound]) -> None:
-        """Give back what a finished sequence has reserved and not used, if it is worth a copy."""
+        """Give back what a finished sequence has reserved and not used. The step of others waits for the copy, so only
+        of a small cache."""
         used = (max(cache.owned, default=-1) + 1) * self._size
-        is_worth = cache.columns - used >= max(LEAST_SPARE, cache.columns // 16)
+        is_small = sum(side.nbytes for side in cache.sides()) <= MOST_COPIED
+        is_worth = is_small and cache.columns - used >= max(LEAST_SPARE, cache.columns // 16)
         if cache.has_ended and used and is_worth and not cache.is_base:
             cache.resize(used, used)
 

@@ -158,6 +158,7 @@ class OnnxRuntime(Runtime, BlockStore):
         self._arena.clear()
         self._pool.clear()
         self._sessions.clear()
+        self.blocks = BlockStore()  # not itself: it would wait for the garbage collector
 
     def _width(self, shape: StepShape) -> int:
         return shape.context if self._scatter else shape.past

@@ -215,9 +215,9 @@ class NpuSpeechRuntime(HearingRuntime):
         self._features = graphs[GraphKind.SPEECH_ENCODER].inputs[0]
         self._taken = {tensor.name: tensor for tensor in decoder.inputs}
         self._result = next(tensor for tensor in decoder.outputs if tensor.name == LOGITS)
-        self._cross |= {name: blank(tensor, slots) for name, tensor in self._taken.items() if is_cross(name)}
+        self._cross |= {name: _untouched(tensor, slots) for name, tensor in self._taken.items() if is_cross(name)}
         self._caches = {tensor.name: twin_of(tensor.name) for tensor in decoder.inputs if twin_of(tensor.name)}
-        self._past = [{name: blank(self._taken[name], slots) for name in self._caches} for _ in range(2)]
+        self._past = [{name: _untouched(self._taken[name], slots) for name in self._caches} for _ in range(2)]
         self._rows_in = {name: blank(self._taken[name]) for name in (IDS, MASK, POSITIONS)}
         self._codes = encoding_of(self._taken[MASK]).encode(np.array([UNSEEN, 0.0]))
         self._logits = blank(self._result)
@@ -294,3 +294,8 @@ class NpuSpeechRuntime(HearingRuntime):
 
 def _form(tensor: TensorSpec) -> tuple[str, float | None, int | None]:
     return tensor.dtype, tensor.scale, tensor.zero_point
+
+
+def _untouched(tensor: TensorSpec, slots: int) -> Array:
+    """Of any content, which is written before it is read: memory that only the slots in use take."""
+    return np.zeros([slots, *(int(size) for size in tensor.shape)], tensor.dtype)

@@ -141,8 +141,10 @@ def _runs(runtime: Runtime, batch: PackedBatch, read: Callable[[], MachineReadin
 
 def believed(shapes: ShapeTable, times: dict[StepShape, float]) -> dict[StepShape, float]:
     """The times that the scheduler uses: of free shapes only whole lines of a past, of segmented ones all of them."""
-    lines = times if shapes.fixed else whole_lines(shapes, times)
-    return with_columns(lines) if shapes.segmented and not shapes.fixed else lines
+    if shapes.fixed:
+        return times
+    lines = whole_lines(shapes, times)
+    return with_columns(lines) if shapes.segmented else lines
 
 
 def with_columns(times: dict[StepShape, float]) -> dict[StepShape, float]:

@@ -147,7 +147,8 @@ def _with_longest(width: int, height: int, longest: int) -> tuple[int, int]:
     """The size whose longer side is `longest`, and the shorter one even; then within what is cut."""
     is_wide = width >= height
     width, height = _scaled(width, height, longest)
-    width, height = max(width + (0 if is_wide else width % 2), 1), max(height + (height % 2 if is_wide else 0), 1)
+    width, height = (width, height + height % 2) if is_wide else (width + width % 2, height)
+    width, height = max(width, 1), max(height, 1)
     if max(width, height) > MOST_SIDE:
         width, height = _scaled(width, height, MOST_SIDE)
     return max(width, 1), max(height, 1)
