@@ -261,8 +261,9 @@ def check_once(folder: Path, manifest: Manifest, memory: Path | None) -> None:
         wrong = verify_hashes(folder, manifest)
     if wrong:
         raise BundleError(f"{wrong[0]} is damaged: its sha256 is not the manifest's; copy or compile the bundle again")
-    if memory is not None:
-        remember(folder, manifest, memory)
+    if marker is not None:
+        with suppress(OSError):  # taken before the files were read: what is written meanwhile is not vouched for
+            write_whole(marker, msgspec.json.encode({"bundle": manifest.name}))
 
 
 def remember(folder: Path, manifest: Manifest, memory: Path) -> None:

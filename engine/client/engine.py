@@ -120,9 +120,11 @@ class Engine:
             except TimeoutError:
                 self._log.warning("%d requests did not finish within %.1f s of draining", len(self._streams), drain_s)
         was_running = self.state is not EngineState.STOPPED
-        for part in (self._chats, self._supervisor, self._audio, self._compiler_pool):
+        for part in (self._chats, self._supervisor, self._audio):
             if part is not None:
                 await part.close()
+        if self._compiler_pool is not None:  # perhaps made meanwhile, by a start that is under way
+            await self._compiler_pool.close()
         self._threads.shutdown(wait=False, cancel_futures=True)
         # Large, and an engine is part of a circle: they would wait for the garbage collector.
         self._prompts = self._chats = None

@@ -115,9 +115,15 @@ class WorkerProcess(asyncio.SubprocessProtocol):
     @classmethod
     async def start(cls, command: Sequence[str], on_report: OnReport) -> "WorkerProcess":
         """Start `command` with pipes for input and output; its errors go to ours. OSError when it cannot start."""
-        pipe, environment = subprocess.PIPE, child_environment(graph_memory(os.environ))
+        pipe, memory = subprocess.PIPE, graph_memory(os.environ)
         _, worker = await asyncio.get_running_loop().subprocess_exec(
-            lambda: cls(on_report), *command, stdin=pipe, stdout=pipe, stderr=None, env=environment, **own_group()
+            lambda: cls(on_report),
+            *command,
+            stdin=pipe,
+            stdout=pipe,
+            stderr=None,
+            env=child_environment(memory),
+            **own_group(),
         )
         return worker
 

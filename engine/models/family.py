@@ -154,7 +154,8 @@ def network_of(values: Mapping[str, object], family: Family, max_context: int = 
     if deep >= spec.layers:
         raise UnsupportedModel(f"config.json: {deep} layers of DeepStack are not below {spec.layers} of the text")
     may_be_untied = spec.tied_head and values.get("tie_word_embeddings") is False
-    return _counted(Network(spec, details, epsilon, max_position, compiled_context, None, sees, deep, may_be_untied))
+    own = Network(spec, details, epsilon, max_position, compiled_context)
+    return _counted(replace(own, reads_images=sees, deepstack=deep, may_be_untied=may_be_untied))
 
 
 def untied(network: Network) -> Network:

@@ -6,7 +6,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from engine.errors import UnsupportedModel
-from engine.files import brief
+from engine.files import JSON_BYTES, brief, read_json
 from engine.models.config_fields import ConfigFields, config_of, four_bits_because, quant_by_size
 from engine.models.encoders import is_encoder_folder
 from engine.models.speech import is_speech_folder
@@ -76,7 +76,8 @@ def float_bytes(folder: Path) -> int:
         files = list(folder.glob("*.safetensors"))
         parts = [path for path in files if not path.name.startswith("consolidated")]  # Mistral's: all of them once more
         stored = sum(path.stat().st_size for path in parts or files)
-    except OSError:
+        read_json(folder / "config.json", JSON_BYTES)
+    except (OSError, ValueError):
         return 0
     config, codes = config_of(folder), stored_codes_of(folder)
     if codes is not None:

@@ -19,10 +19,15 @@ PACKAGE = "qai_hub_models_cli"
 _LONGEST_REASON = 300
 
 
-def bundle_address(name: AiHubName) -> str:
-    """URL of the zip that a name stands for, of this machine's chip unless it names one. FetchFailed."""
+def bundle_address(name: AiHubName, chipset: str = X_ELITE) -> str:
+    """URL of the zip that a name stands for. chipset: unless it names one. FetchFailed."""
     precisions = (name.precision,) if name.precision else PRECISIONS
-    return find_bundle(name.model, name.chipset or chipset_of(processor_name()), precisions)
+    return find_bundle(name.model, name.chipset or chipset, precisions)
+
+
+def machine_chipset() -> str:
+    """AI Hub's name of this machine's processor."""
+    return chipset_of(processor_name())
 
 
 def chipset_of(chip: str) -> str:

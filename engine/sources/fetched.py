@@ -278,7 +278,9 @@ def _listed(name: names.RepositoryName | names.AiHubName | names.Address) -> tup
         raise download.ServerSilent(download.OFFLINE)
     if isinstance(name, names.RepositoryName):
         return modelscope.files_of(name)
-    return _at_address(ai_hub.bundle_address(name) if isinstance(name, names.AiHubName) else name.text)
+    if isinstance(name, names.AiHubName):
+        return _at_address(ai_hub.bundle_address(name, ai_hub.machine_chipset()))
+    return _at_address(name.text)
 
 
 def _at_address(url: str) -> tuple[download.RemoteFile, ...]:

@@ -67,7 +67,8 @@ def choose_separator(value: Any) -> str:
     runs: list[str] = []
 
     def look(text: str, _is_key: bool) -> str:
-        runs.extend(re.findall(f"{_FILLER}+", text))
+        if _FILLER in text:  # found in no time, also in a text of megabytes
+            runs.extend(re.findall(f"{_FILLER}+", text))
         return text
 
     _map_strings(value, look)

@@ -83,9 +83,9 @@ def running_child(command: Sequence[str], port: int, ready_path: str = "health/r
     is_main = threading.current_thread() is threading.main_thread()
     # SIGTERM, and a terminal that closes, unwind the stack instead of leaving the child behind.
     with tempfile.TemporaryFile() as log, signals.ending_in_order() if is_main else contextlib.nullcontext():
-        none, environment = subprocess.DEVNULL, child_environment(OPEN)
+        none, errors = subprocess.DEVNULL, subprocess.STDOUT
         child = subprocess.Popen(
-            command, stdin=none, stdout=log, stderr=subprocess.STDOUT, env=environment, **own_group()
+            command, stdin=none, stdout=log, stderr=errors, env=child_environment(OPEN), **own_group()
         )
         try:
             _wait_ready(child, f"{address}/{ready_path}", log)

@@ -95,9 +95,14 @@ class Envelope:
 
     def around(self, kind: type["Whole"], choices: Sequence[Any]) -> "Whole":
         """An answer or chunk of this kind around its choices, without its usage."""
-        own: dict[str, Any] = {"id": self.id, "created": self.created, "model": self.model, "choices": list(choices)}
-        tier: Literal["default"] | UnsetType = "default" if self.names_tier else UNSET
-        return kind(**own, system_fingerprint=self.fingerprint, service_tier=tier)
+        return kind(
+            id=self.id,
+            created=self.created,
+            model=self.model,
+            system_fingerprint=self.fingerprint,
+            choices=list(choices),
+            service_tier="default" if self.names_tier else UNSET,
+        )
 
 
 class Identified(Answer, kw_only=True):

@@ -37,17 +37,17 @@ class AccessRecord:
     """A request, filled until it has ended. `at`: Unix seconds; `path` is bounded and clean; key, retry and trace_id
     may be ''. status 0: the client left before an answer began."""
 
-    at: float
     method: str
     path: str
-    status: int
-    milliseconds: float
     request_id: str
-    key: str
     retry: str
-    has_left: bool
-    trace_id: str
     facts: RequestFacts
+    at: float = 0.0
+    status: int = 0
+    milliseconds: float = 0.0
+    key: str = ""
+    has_left: bool = False
+    trace_id: str = ""
 
 
 def text_line(record: AccessRecord) -> str:
@@ -146,7 +146,7 @@ class _RequestLog:
         method, path = scope.get("method", "GET"), bounded(scope["path"], LOGGED_PATH)  # a WebSocket begins as a GET
         retry = headers.get("x-stainless-retry-count", "")
         retry = retry if _RETRY.fullmatch(retry) and retry != "0" else ""
-        self.record = AccessRecord(0.0, method, path, 0, 0.0, request_id(headers), "", retry, False, "", facts)
+        self.record = AccessRecord(method, path, request_id(headers), retry, facts)
         scope.setdefault("state", {})["request_id"] = self.record.request_id
         self._names = ("x-request-id", "request-id") if request_format(scope) is ANTHROPIC_FORMAT else ("x-request-id",)
 

@@ -51,9 +51,11 @@ class BundleLoader:
 def _estimated(config: EngineConfig) -> tuple[int, int]:
     """All bytes, and those for prefixes. In a process of its own: what knows graphs is not loaded into the server."""
     command = module_command("engine.worker.estimate", msgspec.json.encode(config).decode())
-    environment, nothing, pipe = child_environment(), subprocess.DEVNULL, subprocess.PIPE
+    nothing, pipe = subprocess.DEVNULL, subprocess.PIPE
     try:
-        done = subprocess.run(command, env=environment, stdin=nothing, stdout=pipe, timeout=ESTIMATE_S, check=False)
+        done = subprocess.run(
+            command, env=child_environment(), stdin=nothing, stdout=pipe, timeout=ESTIMATE_S, check=False
+        )
         answer = msgspec.json.decode(done.stdout, type=dict[str, int | str])
     except (OSError, subprocess.TimeoutExpired, msgspec.MsgspecError) as error:
         raise BundleError(f"its memory cannot be estimated: {error}") from error

@@ -132,9 +132,11 @@ class ModelManager(Models):
         now_s, budget = self._clock(), self.rules.budget
         lacks = [other.pending for other in self.models if other.pending is not None]
         lack = next((lack for lack in lacks if now_s - lack.since_s >= self.rules.yield_s), None)
+        if lack is None:
+            return False
         ready = [other.resident for other in self.models if other.state is ModelState.READY]
         others = sum(other.size for other in self.models if other.state is ModelState.LOADING)
-        return lack is not None and model.name in to_yield(ready, others, lack.size, budget)
+        return model.name in to_yield(ready, others, lack.size, budget)
 
     async def _progress(self, model: ServedModel) -> None:
         """Do what brings a model that is wanted nearer to being ready, and wait until something has changed."""

@@ -119,9 +119,8 @@ class TraceLayer:
 
     def _phases(self, below: Context, facts: RequestFacts, clock: "_Clock", submitted: int) -> None:
         """The engine's times begin where the request was given to it. prepare: body, template, tokenizer, grammar."""
-        self._tracer.start_span("prepare", below, start_time=clock.nanoseconds(facts.started_at)).end(
-            submitted
-        )  # body, template, grammar
+        prepare = self._tracer.start_span("prepare", below, start_time=clock.nanoseconds(facts.started_at))
+        prepare.end(submitted)
         for timings in facts.timings[:MOST_CHOICES]:
             at = submitted
             for name, milliseconds, attributes in phases(timings):

@@ -12,6 +12,7 @@ Shapes: N rows, H = K * G query heads, G on each of K key heads of D numbers.
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
 from onnx import TensorProto
 
 from engine.bundle import segments
@@ -100,7 +101,8 @@ def _chunk(network: Network, form: LayerAttention, kv_dtype: str) -> GraphBuilde
         fresh.append(_floats(graph, stored, kv_dtype))
     query = graph.op("Mul", [QUERY, _of_queries(graph, network, KEY)]) if is_scaled else QUERY
     outputs = ["summed" if is_scaled else ATTENDED, "all_keys", "all_values"]
-    _attend(graph, network, form, [query, *fresh, *pasts], outputs)
+    plain = msgspec.structs.replace(PLAIN_ATTENTION, window=form.window)  # as `chunk_forms` declares the heads
+    _attend(graph, network, plain, [query, *fresh, *pasts], outputs)
     if is_scaled:
         graph.op("Mul", ["summed", _of_queries(graph, network, VALUE)], name=ATTENDED)
     return graph

@@ -4,7 +4,7 @@ import hashlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -34,7 +34,9 @@ class StoredTensor:
 
     def part(self, index: int, count: int) -> "StoredTensor":
         """One of `count` equal parts along the first axis, which divides by it; it lies in the same bytes."""
-        return self.pieces((self.dims[0] // count,) * count)[index]
+        dims, length = (self.dims[0] // count, *self.dims[1:]), self.length // count
+        name, offset = f"{self.name}_{index + 1}_of_{count}", self.offset + index * length
+        return replace(self, name=name, dims=dims, offset=offset, length=length)
 
     def pieces(self, lengths: Sequence[int]) -> list["StoredTensor"]:
         """The parts of these lengths along the first axis, which are all of it; they lie in the same bytes."""

@@ -153,7 +153,8 @@ def as_chat(body: given.OllamaGenerationBody, info: EngineInfo) -> ChatRequest:
         raise refuse(message, "options.num_ctx", "integer_above_max_value")
     if body.think and info.manifest.text.writes.reasoning is None:
         raise refuse("'think' is not supported: this model does not reason.", "think", "unsupported_parameter")
-    penalises, asked = options.repeat_last_n != 0, JsonObjectFormat(type="json_object") if form == "json" else None
+    penalises = options.repeat_last_n != 0
+    asked = JsonObjectFormat(type="json_object") if form == "json" else None
     return ChatRequest.model_construct(
         model=body.model,
         messages=[],

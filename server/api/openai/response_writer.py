@@ -57,8 +57,8 @@ class OpenItem(Block[ResponseEvent]):
         return [*self.ending(), done]
 
     def _event(self, name: str, /, **fields: Any) -> ResponseEvent:
-        place: dict[str, Any] = {"item_id": self.id, "output_index": self._index, "content_index": self.content_index}
-        return ResponseEvent(f"response.{name}", **place, **fields)
+        at, content = self._index, self.content_index
+        return ResponseEvent(f"response.{name}", item_id=self.id, output_index=at, content_index=content, **fields)
 
 
 class TextItem(OpenItem):

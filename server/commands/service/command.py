@@ -53,7 +53,8 @@ def install(context: typer.Context, name: Name = "hexserve") -> None:
     command, stop_s = tuple(module_command("server", "serve", *words)), managers.stop_seconds(settings)
     with _refusing():
         service = managers.ServiceDefinition(managers.check_name(name), command, Path.cwd(), stop_s)
-        print(*manager_of().install(service), sep="\n")
+        for line in manager_of().install(service):
+            print(line)
     if note := foreign_variables():
         print(note)
 
@@ -62,7 +63,8 @@ def install(context: typer.Context, name: Name = "hexserve") -> None:
 def remove(name: Name = "hexserve") -> None:
     """Stop a service and remove it."""
     with _refusing():
-        print(*manager_of().remove(managers.check_name(name)), sep="\n")
+        for line in manager_of().remove(managers.check_name(name)):
+            print(line)
 
 
 @service_app.command("status")

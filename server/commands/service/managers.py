@@ -74,10 +74,15 @@ def stop_seconds(settings: Settings) -> float:
 
 def run_tool(words: Sequence[str]) -> "subprocess.CompletedProcess[str]":
     """Run a tool that is known to be there; output that is no text is replaced."""
-    nothing, environment = subprocess.DEVNULL, child_environment()
     try:
         return subprocess.run(
-            words, stdin=nothing, env=environment, capture_output=True, errors="replace", check=False, timeout=TIMEOUT_S
+            words,
+            stdin=subprocess.DEVNULL,
+            env=child_environment(),
+            capture_output=True,
+            errors="replace",
+            check=False,
+            timeout=TIMEOUT_S,
         )
     except subprocess.TimeoutExpired:
         return subprocess.CompletedProcess(words, -1, "", f"{words[0]} did not answer within {TIMEOUT_S:g} s")

@@ -4,6 +4,7 @@ import json
 import logging
 import re
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -40,15 +41,14 @@ def whole() -> AccessRecord:
     launched = Launched("chatcmpl-1", "demo", 2, 7, SamplingParams(9), 50.0)
     ends = [SequenceEnd("stop", first), SequenceEnd("length", second)]
     facts = RequestFacts(49.0, "/v1/chat/completions", 200, launched, 50.02, ends)
-    return AccessRecord(
-        1.5e9, "POST", "/v1/chat/completions", 200, 71.26, "req_1", "anna", "2", False, "ab" * 16, facts
-    )
+    asked = AccessRecord("POST", "/v1/chat/completions", "req_1", "2", facts)
+    return replace(asked, at=1.5e9, status=200, milliseconds=71.26, key="anna", trace_id="ab" * 16)
 
 
 def test_a_line_for_people() -> None:
     expected = "POST /v1/chat/completions 200 71.3ms req_1 key=anna guesses=6/10 retry=2 trace=" + "ab" * 16
     assert text_line(whole()) == expected
-    left = AccessRecord(0.0, "GET", "/x", 0, 1.0, "req_2", "", "", True, "", RequestFacts())
+    left = AccessRecord("GET", "/x", "req_2", "", RequestFacts(), milliseconds=1.0, has_left=True)
     assert text_line(left) == "GET /x 0 1.0ms req_2 client left"
 
 

@@ -219,6 +219,9 @@ def _dequantized(content: Bytes, kind: GGMLQuantizationType) -> Float32:
         with np.errstate(all="ignore"):  # what is not finite is refused by the caller
             found[start : start + SLAB_BLOCKS] = coding.dequantize_blocks(blocks[start : start + SLAB_BLOCKS])
 
+    if len(blocks) <= SLAB_BLOCKS:
+        fill(0)
+        return found.reshape(len(content), -1)
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(fill, range(0, len(blocks), SLAB_BLOCKS)))
     return found.reshape(len(content), -1)
