@@ -46,7 +46,16 @@ def engine_info(manifest: Manifest, ready: Ready, config: EngineConfig) -> Engin
     seen = msgspec.json.encode((msgspec.to_builtins(manifest), settings, *adapters))
     fingerprint = f"hexserve-{installed_version('hexserve', 'source')}-{hashlib.sha256(seen).hexdigest()[:8]}"
     most, vocab = ready.max_tokens_per_sequence, manifest.model.vocab
-    return EngineInfo(manifest.name, manifest.created, most, vocab, ready.device, fingerprint, ready, manifest)
+    return EngineInfo(
+        name=manifest.name,
+        created=manifest.created,
+        max_context=most,
+        vocab=vocab,
+        device=ready.device,
+        fingerprint=fingerprint,
+        ready=ready,
+        manifest=manifest,
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -137,9 +137,16 @@ class TokenStream:
         first = self._first_token_at if self._first_token_at is not None else now
         first_ms = 1000.0 * (first - self._submitted_at)
         if measured is None:
-            times = self._queue_ms, max(0.0, first_ms - self._queue_ms), 1000.0 * (now - first)
-            counts = self.prompt_tokens, self._cached_tokens, self._generated_tokens
-            measured = RequestTimings(*times, *counts, self._guesses.drafted, self._guesses.accepted)
+            measured = RequestTimings(
+                queue_ms=self._queue_ms,
+                prompt_ms=max(0.0, first_ms - self._queue_ms),
+                generate_ms=1000.0 * (now - first),
+                prompt_tokens=self.prompt_tokens,
+                cached_tokens=self._cached_tokens,
+                generated_tokens=self._generated_tokens,
+                drafted_tokens=self._guesses.drafted,
+                accepted_tokens=self._guesses.accepted,
+            )
         return replace(
             measured,
             prompt_tokens=self.prompt_tokens,

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from engine.bundle.manifest import FORMAT_VERSION, GraphKind, GraphSpec, Manifest, NpuSpec, TensorSpec
 from engine.bundle.model_spec import ModelSpec
+from engine.bundle.specs import TableSpec
 from engine.errors import BundleError
 from engine.files import confined, is_regular, shown
 from engine.genie import extras
@@ -74,11 +75,7 @@ def read_genie(folder: Path, describe: Callable[[Path], BinaryInfo], runtime: st
     forecast = extras.read_forecast(folder, config, shape, kv_dtype) if caches and not first.is_serial else None
     window, local_rope = extras.read_window(config, model, first)
     shape = replace(shape, local_rope=local_rope)
-    embedding = layers = None
-    if any(part.input_of(Role.EMBEDS) for part in parts):
-        embedding = extras.read_table(folder, config.embedding, "dialog.embedding")
-    if any(part.input_of(Role.LAYER_EMBEDS) for part in parts):
-        layers = extras.read_table(folder, config.layer_embedding, "dialog.perlayer-embedding", extras.USUAL_LAYER_FILE)
+    embedding, layers = _tables(folder, config, parts)
     manifest = Manifest(
         format_version=FORMAT_VERSION,
         name=folder.resolve().name,
@@ -115,9 +112,20 @@ def read_genie(folder: Path, describe: Callable[[Path], BinaryInfo], runtime: st
     return GenieBundle(manifest, tuple(wrappers), binaries | files, text)
 
 
+def _tables(folder: Path, config: GenieConfig, parts: Sequence[Part]) -> tuple[TableSpec | None, TableSpec | None]:
+    """Of embeddings and of what each layer takes beside, where graphs take such."""
+    embedding = layers = None
+    if any(part.input_of(Role.EMBEDS) for part in parts):
+        embedding = extras.read_table(folder, config.embedding, "dialog.embedding")
+    if any(part.input_of(Role.LAYER_EMBEDS) for part in parts):
+        layers = extras.read_table(folder, config.layer_embedding, "dialog.perlayer-embedding", extras.USUAL_LAYER_FILE)
+    return embedding, layers
+
+
 def _npu(chip: tuple[int, int], infos: Mapping[str, BinaryInfo], wrappers: Iterable[Wrapper]) -> NpuSpec:
     return NpuSpec(
-        *chip,
+        soc_model=chip[0],
+        htp_arch=chip[1],
         binaries={name: tuple(graph.name for graph in info.graphs) for name, info in infos.items()},
         chains={wrapper.graph.name: tuple((node.binary, node.graph) for node in wrapper.nodes) for wrapper in wrappers},
         sdk=next(iter(infos.values())).build_id,

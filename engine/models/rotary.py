@@ -86,7 +86,11 @@ def _axes(parameters: ConfigFields, wanted: RopeReading, pairs: int) -> tuple[in
         raise CompileError(f"config.json: mrope_section must add up to {pairs}, half of a head, it is {sections}")
     if not wanted.is_woven:
         return tuple(axis for axis, count in enumerate(sections) for _ in range(count))
-    return tuple(pair % 3 if pair < 3 * sections[pair % 3] and pair % 3 else 0 for pair in range(pairs))
+    axes = [0] * pairs  # rows and columns take turns, as long as there are any
+    for axis in (1, 2):
+        places = range(axis, min(pairs, 3 * sections[axis]), 3)
+        axes[axis : 3 * sections[axis] : 3] = [axis] * len(places)
+    return tuple(axes)
 
 
 def _parameters(config: ConfigFields, wanted: RopeReading) -> tuple[ConfigFields, ConfigFields]:

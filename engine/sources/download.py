@@ -167,10 +167,13 @@ def _verify(file: RemoteFile, part: Path, headers: httpx.Headers) -> None:
     named = headers.get(_SHA256)
     is_content = not (headers.get(_KEY_SERVICE, "").startswith("aws:kms") or _CUSTOMER_KEY in headers)
     match = _MD5.match(headers.get(_ETAG, "")) if is_content else None
-    wanted = file.sha256 or named or (match[1] if match else "")
-    found = digest(part, "sha256" if file.sha256 or named else "md5") if wanted else ""
-    if named and not file.sha256:
-        found = base64.b64encode(bytes.fromhex(found)).decode()
+    wanted, found = "", ""
+    if file.sha256:
+        wanted, found = file.sha256, digest(part)
+    elif named:
+        wanted, found = named, base64.b64encode(bytes.fromhex(digest(part))).decode()
+    elif match:
+        wanted, found = match[1], digest(part, "md5")
     # An upload in parts has neither; an archive's own checksums are tested when it is unpacked.
     if found != wanted or file.size not in (0, _size(part)):
         _discard(part)

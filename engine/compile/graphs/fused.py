@@ -151,7 +151,10 @@ class FusedLayerWriter(LayerWriter):
         graph.add_input(past_key, dtype, spec.kv_heads, 1, spec.head_dim, "past")
         graph.add_input(past_value, dtype, spec.kv_heads, 1, "past", spec.head_dim)
         return self.mixed(
-            *(index, query, (past_key, key), (past_value, value)),
+            index,
+            query,
+            (past_key, key),
+            (past_value, value),
             lambda: graph.once(f"folded_mask_{branch.cache}", partial(self._folded_over, branch, mask)),
             lambda: graph.integers(self._past, branch.rows),
             f"{AGAIN}{branch.cache}",

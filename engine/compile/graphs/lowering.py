@@ -109,8 +109,11 @@ def activated(graph: GraphBuilder, x: str, activation: Activation, lowering: Low
             return graph.op("Gelu", [x], approximate="tanh")
         case Activation.GATED_SILU:
             return lowering.silu(graph, x)
-    positive = graph.op("Relu", [x])
-    return graph.op("Mul", [positive, positive]) if activation is Activation.SQUARED_RELU else positive
+        case Activation.RELU:
+            return graph.op("Relu", [x])
+        case Activation.SQUARED_RELU:
+            positive = graph.op("Relu", [x])
+            return graph.op("Mul", [positive, positive])
 
 
 def linear(graph: GraphBuilder, x: str, layer: PackedLinear) -> str:

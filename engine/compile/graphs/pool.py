@@ -111,7 +111,11 @@ def save_graph(plan: GraphPlan, written: WrittenGraph, folder: Path) -> GraphSpe
     """Write `folder/<name>.onnx` and describe it."""
     shape, part, layers = plan.shape, plan.part, plan.part.layers
     return written.save(
-        *(folder, plan.name, part.kind, part.number, part.count),
+        folder,
+        plan.name,
+        part.kind,
+        part.number,
+        part.count,
         rows=shape.rows if shape else None,
         context=shape.context if shape and layers else None,
         first_layer=layers[0] if layers else None,

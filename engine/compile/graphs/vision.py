@@ -7,7 +7,7 @@ Definitions: transformers `Idefics3VisionTransformer` and `Idefics3Connector`, `
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
@@ -84,11 +84,21 @@ def vision_graph(
     return graph
 
 
+class TileNames(NamedTuple):
+    """Modules of a layer."""
+
+    layers: str
+    first_norm: str
+    attention: str
+    output: str
+    second_norm: str
+
+
 @dataclass(frozen=True, slots=True)
 class TileWriter(TowerWriter):
-    """Writes the graph of square tiles. names: of the modules of a layer. has_bias: whether attention must have one."""
+    """Writes the graph of square tiles. has_bias: whether attention must have one."""
 
-    names: ClassVar = ("layers", "layer_norm1", "self_attn", "out_proj", "layer_norm2")
+    names: ClassVar = TileNames("layers", "layer_norm1", "self_attn", "out_proj", "layer_norm2")
     has_bias: ClassVar = True
     network: VisionNetwork
 
@@ -129,18 +139,20 @@ class TileWriter(TowerWriter):
 
     def layer(self, x: str, index: int) -> str:
         """[1, P, D] -> the same shape: attention over all patches, then a feed-forward, each of its norm."""
-        network, (layers, first_norm, inside, output, second_norm) = self.network, self.names
-        hidden, epsilon, name = network.hidden, network.epsilon, f"{network.root}encoder.{layers}.{index}."
-        normed = self.norm(x, name + first_norm, hidden, epsilon)
-        has_bias = self.has_bias or f"{name}{inside}.q_proj.bias" in self.checkpoint
-        taken = [self.linear(normed, f"{name}{inside}.{side}_proj", hidden, hidden, has_bias) for side in "qkv"]
+        network, names = self.network, self.names
+        hidden, epsilon, name = network.hidden, network.epsilon, f"{network.root}encoder.{names.layers}.{index}."
+        inside = f"{name}{names.attention}"
+        normed = self.norm(x, name + names.first_norm, hidden, epsilon)
+        has_bias = self.has_bias or f"{inside}.q_proj.bias" in self.checkpoint
+        taken = [self.linear(normed, f"{inside}.{side}_proj", hidden, hidden, has_bias) for side in "qkv"]
         mixed = self.attention(taken, network.heads, hidden)
-        x = self.added(x, self.linear(mixed, f"{name}{inside}.{output}", hidden, hidden), f"{name}lambda_1")
-        normed = self.norm(x, name + second_norm, hidden, epsilon)
+        x = self.added(x, self.linear(mixed, f"{inside}.{names.output}", hidden, hidden), f"{name}lambda_1")
+        normed = self.norm(x, name + names.second_norm, hidden, epsilon)
         inner = self.activated(self.linear(normed, f"{name}mlp.fc1", hidden, network.ffn), network.activation)
         return self.added(x, self.linear(inner, f"{name}mlp.fc2", network.ffn, hidden), f"{name}lambda_2")
 
     def added(self, x: str, grown: str, _: str) -> str:
+        """x and what attention or feed-forward give. The last is the name of InternVL's scale."""
         return self.graph.op("Add", [x, grown])
 
     def shuffled(self, x: str) -> str:
@@ -155,7 +167,7 @@ class TileWriter(TowerWriter):
 class ClassTokenWriter(TileWriter):
     """The same with a row before the patches that sees and is seen, and goes before the connector; InternVL."""
 
-    names: ClassVar = ("layer", "layernorm_before", "attention", "projection_layer", "layernorm_after")
+    names: ClassVar = TileNames("layer", "layernorm_before", "attention", "projection_layer", "layernorm_after")
     has_bias: ClassVar = False
 
     def embedded(self, pixels: str) -> str:

@@ -112,6 +112,8 @@ def _store(
     kind = onnx.TensorProto.UINT8 if form.block else onnx.TensorProto.FLOAT
     width = inputs * form.bits // 8 if form.block else inputs
     weight = file.add_chunks(f"{name}_weight", kind, (count, outputs, width), weights())
-    parts = zip(("scales", "zeros"), zip(*others, strict=True), strict=False)
-    scales, zeros, *_ = *(file.add(f"{name}_{part}", np.stack(found)) for part, found in parts), None, None
+    scales, zeros = (
+        file.add(f"{name}_{part}", np.stack([values[place] for values in others])) if len(others[0]) > place else None
+        for place, part in enumerate(("scales", "zeros"))
+    )
     return StoredMatrix(inputs, outputs, weight, scales, zeros, form.block, form.bits)

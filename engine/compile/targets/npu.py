@@ -94,7 +94,11 @@ def write_wrapper(name: str, links: Sequence[Link], part: int, parts: int, folde
     kind = specs[0].kind if is_whole else GraphKind.DEFAULT if parts == 1 else GraphKind.DECODER
     layers = [spec for spec in specs if spec.first_layer is not None]
     return WrittenGraph(as_model(graph), inputs, outputs).save(
-        *(folder, name, kind, part, parts),
+        folder,
+        name,
+        kind,
+        part,
+        parts,
         rows=specs[0].rows,
         context=specs[-1].context,
         first_layer=layers[0].first_layer if layers else None,

@@ -129,14 +129,30 @@ class KnownModel:
     def loaded(self, device: str, memory: int, expires_at: str) -> OllamaLoadedModel:
         """What /api/ps says of it while it is loaded. device: what computes. memory: bytes, 0 = as its files have."""
         listed = self.listed()
-        own = (self.name, self.name, size := memory or listed.size, listed.digest, listed.details)
-        return OllamaLoadedModel(*own, expires_at, size if device == "NPU" else 0, self.context or 0)
+        size = memory or listed.size
+        return OllamaLoadedModel(
+            name=self.name,
+            model=self.name,
+            size=size,
+            digest=listed.digest,
+            details=listed.details,
+            expires_at=expires_at,
+            size_vram=size if device == "NPU" else 0,
+            context_length=self.context or 0,
+        )
 
     def shown(self, template: str | None) -> OllamaShown:
         known = (Capability.COMPLETION,) if self.manifest is None else self.manifest.capabilities
         capabilities = [OLLAMA_WORDS[each] for each in known if each in OLLAMA_WORDS]
-        texts = (f"FROM {self.name}\n", "" if self.context is None else f"num_ctx {self.context}", template or "")
-        return OllamaShown(*texts, self._details(), self._model_info(), capabilities, self._modified_at())
+        return OllamaShown(
+            modelfile=f"FROM {self.name}\n",
+            parameters="" if self.context is None else f"num_ctx {self.context}",
+            template=template or "",
+            details=self._details(),
+            model_info=self._model_info(),
+            capabilities=capabilities,
+            modified_at=self._modified_at(),
+        )
 
     def _details(self) -> OllamaDetails:
         if self.manifest is None:

@@ -200,12 +200,11 @@ class Book:
 
     def comparisons(self) -> list[Comparison]:
         """Every server but the first against the first, from rounds that both finished without a failure."""
-        finished = {
-            (turn.clients, turn.server, turn.round): _level(turn.clients, turn.server, [record])
-            for record in self.turns
-            if record.is_complete and all(answer.outcome is not AnswerOutcome.FAILED for answer in record.answers)
-            for turn in (record.turn,)
-        }
+        finished: dict[tuple[int, int, int], Level] = {}
+        for record in self.turns:
+            turn, has_failed = record.turn, any(each.outcome is AnswerOutcome.FAILED for each in record.answers)
+            if record.is_complete and not has_failed:
+                finished[turn.clients, turn.server, turn.round] = _level(turn.clients, turn.server, [record])
         found: dict[tuple[int, int], list[tuple[Level, Level]]] = {}
         for (clients, server, number), level in finished.items():
             first = finished.get((clients, 0, number))

@@ -18,11 +18,16 @@ ROOT = Path(__file__).parents[3]
 
 def run(home: Path, *arguments: str, typed: str = "", **more: str) -> "subprocess.CompletedProcess[str]":
     """A command of a user who has nothing but this home."""
-    own = {"HOME": str(home), "PYTHONPATH": str(ROOT), "PATH": os.environ["PATH"], "PYTHONIOENCODING": "utf-8"}
     return subprocess.run(
         [sys.executable, "-m", "server", *arguments],
-        input=typed, capture_output=True, encoding="utf-8", timeout=300, check=False, cwd=home, env={**own, **more},
+        input=typed, capture_output=True, encoding="utf-8", timeout=300, check=False, cwd=home, env=only(home, more),
     )  # fmt: skip
+
+
+def only(home: Path, more: dict[str, str]) -> dict[str, str]:
+    """The environment of such a user."""
+    own = {"HOME": str(home), "PYTHONPATH": str(ROOT), "PATH": os.environ["PATH"], "PYTHONIOENCODING": "utf-8"}
+    return own | more
 
 
 @pytest.mark.parametrize("name", ["org/half", "ms:org/half"])
@@ -32,8 +37,7 @@ def test_a_killed_fetch_leaves_nothing_that_is_served_and_goes_on(name: str, tmp
     command = [sys.executable, "-m", "server", "pull", name]
     with serving_hub(hub):
         places = {"HF_ENDPOINT": hub.url, "MODELSCOPE_ENDPOINT": hub.url}
-        own = {**os.environ, "HOME": str(tmp_path), "PYTHONPATH": str(ROOT), **places}
-        with subprocess.Popen(command, cwd=tmp_path, env=own, stderr=subprocess.DEVNULL) as process:
+        with subprocess.Popen(command, cwd=tmp_path, env=only(tmp_path, places), stderr=subprocess.DEVNULL) as process:
             assert hub.has_stalled.wait(60)
             while not any(part.stat().st_size >= 10_000_000 for part in tmp_path.rglob("*.part")):
                 assert process.poll() is None

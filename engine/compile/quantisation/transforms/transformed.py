@@ -125,8 +125,8 @@ def head_basis(checkpoint: Checkpoint, network: Network) -> Float64 | None:
 def _of_layer(changes: list[Edits], network: Network, layer: int) -> tuple[Float64, Float64]:
     """Factors of keys [K * D], and what values are multiplied with [K * D, K * D]."""
     names, width = network.details.names, network.key_width
-    key_module, value_module = (2 * [name.format(layer=layer) for name in names.qkv])[-2:]  # one module may be both
-    is_stacked = len(names.qkv) == 1
+    modules, is_stacked = [name.format(layer=layer) for name in names.qkv], len(names.qkv) == 1
+    key_module, value_module = (modules[0], modules[0]) if is_stacked else (modules[1], modules[2])
     first_key, first_value = (network.query_width, network.query_width + width) if is_stacked else (0, 0)
     keys, values = np.eye(width), np.eye(width)
     for change in changes:

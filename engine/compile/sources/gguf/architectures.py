@@ -59,23 +59,29 @@ MULTIPLIERS = {
     "logits_scaling": "logit_scale",
 }
 EXPERT_COUNT = "expert_count"
-EXPERT_KEYS = (EXPERT_COUNT, "expert_used_count", "expert_feed_forward_length")
-STATE_KEYS = ("ssm.time_step_rank", "ssm.group_count", "ssm.state_size", "ssm.conv_kernel", "ssm.inner_size")
-
-
-def _named(keys: tuple[str, ...], *names: str) -> dict[str, str]:
-    """The first of these keys, by the names that a config has for them."""
-    return dict(zip(names, keys, strict=False))
-
-
-COUNTS = _named(EXPERT_KEYS, "num_experts", "num_experts_per_tok")
-SIZES = _named(EXPERT_KEYS, *COUNTS, "moe_intermediate_size")
-GEMMA4_SIZES = _named(EXPERT_KEYS, "num_experts", "top_k_experts", "moe_intermediate_size")
-LOCAL_SIZES = _named(EXPERT_KEYS, "num_local_experts", "num_experts_per_tok", "intermediate_size")
-LOCAL_COUNTS = _named(EXPERT_KEYS, "num_local_experts", "num_experts_per_tok")
+COUNTS = {"num_experts": EXPERT_COUNT, "num_experts_per_tok": "expert_used_count"}
+SIZES = COUNTS | {"moe_intermediate_size": "expert_feed_forward_length"}
+GEMMA4_SIZES = {
+    "num_experts": EXPERT_COUNT,
+    "top_k_experts": "expert_used_count",
+    "moe_intermediate_size": "expert_feed_forward_length",
+}
+LOCAL_COUNTS = {"num_local_experts": EXPERT_COUNT, "num_experts_per_tok": "expert_used_count"}
+LOCAL_SIZES = LOCAL_COUNTS | {"intermediate_size": "expert_feed_forward_length"}
 GRANITE_SIZES = LOCAL_COUNTS | {"shared_intermediate_size": "expert_shared_feed_forward_length"}
-MAMBA2_SIZES = _named(STATE_KEYS, "mamba_n_heads", "mamba_n_groups", "mamba_d_state", "mamba_d_conv", "mamba_d_ssm")
-NEMOTRON_SIZES = _named(STATE_KEYS, "mamba_num_heads", "n_groups", "ssm_state_size", "conv_kernel")
+MAMBA2_SIZES = {
+    "mamba_n_heads": "ssm.time_step_rank",
+    "mamba_n_groups": "ssm.group_count",
+    "mamba_d_state": "ssm.state_size",
+    "mamba_d_conv": "ssm.conv_kernel",
+    "mamba_d_ssm": "ssm.inner_size",
+}
+NEMOTRON_SIZES = {
+    "mamba_num_heads": "ssm.time_step_rank",
+    "n_groups": "ssm.group_count",
+    "ssm_state_size": "ssm.state_size",
+    "conv_kernel": "ssm.conv_kernel",
+}
 LATENT_SIZES = SIZES | {
     "n_routed_experts": EXPERT_COUNT,
     "n_shared_experts": "expert_shared_count",
@@ -91,7 +97,10 @@ NEMOTRON_MOE_SIZES = SIZES | {
     "n_group": "expert_group_count",
     "moe_latent_size": "moe_latent_size",
 }
-ERNIE_SIZES = _named(EXPERT_KEYS, "moe_num_experts", "moe_k", "moe_intermediate_size") | {
+ERNIE_SIZES = {
+    "moe_num_experts": EXPERT_COUNT,
+    "moe_k": "expert_used_count",
+    "moe_intermediate_size": "expert_feed_forward_length",
     "moe_num_shared_experts": "expert_shared_count",
     "moe_layer_start_index": "leading_dense_block_count",
     "moe_layer_interval": "interleave_moe_layer_step",
