@@ -5,6 +5,7 @@ from collections import abc
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import accumulate
+from math import inf
 
 from engine.bundle.variant import FREE_PAST_STEP, ShapeTable, StepShape
 
@@ -84,6 +85,10 @@ FREE_ROW_STEPS = (1, 2, 4, 8, 12, 16, 20, 24, 28, 32, 40, 48, 56, 64, 80, 96, 11
 # Rows of a prompt that read a slot in the time in which decodes of their own read one; measured at 16 to 128 rows.
 ROWS_PER_READING = 5
 CHUNK_READINGS = 3  # what it takes beside that to make floats of the past of a prompt, once for all its rows
+
+# Beside prompts decodes take so many times as long as alone, and no longer than the gap allowed. Of 4 streams that come
+# with 1,024 tokens the 95th percentile of gaps was 0.8 of that without it, output 0.98, the first token 1.3.
+MOST_TIMES_ALONE = 5
 
 # Of two steps with prompt rows the shorter one is taken where it has so much of the other's rows per millisecond: the
 # last rows of a wide step often win next to nothing, and every stream waits for them.
@@ -171,7 +176,8 @@ def share_rows(shapes: ShapeTable, costs: CostTable, demand: Demand, extent: Ext
 
     1. No sequence decodes: every shape.
     2. Sequences decode: those that serve decodes with a gap of at most `max_gap_ms`, or if the decodes alone take
-       longer, with the least gap there is. What prefill adds never lengthens the gap over that bound.
+       longer, with the least gap there is. What prefill adds never lengthens the gap over that bound, nor, where steps
+       have any number of rows, over five times the least gap.
     3. The same, but the last steps had no room for prefill: also those with up to twice the least gap, and those
        that serve no decode at all, so that both take turns; of these the ones with prefill rows, if there are any, else
        the cheapest that has some: where decodes have rows of their own, every shape with a prompt may be a wide one.
@@ -179,7 +185,8 @@ def share_rows(shapes: ShapeTable, costs: CostTable, demand: Demand, extent: Ext
     The price of a step is its time and that of re-laying the pool for it. Re-laying costs less by what not doing it
     has cost so far, as in the ski rental problem (Karlin et al., Competitive snoopy caching, 1988).
     """
-    allowed = _allowed(_candidates(shapes, costs, demand, extent), demand, max_gap_ms)
+    times = inf if shapes.fixed else MOST_TIMES_ALONE
+    allowed = _allowed(_candidates(shapes, costs, demand, extent), demand, max_gap_ms, times)
     chosen = max(allowed, key=lambda each: (each.share.useful / each.price_ms, each.share.useful))
     if demand.decodes and chosen.share.prefill_rows:
         enough = WORTH_A_GAP * chosen.share.useful / chosen.price_ms
@@ -221,14 +228,15 @@ def _candidates(shapes: ShapeTable, costs: CostTable, demand: Demand, extent: Ex
     return found
 
 
-def _allowed(candidates: list[_Candidate], demand: Demand, max_gap_ms: float) -> list[_Candidate]:
-    """The three cases of `share_rows`."""
+def _allowed(candidates: list[_Candidate], demand: Demand, max_gap_ms: float, times: float) -> list[_Candidate]:
+    """The three cases of `share_rows`. times: how many times the least gap prompts may make of it."""
     if not demand.decodes:
         return candidates
     serving = [each for each in candidates if each.share.decodes]
     least_ms = min((each.gap_ms for each in serving), default=0.0)
     if not demand.prefill_first:
-        return [each for each in serving if each.gap_ms <= max(max_gap_ms, least_ms)]
+        longest_ms = max(least_ms, min(max_gap_ms, times * least_ms))
+        return [each for each in serving if each.gap_ms <= longest_ms]
     patient = [each for each in serving if each.gap_ms <= max(max_gap_ms, 2 * least_ms)]
     patient += [each for each in candidates if not each.share.decodes]
     if with_prompts := [each for each in patient if each.share.prefill_rows]:
