@@ -28,18 +28,18 @@ from engine.runtime.kv_memory import COLUMN_STEP, BlockName, Bound, CacheForm, G
 # How many times as long as its base a sequence may be. What lies behind it is read under a mask: rows of a prompt take
 # twice the time there; four decodes over 1,024 columns and 2,048 of their own take as long as with copies.
 MOST_TIMES = 3
-LEAST_SPARE, MOST_COPIED = 32, 16 << 20  # columns; bytes, in which a copy takes some milliseconds
+LEAST_SPARE = 32  # columns
+MOST_COPIED = 64 << 20  # bytes: to make float16 of them takes 40 ms, which the step of others waits
 
 
 class SequenceCaches(BlockStore, Generic[Bound]):
     """Sole owner of the caches, of what the last step was, and of the copies that were offloaded.
     A cache lives as long as it owns a block, the last step wrote it, or another such cache stands on it. A step writes
     behind the columns that its sequences have: what is not kept is overwritten by the next one. least_shared: a base
-    has so many columns at least; None = shared blocks are always copied. slides: whether layers with a window give back
-    what lies behind it."""
+    has so many columns at least; None = shared blocks are always copied. is_uniform: see CacheForm."""
 
-    def __init__(self, manifest: Manifest, least_shared: int | None = None, slides: bool = True) -> None:
-        self._form = CacheForm(manifest, slides)
+    def __init__(self, manifest: Manifest, least_shared: int | None = None, is_uniform: bool = False) -> None:
+        self._form = CacheForm(manifest, is_uniform)
         self._least_shared = None if self._form.window else least_shared
         self._owners: dict[BlockName, tuple[SequenceCache[Bound], int]] = {}
         # Of layers with a window: what has left the cache of its block, and of which blocks nothing is wanted.
@@ -67,7 +67,7 @@ class SequenceCaches(BlockStore, Generic[Bound]):
                 base, count = self._base_for(names[: segment.past // self._size], segment.room)
                 # Behind a base nothing is reserved: every column there is computed with.
                 found = self._new(names, max(least, 0 if base else segment.room), base, count, segment)
-            elif found.base_columns + found.columns < least:
+            elif found.is_resting or found.base_columns + found.columns < least:
                 self._widen(found, names, max(least, 0 if found.base else segment.room))
             self._make_room_behind(found, segment, least)
             found.expect_writes(least - found.base_columns)
@@ -76,7 +76,7 @@ class SequenceCaches(BlockStore, Generic[Bound]):
         for cache in self._before:
             if not self._is_taken(cache):  # what finished sequences leave behind is many caches
                 cache.bound.clear()
-                self._shorten(cache)
+                self._set_aside(cache)
         self._before = []
         return list(self._taken)
 
@@ -182,18 +182,21 @@ class SequenceCaches(BlockStore, Generic[Bound]):
                 self._assign(made, index, name)
         return made
 
-    def _shorten(self, cache: SequenceCache[Bound]) -> None:
-        """Give back what a finished sequence has reserved and not used. The step of others waits for the copy, so only
-        of a small cache."""
+    def _set_aside(self, cache: SequenceCache[Bound]) -> None:
+        """Give back what a finished sequence has reserved and not used, and keep the rest as float16 where floats are
+        computed with. The step of others waits for the copy, so only of a small cache."""
         used = (max(cache.owned, default=-1) + 1) * self._size
         is_small = sum(side.nbytes for side in cache.sides()) <= MOST_COPIED
-        is_worth = is_small and cache.columns - used >= max(LEAST_SPARE, cache.columns // 16)
-        if cache.has_ended and used and is_worth and not cache.is_base:
+        if not cache.has_ended or not used or cache.is_base or not is_small:
+            return
+        if self._form.resting_dtype != self._form.dtype:
+            cache.rest(used)
+        elif cache.columns - used >= max(LEAST_SPARE, cache.columns // 16):
             cache.resize(used, used)
 
     def _widen(self, cache: SequenceCache[Bound], names: list[BlockName], columns: int) -> None:
+        self.widened += not cache.is_resting
         cache.resize(in_steps(columns - cache.base_columns), len(names) * self._size - cache.base_columns)
-        self.widened += 1
 
     def _base_for(self, names: list[BlockName], room: int) -> tuple[SequenceCache[Bound] | None, int]:
         """What a sequence with these full blocks stands on, and with how many of them; None and 0 to copy all.

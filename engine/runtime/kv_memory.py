@@ -12,6 +12,7 @@ import numpy as np
 
 from engine.bundle.manifest import Manifest
 from engine.bundle.model_spec import CacheGroup
+from engine.bundle.segments import FLOAT, HALF
 from engine.bundle.tensors import Array
 from engine.runtime.interface import PackedSegment
 
@@ -58,18 +59,20 @@ class GroupColumns:
 
 
 class CacheForm:
-    """What memory a bundle's sequences need. slides: whether layers with a window give back what lies behind it."""
+    """What memory a bundle's sequences need. is_uniform: all bits stay as they were, and where they were: layers with
+    a window give nothing back, and no cache rests as float16."""
 
-    def __init__(self, manifest: Manifest, slides: bool) -> None:
+    def __init__(self, manifest: Manifest, is_uniform: bool) -> None:
         self.dtype = manifest.kv_dtype
+        self.resting_dtype = HALF if manifest.kv_dtype == FLOAT and not is_uniform else manifest.kv_dtype
         groups = manifest.model.cache_groups
-        self.window = max((group.window for group in groups), default=0) if slides else 0
+        self.window = 0 if is_uniform else max((group.window for group in groups), default=0)
         self.full = tuple(group for group in groups if not (self.window and group.window))
         self.behind = tuple(group for group in groups if self.window and group.window)
         self.layers = {layer: (group, index) for group in groups for index, layer in enumerate(group.layers)}
 
-    def memory(self, groups: tuple[CacheGroup, ...], columns: int) -> tuple[GroupColumns, ...]:
-        return tuple(GroupColumns(group, self.dtype, columns) for group in groups)
+    def memory(self, groups: tuple[CacheGroup, ...], columns: int, dtype: str = "") -> tuple[GroupColumns, ...]:
+        return tuple(GroupColumns(group, dtype or self.dtype, columns) for group in groups)
 
     def first_seen(self, past: int, unit: int) -> int:
         """The first column that the row behind so many sees under a window, a multiple of `unit`."""
@@ -106,6 +109,7 @@ class SequenceCache(Generic[Bound]):
         self.base = base
         self.base_columns = base_columns
         self.is_base = False
+        self.is_resting = False  # float16 now, which can be copied from but not computed with
         self.was_copied = False  # whether blocks of it have been copied
         self.has_ended = False  # whether its sequence has given blocks back since it was last in a step
         self._of_layer: dict[int, tuple[Array, Array, bool]] = {}  # until the memory moves
@@ -189,12 +193,20 @@ class SequenceCache(Generic[Bound]):
         for part, given in zip(self.full, other.full, strict=True):
             part.take(given, mine, theirs)
 
-    def resize(self, columns: int, used: int) -> None:
+    def rest(self, used: int) -> None:
+        """Keep the first `used` columns alone, as float16 if it can hold them."""
+        limit = np.finfo(HALF).max
+        sides = [side[..., :used, :] for side in self.sides()]
+        fits = all(-limit <= side.min() and side.max() <= limit for side in sides)
+        self.resize(used, used, self.form.resting_dtype if fits else self.form.dtype)
+
+    def resize(self, columns: int, used: int, dtype: str = "") -> None:
         """Move to memory of `columns` columns, of which the first `used` are copied."""
-        wider = self.form.memory(self.form.full, columns)
+        wider = self.form.memory(self.form.full, columns, dtype)
         for part, old in zip(wider, self.full, strict=True):
             part.take(old, slice(used), slice(used))
         self.full, self.columns, self._unclean = wider, columns, columns
+        self.is_resting = bool(dtype) and dtype != self.form.dtype
         self._unbind()
 
     def slide(self, start: int, end: int, columns: int) -> None:

@@ -132,7 +132,7 @@ class SegmentRuntime(Runtime):
         shares = BASE_ATTENTION in sessions and not is_uniform and not window.recent
         # How a sum is cut depends on its first column: where all bits are to be the same, windows give nothing back.
         least_shared = LEAST_SHARED if shares else None
-        self._caches: SequenceCaches[BoundAttention] = SequenceCaches(manifest, least_shared, slides=not is_uniform)
+        self._caches: SequenceCaches[BoundAttention] = SequenceCaches(manifest, least_shared, is_uniform)
         self.blocks = self._caches
         self._cache_of = {layer: index for index, layer in enumerate(manifest.model.attention_layers)}
         self._state_of = {layer: index for index, layer in enumerate(recurrent.layers if recurrent else ())}

@@ -2,6 +2,7 @@
 
 import sys
 
+import msgspec
 import numpy as np
 import psutil
 import pytest
@@ -152,6 +153,41 @@ def test_what_a_finished_sequence_did_not_use_is_given_back(caches: Caches) -> N
     assert cache.columns == 76 and tokens_of(cache, 76) == list(range(76))
     (heir,) = run(caches, ((*names[:19], 40), 76, (5,)))
     assert heir is cache and tokens_of(heir, 77) == [*range(76), 5]
+
+
+FLOATS = msgspec.structs.replace(smallest_manifest(), kv_dtype="float32")
+
+
+def finished(caches: Caches, *values: float) -> SequenceCache[None]:
+    """A cache of blocks 0 and 1 that has these keys, after its sequence has ended and others went on."""
+    (cache,) = run(caches, ((0, 1, 2), 0, tuple(range(9))))
+    cache.keys[0, 0, 0, : len(values), 0] = values
+    caches.free((2,))
+    for past in range(2):
+        run(caches, ((30,), past, (1,)))
+    return cache
+
+
+def test_a_finished_sequence_rests_as_float16_and_is_computed_with_as_float32() -> None:
+    caches: Caches = SequenceCaches(FLOATS)
+    cache = finished(caches, 1 / 3, 2.5)
+    assert cache.keys.dtype == cache.values.dtype == np.float16 and cache.columns == 8
+    heir, sharer = run(caches, ((0, 1, 3), 8, (5,)), ((0, 4), 4, (6,)))
+    assert heir is cache and heir.keys.dtype == sharer.keys.dtype == np.float32
+    for each in (heir, sharer):
+        assert each.keys[0, 0, 0, :4, 0].tolist() == [np.float32(np.float16(1 / 3)), 2.5, 2, 3]
+    assert caches.widened == 0
+
+
+@pytest.mark.parametrize("value", [7e4, -7e4, np.nan])
+def test_what_float16_cannot_hold_stays_as_it_is(value: float) -> None:
+    cache = finished(SequenceCaches(FLOATS), value)
+    assert cache.keys.dtype == np.float32 and cache.columns == 8
+    np.testing.assert_equal(cache.keys[0, 0, 0, 0, 0], np.float32(value))
+
+
+def test_where_all_bits_stay_nothing_rests_as_float16() -> None:
+    assert finished(SequenceCaches(FLOATS, is_uniform=True)).keys.dtype == np.float32
 
 
 def test_a_copy_in_the_host_cache_comes_back_as_another_block(caches: Caches) -> None:
