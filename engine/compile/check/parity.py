@@ -100,13 +100,13 @@ def slabs(count: int, size: int) -> Iterator[tuple[int, int]]:
 
 
 MOST_TOKENS, LEAST_TOKENS = 512, 64
-LARGE = 1_000_000_000  # parameters from which on fewer tokens are taken, so that the check takes as long
+LARGE = 500_000_000  # parameters from which on fewer tokens are taken, so that the check takes as long
 
 TEXT = Path(__file__).resolve().parents[1] / "texts" / "held_out.txt"
 
 
 def enough_tokens(parameters: int) -> int:
-    """Tokens of a check that means something: 512, of a model with more than 1e9 parameters fewer, but at least 64."""
+    """Tokens of a check that means something: 512, of a model with more than 5e8 parameters fewer, but at least 64."""
     return max(LEAST_TOKENS, min(MOST_TOKENS, MOST_TOKENS * LARGE // max(parameters, 1)))
 
 
