@@ -81,11 +81,21 @@ def write_whole(path: Path, content: bytes) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         draft.write_bytes(content)
-        os.replace(draft, path)  # noqa: PTH105 (atomic on Windows too)
+        put_in_place(draft, path)
     except OSError:
         with suppress(OSError):
             draft.unlink()
         raise
+
+
+def put_in_place(draft: Path, path: Path) -> None:
+    """Give a finished file or folder its name once the disk has what was written, so that a power loss leaves no short
+    files under it. OSError."""
+    for each in (*draft.rglob("*"), draft):
+        if each.is_file() and os.access(each, os.W_OK):  # what we may not write is a link to a file of others
+            with each.open("r+b") as stream:  # Windows stores only what is open for writing
+                os.fsync(stream.fileno())
+    draft.replace(path)
 
 
 def expanded(path: str) -> Path:

@@ -14,6 +14,7 @@ from typing import TypeVar
 import httpx
 import msgspec
 
+from engine.files import put_in_place
 from engine.sources.names import FetchFailed
 from engine.sources.publish import draft_beside, publish, refuse
 
@@ -119,7 +120,7 @@ def download(file: RemoteFile, target: Path, advance: Advance, client: httpx.Cli
         except OSError as error:
             raise FetchFailed(f"{part} cannot be written: {error.strerror or error}") from error
         _verify(file, part, headers)
-        os.replace(part, target)  # noqa: PTH105 (atomic on Windows too)
+        put_in_place(part, target)
         _state_file(part).unlink(missing_ok=True)
         return target
     raise _not_whole(file, f"the connection ended {ATTEMPTS} times")

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from glob import escape
 from pathlib import Path
 
-from engine.files import is_gguf
+from engine.files import is_gguf, put_in_place
 from engine.processes import install_command
 from engine.sources import download
 from engine.sources.names import FetchFailed, RepositoryName, needed_files
@@ -153,7 +153,7 @@ def _fetch_large(name: RepositoryName, file: download.RemoteFile, commit: str, t
             if not are_symlinks_supported(constants.HF_HUB_CACHE):
                 blob = folder_of(name.repository) / "snapshots" / commit / file.name
                 blob.parent.mkdir(parents=True, exist_ok=True)
-            part.replace(blob)
+            put_in_place(part, blob)
 
 
 def _blob(name: RepositoryName, file: download.RemoteFile) -> Path:

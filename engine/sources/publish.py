@@ -10,6 +10,7 @@ from pathlib import Path
 
 from engine.bundle.manifest import MANIFEST_FILE
 from engine.errors import CompileError
+from engine.files import put_in_place
 from engine.processes import process_is_alive
 
 
@@ -57,7 +58,7 @@ def publish(draft: Path, output: Path, replaces: Callable[[Path], bool] = lambda
     if output.exists():  # a folder cannot be renamed onto a full one
         output.replace(old)
     try:
-        draft.replace(output)
+        put_in_place(draft, output)
     except OSError:
         if not output.exists() or replaces(output):
             if old.exists():

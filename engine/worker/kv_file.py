@@ -25,7 +25,7 @@ from engine.config import BLOCK_SIZE, EngineConfig
 from engine.core.kv_blocks import BlockKey
 from engine.core.scheduler import Scheduler
 from engine.errors import BundleError
-from engine.files import MANIFEST_BYTES, FileRefused, expanded, one_line, open_regular, read_bytes, shown
+from engine.files import MANIFEST_BYTES, FileRefused, expanded, one_line, open_regular, put_in_place, read_bytes, shown
 from engine.runtime.block_values import BlockValues, why_not
 from engine.runtime.interface import Runtime, block_slots
 from engine.sources.publish import remove_stale
@@ -197,9 +197,7 @@ class KvFile:
                 stream.write(MAGIC + _HEAD_BYTES.pack(len(head)) + head)
                 for count, (key, content) in enumerate(blocks, 1):  # noqa: B007
                     stream.write(key + _digest(key, content) + content)
-                stream.flush()
-                os.fsync(stream.fileno())
-            draft.replace(self.path)
+            put_in_place(draft, self.path)
         finally:
             with suppress(FileNotFoundError):
                 draft.unlink()
