@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from engine.adapters.named import named_adapters
-from engine.bundle.manifest import Manifest
+from engine.bundle.manifest import Manifest, load_manifest
 from engine.client.engine import ClientLimits, Engine
 from engine.config import EngineConfig
 from engine.errors import BundleError
@@ -133,8 +133,10 @@ def _resolved(settings: Settings, cache: Path, held: ExitStack) -> Settings:
     found = bundles_for(engine.devices, engine.bundle, cache, resolve, later, alone)
     for folder in filter(None, found):
         held.enter_context(in_use(folder, cache))
-    draft = resolve_bundle(engine.draft, cache) if engine.draft else None
-    if draft is not None:
+    draft = None
+    if engine.draft:
+        load_manifest(found[0])  # what is wrong with it is told before a draft is fetched
+        draft = resolve_bundle(engine.draft, cache)
         held.enter_context(in_use(draft, cache))
     return settings.with_bundle(found[0], cache, draft, found[1])
 

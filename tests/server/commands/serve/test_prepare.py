@@ -196,3 +196,10 @@ def test_what_cannot_be_honoured_is_refused_by_name(
     settings = dataclasses.replace(settings, engine=dataclasses.replace(settings.engine, bundle=bundle))
     with pytest.raises(BundleError, match=expected):
         made(settings)
+
+
+def test_a_bad_model_is_told_before_its_draft_is_looked_for(made: Prepare, tmp_path: Path) -> None:
+    """A draft may be gigabytes away."""
+    (tmp_path / "manifest.json").write_text("{}")
+    with pytest.raises(BundleError, match=r"manifest\.json cannot be read"):
+        made(settings_of(tmp_path, draft="no-such-draft"))
