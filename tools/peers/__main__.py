@@ -72,14 +72,12 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1, help="of each server")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--requests", type=int, default=2, help="of each client in each round")
-    parser.add_argument("--with", dest="baselines", default="", help=f"not llama-server: {', '.join(BASELINES)}")
+    parser.add_argument("--with", dest="baselines", type=baselines_named, default=[], help=", ".join(BASELINES))
     parser.add_argument("--starts", action="store_true", help="measure how long a start takes, and nothing else")
     parser.add_argument("--setup-only", action="store_true", help="download and build, measure nothing")
     options = parser.parse_args()
-    try:
-        options.baselines = baselines_named(options.baselines)
-    except ValueError as error:
-        parser.error(str(error))
+    if options.starts and (options.baselines or options.bundle or options.compile or options.setup_only):
+        parser.error("--starts compiles the file itself, beside llama-server: give of the others --gguf and --threads")
     return options
 
 

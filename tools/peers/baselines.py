@@ -5,6 +5,7 @@ The first reads no Q5_0, so that both sides get the file in Q8_0. The second and
 its builder makes 4 bits of them, 8 where Q4_K_M has 6. ik_llama.cpp is built from its sources.
 """
 
+from argparse import ArgumentTypeError
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -128,7 +129,7 @@ BASELINES: Mapping[str, Baseline] = {
 
 
 def baselines_named(text: str) -> list[Baseline]:
-    """Of names with commas between them. ValueError names one that is not known."""
+    """Of names with commas between them. ArgumentTypeError names one that is not known."""
     if unknown := [name for name in filter(None, text.split(",")) if name not in BASELINES]:
-        raise ValueError(f"--with {unknown[0]}: it is one of {', '.join(BASELINES)}")
+        raise ArgumentTypeError(f"{unknown[0]} is none of {', '.join(BASELINES)}")
     return [BASELINES[name] for name in filter(None, text.split(","))]

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from argparse import ArgumentTypeError
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +14,7 @@ from rich.console import Console
 from engine.compile.check.parity import Interval
 from engine.evaluation.evaluate import Quality
 from server.commands.own_server import OwnServer
+from tools.fidelity import __main__ as tools_fidelity
 from tools.fidelity.__main__ import BAR
 from tools.fidelity.served import ServedFile
 from tools.llama_cpp.figures import Fidelity, Halfway, PrintedMean
@@ -59,8 +61,27 @@ def test_bars_beside_other_servers() -> None:
 def test_other_servers_have_names() -> None:
     assert [each.name for each in baselines_named("ik,vllm")] == ["ik", "vllm"]
     assert baselines_named("") == []
-    with pytest.raises(ValueError, match="--with foo: it is one of ik, ortgenai, openvino, vllm"):
+    with pytest.raises(ArgumentTypeError, match="foo is none of ik, ortgenai, openvino, vllm"):
         baselines_named("ik,foo")
+
+
+@pytest.mark.parametrize(
+    ("command", "told"),
+    [
+        (["peers", "--starts", "--with", "ik"], "--starts compiles the file itself"),
+        (["peers", "--starts", "--bundle", "b"], "--starts compiles the file itself"),
+        (["peers", "--with", "foo"], "argument --with: foo is none of"),
+        (["fidelity", "--context", "64", "--half"], "--context measures all windows of the published file"),
+        (["fidelity", "--context", "64", "--made"], "--context measures all windows of the published file"),
+    ],
+)
+def test_options_that_would_be_passed_over_are_refused(
+    command: list[str], told: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", command)
+    with pytest.raises(SystemExit):
+        {"peers": peers, "fidelity": tools_fidelity}[command[0]].main()
+    assert told in capsys.readouterr().err
 
 
 def test_prompts_are_passages_of_whole_words() -> None:
