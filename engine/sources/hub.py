@@ -4,6 +4,7 @@ files are fetched by its `http_get` under the name they will have there: what it
 again in every process."""
 
 import importlib.util
+import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -19,6 +20,8 @@ from engine.sources.names import FetchFailed, RepositoryName, needed_files
 from engine.sources.retention import exclusive
 
 LIBRARY = "huggingface_hub"
+if not os.environ.get("XDG_CACHE_HOME"):  # the library takes an empty one for the working folder
+    os.environ.pop("XDG_CACHE_HOME", None)
 Tell = Callable[[str], None]
 _NOTHING_THERE = 416  # of a range behind the end of a file
 _SHA1, _SHA256 = re.compile("[0-9a-f]{40}"), re.compile("[0-9a-f]{64}")

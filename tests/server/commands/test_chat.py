@@ -36,7 +36,8 @@ def test_a_killed_fetch_leaves_nothing_that_is_served_and_goes_on(name: str, tmp
     hub = FakeHub({"org/half": {"m.Q8_0.gguf": content}}, stall_after=[11_000_000])
     command = [sys.executable, "-m", "server", "pull", name]
     with serving_hub(hub):
-        places = {"HF_ENDPOINT": hub.url, "MODELSCOPE_ENDPOINT": hub.url}
+        # An empty variable counts as unset.
+        places = {"HF_ENDPOINT": hub.url, "MODELSCOPE_ENDPOINT": hub.url, "XDG_CACHE_HOME": ""}
         with subprocess.Popen(command, cwd=tmp_path, env=only(tmp_path, places), stderr=subprocess.DEVNULL) as process:
             assert hub.has_stalled.wait(60)
             while not any(part.stat().st_size >= 10_000_000 for part in tmp_path.rglob("*.part")):
@@ -47,7 +48,7 @@ def test_a_killed_fetch_leaves_nothing_that_is_served_and_goes_on(name: str, tmp
         done = run(tmp_path, "pull", name, **places)
     assert done.returncode == 0, done.stderr
     path = Path(done.stdout.partition("(")[2].partition(")")[0])
-    assert path.name == "m.Q8_0.gguf" and path.read_bytes() == content
+    assert path.name == "m.Q8_0.gguf" and path.read_bytes() == content and tmp_path / ".cache" in path.parents
     (first, again) = hub.fetched
     assert first == ("m.Q8_0.gguf", None) and int(str(again[1]).removeprefix("bytes=").rstrip("-")) >= 10_000_000
 
