@@ -6,7 +6,7 @@ from engine.bundle.manifest import DiffusionSpec
 from engine.bundle.model_spec import LayerAttention, RotationKind
 from engine.errors import CompileError
 from engine.models.config_fields import ConfigFields
-from engine.models.layer_kinds import declared_window, every_window, layer_count, switched_window
+from engine.models.layer_kinds import USUAL_WINDOW, declared_window, every_window, layer_count, switched_window
 from engine.models.network import Family, FamilyDetails, Multipliers, QkNorm, WeightNames, attention_biases
 
 
@@ -19,11 +19,17 @@ LLAMA = Family("llama", "LlamaForCausalLM", _biases)
 
 
 # Mistral and Ministral: Llama without biases, under a window in some releases.
-MISTRAL = Family("mistral", "MistralForCausalLM", lambda config: FamilyDetails(attention=every_window(config)))
+MISTRAL = Family(
+    "mistral", "MistralForCausalLM", lambda config: FamilyDetails(attention=every_window(config, USUAL_WINDOW))
+)
 MINISTRAL = replace(MISTRAL, name="ministral", architecture="MinistralForCausalLM")
 # Ministral 3 and Devstral 2: YaRN; behind the original context scores grow.
 MINISTRAL3 = Family(
-    "ministral3", "Ministral3ForCausalLM", MISTRAL.read_details, default_head_dim=128, default_epsilon=1e-5
+    "ministral3",
+    "Ministral3ForCausalLM",
+    lambda config: FamilyDetails(attention=every_window(config, 0)),
+    default_head_dim=128,
+    default_epsilon=1e-5,
 )
 # Phi-3, 3.5 and 4-mini: Llama with stacked projections, longrope and a partial rotation.
 _LAYER = "model.layers.{layer}"
@@ -33,7 +39,7 @@ STACKED_NAMES = WeightNames(qkv=(f"{_LAYER}.self_attn.qkv_proj",), gate_up=(f"{_
 PHI3 = Family(
     "phi3",
     "Phi3ForCausalLM",
-    lambda config: FamilyDetails(attention=every_window(config), names=STACKED_NAMES),
+    lambda config: FamilyDetails(attention=every_window(config, 0), names=STACKED_NAMES),
     has_partial_rotary=True,
 )
 # Qwen2 and Qwen2.5: query, key and value have a bias.
@@ -72,7 +78,7 @@ def _smollm3_details(config: ConfigFields) -> FamilyDetails:
         listed = [int((layer + 1) % interval != 0) for layer in range(layers)]
     if not isinstance(listed, list) or len(listed) < layers or any(turns not in (0, 1) for turns in listed):
         raise CompileError(f"config.json: no_rope_layers must hold {layers} numbers, 1 for a layer that turns")
-    window = declared_window(config) if config.flag("use_sliding_window", False) else 0
+    window = declared_window(config, 0) if config.flag("use_sliding_window", False) else 0
     kinds = (LayerAttention(window, RotationKind.NONE), LayerAttention())
     return replace(_biases(config), attention=tuple(kinds[turns] for turns in listed[:layers]))
 

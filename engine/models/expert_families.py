@@ -7,7 +7,7 @@ from engine.errors import CompileError, UnsupportedModel
 from engine.files import brief
 from engine.models import layer_kinds
 from engine.models.config_fields import ConfigFields
-from engine.models.dense_families import ERNIE, GRANITE, LLAMA, MISTRAL, QWEN3
+from engine.models.dense_families import ERNIE, GRANITE, LLAMA, QWEN3
 from engine.models.experts import (
     MLP,
     ClippedSwiglu,
@@ -90,7 +90,7 @@ _MIXTRAL_NAMES = ExpertNames(
 
 def _mixtral_details(config: ConfigFields) -> FamilyDetails:
     experts = ExpertDetails(read_experts(config, _OF_BLOCK, _all_layers(config)), names=_MIXTRAL_NAMES)
-    return replace(MISTRAL.read_details(config), experts=experts)
+    return FamilyDetails(attention=layer_kinds.every_window(config, 0), experts=experts)
 
 
 MIXTRAL = Family("mixtral", "MixtralForCausalLM", _mixtral_details, default_theta=1_000_000.0, default_epsilon=1e-5)
@@ -355,7 +355,7 @@ def _gpt_oss_details(config: ConfigFields) -> FamilyDetails:
     spec = read_experts(config, _OF_BLOCK, _all_layers(config))
     return replace(
         attention_biases(config, default=True),
-        attention=layer_kinds.windows(config, layer_kinds.sliding_layers(config, lambda layer: layer % 2 == 0)),
+        attention=layer_kinds.windows(config, layer_kinds.sliding_layers(config, lambda layer: layer % 2 == 0), 128),
         names=WeightNames(sinks="model.layers.{layer}.self_attn.sinks"),
         experts=ExpertDetails(spec, names=_GPT_OSS_NAMES, has_router_bias=True, clipped=ClippedSwiglu(alpha, limit)),
     )

@@ -183,10 +183,12 @@ def _text_config(values: Mapping[str, object], family: Family) -> ConfigFields:
     nested = values.get(family.text_group) if family.text_group else None
     if not isinstance(nested, Mapping):
         return ConfigFields(values)
-    found = dict(family.text_defaults) | {key: value for key, value in nested.items() if value is not None}
+    found = {**family.text_defaults, **nested}
     tied = values.get("tie_word_embeddings")
     # Newer files say so around the text model, whose own word is then the default of its class.
-    return ConfigFields(found | ({"tie_word_embeddings": tied} if tied or "tie_word_embeddings" not in found else {}))
+    return ConfigFields(
+        found | ({"tie_word_embeddings": tied} if tied or found.get("tie_word_embeddings") is None else {})
+    )
 
 
 def _refuse_unsupported(config: ConfigFields, family: Family, details: FamilyDetails) -> None:

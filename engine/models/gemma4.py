@@ -23,7 +23,7 @@ _UNREAD = ("k_proj", "v_proj", "k_norm", "v_norm")  # that checkpoints may have 
 
 def _attention(config: ConfigFields) -> tuple[LayerAttention, ...]:
     """Layers that see everything have heads of their own; the last ones read what the last of their kind before has."""
-    window = declared_window(config) or _WINDOW
+    window = declared_window(config, _WINDOW) or _WINDOW
     # The last layer sees everything, whatever the config says (transformers `Gemma4TextConfig`).
     sliding = (*sliding_layers(config, lambda layer: bool((layer + 1) % 6))[:-1], False)
     return tuple(
@@ -135,7 +135,7 @@ _SHARED, _SPARSE_LAYERS, _SPARSITY = 15, 10, 0.95
 
 
 def _n_attention(config: ConfigFields) -> tuple[LayerAttention, ...]:
-    window = declared_window(config) or _WINDOW
+    window = declared_window(config, _WINDOW) or _WINDOW
     sliding = sliding_layers(config, lambda layer: bool((layer + 1) % 5))
     kinds = (0, RotationKind.MODEL), (window, RotationKind.LOCAL)
     owners = cache_owners(config, sliding, _SHARED)

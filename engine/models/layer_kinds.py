@@ -10,7 +10,7 @@ from engine.files import brief
 from engine.models.config_fields import ConfigFields
 from engine.models.rotary import FULL, SLIDING
 
-MAX_WINDOW = 1 << 40
+MAX_WINDOW, USUAL_WINDOW = 1 << 40, 4096
 ATTENTION = "attention"  # what Granite 4 calls layers that see everything
 _LAYER = "model.layers.{layer}"
 
@@ -19,10 +19,10 @@ def layer_count(config: ConfigFields) -> int:
     return config.integer("num_hidden_layers", 1, 1024)
 
 
-def declared_window(config: ConfigFields) -> int:
-    """`sliding_window`; 0, null or absent is no window."""
+def declared_window(config: ConfigFields, default: int = USUAL_WINDOW) -> int:
+    """`sliding_window`; 0 or null is no window. default: where it is absent, 0 = no window either."""
     if config.raw("sliding_window") in (None, 0):
-        return 0
+        return 0 if "sliding_window" in config.names() else default
     return min(config.integer("sliding_window", 1, MAX_WINDOW), 1 << 24)
 
 
@@ -50,16 +50,20 @@ def recurrent_layers(
     return tuple(layer for layer, kind in enumerate(kinds) if kind in recurrent)
 
 
-def windows(config: ConfigFields, sliding: Sequence[bool]) -> tuple[LayerAttention, ...]:
+def windows(config: ConfigFields, sliding: Sequence[bool], default: int = USUAL_WINDOW) -> tuple[LayerAttention, ...]:
     """All layers turn alike; those named have the window."""
-    return unlike(config, sliding, RotationKind.MODEL, RotationKind.MODEL)
+    return unlike(config, sliding, RotationKind.MODEL, RotationKind.MODEL, default)
 
 
 def unlike(
-    config: ConfigFields, sliding: Sequence[bool], of_sliding: RotationKind, of_full: RotationKind
+    config: ConfigFields,
+    sliding: Sequence[bool],
+    of_sliding: RotationKind,
+    of_full: RotationKind,
+    default: int = USUAL_WINDOW,
 ) -> tuple[LayerAttention, ...]:
     """Layers with the window turn in one way, the others in another."""
-    kinds = (LayerAttention(0, of_full), LayerAttention(declared_window(config), of_sliding))
+    kinds = (LayerAttention(0, of_full), LayerAttention(declared_window(config, default), of_sliding))
     return tuple(kinds[has_window] for has_window in sliding)
 
 
@@ -77,16 +81,17 @@ def cache_owners(config: ConfigFields, sliding: Sequence[bool], default: int) ->
     return tuple(found)
 
 
-def every_window(config: ConfigFields) -> tuple[LayerAttention, ...]:
+def every_window(config: ConfigFields, default: int) -> tuple[LayerAttention, ...]:
     """`sliding_window` counts for all layers (Mistral, Phi-3) but those that `layer_types` calls full."""
-    return windows(config, sliding_layers(config, lambda _: True))
+    return windows(config, sliding_layers(config, lambda _: True), default)
 
 
 def switched_window(config: ConfigFields) -> tuple[LayerAttention, ...]:
     """Qwen: it counts with `use_sliding_window`, from layer `max_window_layers` on, or for the layers listed."""
     is_on = config.flag("use_sliding_window", False)
     first = config.integer("max_window_layers", 0, 1024, 28) if is_on else 0
-    return windows(config, sliding_layers(config, lambda layer: is_on and layer >= first))
+    sliding = sliding_layers(config, lambda layer: is_on and layer >= first)
+    return windows(config, sliding, USUAL_WINDOW if is_on else 0)
 
 
 def every_nth_full(config: ConfigFields, default: int) -> tuple[bool, ...]:

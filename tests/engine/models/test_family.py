@@ -7,6 +7,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 from msgspec import structs
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from engine.bundle.manifest import DiffusionSpec
 from engine.compile.sources.checkpoint import Checkpoint
@@ -43,6 +44,32 @@ def test_what_the_class_ties_is_tied_where_nothing_is_said(name: str) -> None:
     config = GOOD | {"architectures": [f"{name}ForCausalLM"], "head_dim": 16}
     assert read_network(config).spec.tied_head
     assert not read_network(config | {"tie_word_embeddings": False}).spec.tied_head
+
+
+@pytest.mark.parametrize("is_switched", [True, False])
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        *(("Mistral", "mistral"), ("Ministral", "ministral"), ("Ministral3", "ministral3"), ("Phi3", "phi3")),
+        *(("Qwen2", "qwen2"), ("Qwen3", "qwen3"), ("SmolLM3", "smollm3"), ("Olmo3", "olmo3"), ("Exaone4", "exaone4")),
+        *(("Gemma2", "gemma2"), ("Gemma3", "gemma3_text"), ("Mixtral", "mixtral"), ("GptOss", "gpt_oss")),
+    ],
+)
+def test_a_window_that_the_file_leaves_out_is_its_class_s(name: str, kind: str, is_switched: bool) -> None:
+    """As transformers reads it; null is no window, alone or in the config of a text model."""
+    own = {"num_local_experts": 4, "num_experts_per_tok": 2, "max_position_embeddings": 8192, "max_window_layers": 0}
+    config = GOOD | own | {"architectures": [f"{name}ForCausalLM"], "head_dim": 16, "use_sliding_window": is_switched}
+    theirs = CONFIG_MAPPING[kind](use_sliding_window=is_switched).sliding_window or 0
+    assert widest(config) == theirs and widest(config | {"sliding_window": None}) == 0
+    if name in ("Mistral", "Gemma3"):
+        whole = {"architectures": [f"{name.removesuffix('3')}3ForConditionalGeneration"]}
+        text = {key: value for key, value in config.items() if key != "architectures"}
+        assert widest(whole | {"text_config": text}) == theirs
+        assert widest(whole | {"text_config": text | {"sliding_window": None}}) == 0
+
+
+def widest(config: dict[str, Any]) -> int:
+    return max((each.window for each in read_network(config).spec.attention), default=0)
 
 
 @pytest.mark.parametrize("has_head", [True, False])
