@@ -86,6 +86,7 @@ class TextSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     bos_token: specs.Text | None = None
     eos_token: specs.Text | None = None
     add_bos: bool = False
+    prefix: Annotated[tuple[specs.TokenId, ...], Meta(max_length=16)] = ()  # stands before a plain text in place of BOS
     answer: AnswerFormat | None = None  # how the model writes answers; None in older bundles or without a template
     stop_texts: Annotated[tuple[specs.Text, ...], Meta(max_length=4096)] = ()  # as `stop_ids`, of several tokens
     sampling: specs.UsualSampling = specs.UsualSampling()  # what requests leave open

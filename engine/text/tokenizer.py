@@ -35,9 +35,15 @@ class Tokenizer:
     longest_token_chars: most characters one token can stand for."""
 
     def __init__(
-        self, serialized: str, bos_token: str | None = None, add_bos: bool = False, markers: Collection[str] = ()
+        self,
+        serialized: str,
+        bos_token: str | None = None,
+        add_bos: bool = False,
+        markers: Collection[str] = (),
+        prefix: tuple[int, ...] = (),
     ) -> None:
-        """serialized: of tokenizer.json; special tokens in one of `markers` are shown. BundleError if unusable."""
+        """serialized: of tokenizer.json; special tokens in one of `markers` are shown. prefix: in place of BOS.
+        BundleError if unusable."""
         try:
             self._special_aware = parsed(serialized)
             description = json.loads(serialized)
@@ -66,9 +72,10 @@ class Tokenizer:
         self.longest_token_chars = max((len(token.decode("utf-8", "replace")) for token in self._bytes), default=1)
         if (description.get("model") or {}).get("type") in _SHRINKING_MODELS:
             self.longest_token_chars = _UNBOUNDED_CHARS
-        self._bos_id: int | None = self._special_aware.token_to_id(bos_token) if add_bos and bos_token else None
-        if add_bos and bos_token and self._bos_id is None:
+        bos_id = self._special_aware.token_to_id(bos_token) if add_bos and bos_token else None
+        if add_bos and bos_token and bos_id is None:
             raise BundleError(f"the bundle's bos_token {bos_token!r} is not in its tokenizer")
+        self._prefix = prefix or (() if bos_id is None else (bos_id,))
 
     @classmethod
     def load(cls, folder: Path, spec: TextSpec) -> "Tokenizer":
@@ -76,7 +83,7 @@ class Tokenizer:
         path = folder / spec.tokenizer
         with reading(path):
             serialized = read_text(confined(folder, spec.tokenizer), TOKENIZER_BYTES)
-        return cls(serialized, spec.bos_token, spec.add_bos, spec.writes.literals)
+        return cls(serialized, spec.bos_token, spec.add_bos, spec.writes.literals, spec.prefix)
 
     def encode(self, text: str, allow_special: bool) -> tuple[int, ...]:
         """Token ids of `text`, without BOS. Special tokens written in the text become control tokens only on request.
@@ -97,10 +104,8 @@ class Tokenizer:
         return tuple(ids)
 
     def with_bos(self, ids: tuple[int, ...]) -> tuple[int, ...]:
-        """Put BOS in front if the model wants one and it is not there already."""
-        if self._bos_id is None or ids[:1] == (self._bos_id,):
-            return ids
-        return (self._bos_id, *ids)
+        """Put BOS, or what the model has in its place, in front if it is not there already."""
+        return ids if ids[: len(self._prefix)] == self._prefix else (*self._prefix, *ids)
 
     def decode(self, ids: tuple[int, ...], skip_special: bool = True) -> str:
         """Text of a whole sequence, without the space that encoding puts in front; no UTF-8 becomes U+FFFD."""

@@ -147,15 +147,15 @@ def token_sequences(
 
     Documents are read until there are enough sequences. Where there are too few, what was left of long documents
     follows, and too little text for one sequence is repeated until it fills it. Special tokens that are written out
-    count as such. A model's BOS begins every sequence and stands nowhere else. folder: of the tokenizer.
+    count as such. A model's BOS or prefix begins every sequence and stands nowhere else. folder: of the tokenizer.
     """
     tokenizer = load_tokenizer(folder)
     bos = tokenizer.token_to_id(text.bos_token) if text.add_bos and text.bos_token else None
-    start = [] if bos is None else [bos]
+    start = list(text.prefix) or ([] if bos is None else [bos])
     found, rests, current, room = list[list[int]](), list[list[int]](), list(start), length - len(start)
     for document in documents:
         ids = [token for token in tokenizer.encode(document, add_special_tokens=False).ids if token < vocab]
-        current += ids[len(start) :] if start and ids[:1] == start else ids
+        current += ids[len(start) :] if start and ids[: len(start)] == start else ids
         if len(current) < length:
             continue
         found.append(current[:length])

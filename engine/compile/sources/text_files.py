@@ -100,6 +100,7 @@ def describe_text(
         bos_token=bos,
         eos_token=eos,
         add_bos=_adds_bos(tokenizer, settings, bos),
+        prefix=_prefix(tokenizer),
         answer=answer,
     )
 
@@ -169,3 +170,10 @@ def _adds_bos(tokenizer: Tokenizer, settings: Mapping[str, object], bos: str | N
         return declared and bos is not None
     identifier = tokenizer.token_to_id(bos) if bos else None
     return identifier is not None and tokenizer.encode("a").ids[:1] == [identifier]
+
+
+def _prefix(tokenizer: Tokenizer) -> tuple[int, ...]:
+    """What the tokenizer itself puts before a text, where that is more than BOS: GLM-4's [gMASK]<sop>."""
+    written = tokenizer.encode("a")
+    found = written.ids[: written.special_tokens_mask.index(0)] if 0 in written.special_tokens_mask else []
+    return tuple(found) if len(found) > 1 else ()

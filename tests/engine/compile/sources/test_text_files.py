@@ -12,6 +12,7 @@ from engine.bundle.manifest import TextSpec
 from engine.bundle.specs import UsualSampling
 from engine.compile.sources.text_files import load_tokenizer, write_text_files
 from engine.text.renderer import ChatTemplate
+from engine.text.tokenizer import Tokenizer as TextTokenizer
 from tools.random_checkpoint import byte_tokenizer
 
 
@@ -147,3 +148,18 @@ def test_bos_by_setting_and_by_behaviour(source: Path) -> None:
     settings(source, bos_token="<|endoftext|>", add_bos_token=False)
     (source.parent / "bundle").rename(source.parent / "second")
     assert describe(source)[0].add_bos is False
+
+
+def test_two_tokens_before_a_text_are_those_of_transformers(source: Path) -> None:
+    """GLM-4's [gMASK]<sop>: once, also before a prompt that has them."""
+    tokenizer = byte_tokenizer()
+    before = [("<|endoftext|>", 256), ("<|im_start|>", 257)]
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="<|endoftext|> <|im_start|> $A", special_tokens=before
+    )
+    tokenizer.save(str(source / "tokenizer.json"))
+    spec, folder = describe(source)
+    ours, theirs = TextTokenizer.load(folder, spec), PreTrainedTokenizerFast(tokenizer_object=tokenizer)
+    assert spec.prefix == (256, 257) and not spec.add_bos
+    whole = ours.with_bos(ours.encode("one", allow_special=True))
+    assert list(whole) == theirs("one")["input_ids"] and whole[:2] == spec.prefix and ours.with_bos(whole) == whole
