@@ -1,10 +1,16 @@
-// Before anything is drawn: the theme that was chosen, and room for the panel if it was open.
+// Before anything is drawn: what stands in for storage that is blocked, until the page is left; and the chosen theme.
 'use strict'
-{
-  const root = document.documentElement
+for (const name of ['localStorage', 'sessionStorage']) {
   try {
-    root.dataset.theme = localStorage.getItem('hexserve.theme') || 'system'
+    window[name].getItem('')
   } catch {
-    root.dataset.theme = 'system' // storage may be blocked
+    const methods = {
+      getItem: (key) => kept[key] ?? null,
+      setItem: (key, text) => void (kept[key] = text),
+      removeItem: (key) => delete kept[key],
+    }
+    const kept = Object.create(methods)
+    Object.defineProperty(window, name, { value: kept })
   }
 }
+document.documentElement.dataset.theme = localStorage.getItem('hexserve.theme') || 'system'

@@ -109,14 +109,22 @@ class Tab:
 
 @contextmanager
 def tab(
-    server: str = "scripted", has_key: bool = True, allowed: str = "", storage: Any = None, **options: Any
+    server: str = "scripted",
+    has_key: bool = True,
+    allowed: str = "",
+    storage: Any = None,
+    before: str = "",
+    **options: Any,
 ) -> Iterator[Tab]:
-    """A tab of its own browser context; afterwards nothing must have gone wrong in it but what `allowed` matches."""
+    """A tab of its own browser context; afterwards nothing must have gone wrong in it but what `allowed` matches.
+    before: a script that runs before the page's own."""
     origin = base_url(server).removesuffix("/v1")
     settings: Mapping[str, Any] = {"viewport": {"width": 1300, "height": 850}, "color_scheme": "light"} | options
     context = browser().new_context(**settings, storage_state=storage)
     context.set_default_timeout(PATIENCE_MS)
     try:
+        if before:
+            context.add_init_script(before)
         if has_key:
             context.add_init_script(KEEP_KEY.replace("KEY)", f"{KEY!r})"))
         made = Tab(context.new_page(), origin)

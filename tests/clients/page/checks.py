@@ -78,6 +78,21 @@ def key_is_asked_for_and_kept_for_the_tab_only() -> None:
         assert KEY not in stored[0] and KEY in stored[1]
 
 
+BLOCKED = """for (const name of ['localStorage', 'sessionStorage']) Object.defineProperty(window, name, {
+  get() { throw new DOMException('blocked', 'SecurityError') }, configurable: true,
+})"""
+
+
+@check
+def a_browser_that_keeps_nothing_chats_all_the_same() -> None:
+    with tab(has_key=False, allowed="status of 401", before=BLOCKED) as it:
+        it.page.get_by_role("dialog").get_by_label("API key", exact=True).fill(KEY)
+        it.button("Use key").click()
+        it.ready()
+        it.ask("say: welcome")
+        expect(it.answered()).to_contain_text("welcome")
+
+
 @check
 def answers_stream() -> None:
     with tab() as it:
