@@ -89,7 +89,7 @@ def read_genie(folder: Path, describe: Callable[[Path], BinaryInfo], runtime: st
         max_context=_max_context(config, variants),
         text=text.spec,
         files={},
-        versions={"qnn": next(iter(infos.values())).build_id},
+        versions={"qnn": qnn_version(infos)},
         source="genie",
         npu=_npu(chip, infos, wrappers),
         head_weight=own.lm_head_weight.name if own.lm_head_weight else "",
@@ -122,13 +122,18 @@ def _tables(folder: Path, config: GenieConfig, parts: Sequence[Part]) -> tuple[T
     return embedding, layers
 
 
+def qnn_version(infos: Mapping[str, BinaryInfo]) -> str:
+    """What made a folder's binaries, as the first of them says."""
+    return next(iter(infos.values())).build_id
+
+
 def _npu(chip: tuple[int, int], infos: Mapping[str, BinaryInfo], wrappers: Iterable[Wrapper]) -> NpuSpec:
     return NpuSpec(
         soc_model=chip[0],
         htp_arch=chip[1],
         binaries={name: tuple(graph.name for graph in info.graphs) for name, info in infos.items()},
         chains={wrapper.graph.name: tuple((node.binary, node.graph) for node in wrapper.nodes) for wrapper in wrappers},
-        sdk=next(iter(infos.values())).build_id,
+        sdk=qnn_version(infos),
     )
 
 

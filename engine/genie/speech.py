@@ -16,7 +16,7 @@ from engine.bundle.speech import FEATURES, check_speech, cross_name, self_name
 from engine.bundle.tensors import LOGITS
 from engine.errors import BundleError, CompileError
 from engine.files import TOKENIZER_BYTES, is_regular, read_bytes, read_text, reading
-from engine.genie.read import TARGETS, USUAL_CHIP, GenieBundle, Wrapper
+from engine.genie.read import TARGETS, USUAL_CHIP, GenieBundle, Wrapper, qnn_version
 from engine.genie.text import TOKENIZER_FILE, GenieText, read_metadata
 from engine.models.encoder_families import NO_ROTATION
 from engine.models.speech import CONVOLUTION_STRIDE
@@ -70,7 +70,7 @@ def read_hub_speech(folder: Path, describe: Callable[[Path], BinaryInfo], runtim
         max_context=int(keys.shape[-1]) + 1,
         text=text,
         files={},
-        versions={"qnn": infos["decoder.bin"].build_id},
+        versions={"qnn": qnn_version(infos)},
         source="AI Hub",
         task=ModelTask.TRANSCRIBE,
         speech=spec,
@@ -78,7 +78,7 @@ def read_hub_speech(folder: Path, describe: Callable[[Path], BinaryInfo], runtim
             *chip,
             binaries={name: (info.graphs[0].name,) for name, info in infos.items()},
             chains={part: ((f"{part}.bin", infos[f"{part}.bin"].graphs[0].name),) for part in PARTS},
-            sdk=infos["decoder.bin"].build_id,
+            sdk=qnn_version(infos),
         ),
     )
     check_speech(manifest)

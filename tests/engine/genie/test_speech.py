@@ -70,6 +70,7 @@ def test_both_layouts_and_both_kinds_of_words(layout: str, words: str, tmp_path:
     assert (found.model.layers, found.model.kv_heads, found.model.head_dim, found.model.vocab) == (2, 4, 8, VOCAB)
     assert [graph.kind for graph in found.graphs] == [GraphKind.SPEECH_ENCODER, GraphKind.SPEECH_DECODER]
     assert found.npu is not None and found.npu.chains["decoder"] == (("decoder.bin", "graph_b"),)
+    assert (found.npu.sdk, found.versions) == (BUILD, {"qnn": BUILD})
     assert found.speech is not None and (found.speech.start, found.speech.frames) == (START, FRAMES)
     assert len(found.speech.languages) == 3
 
