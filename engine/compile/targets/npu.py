@@ -10,12 +10,11 @@ from pathlib import Path
 
 import msgspec
 import onnx
-from onnx import NodeProto, helper
+from onnx import NodeProto
 
 from engine.bundle.manifest import GraphKind, GraphSpec, NpuSpec
 from engine.compile.arguments import DEFAULT_PART_MB, DEFAULT_SPLIT, CompileArguments, Layout, Quant, Split, Target
 from engine.compile.compilation import Compilation, describe
-from engine.compile.graphs.graph_builder import WrittenGraph, as_model, value_info
 from engine.compile.graphs.pool import PartPlan, plan_parts
 from engine.compile.plan import layout_of
 from engine.compile.quantisation.methods.table import METHODS, head_method, method_of
@@ -25,6 +24,7 @@ from engine.genie.write import write_genie_files
 from engine.isolation.machine import usable_memory
 from engine.models.network import Network
 from engine.processes import child_environment, exit_text, module_command
+from engine.runtime.qnn.binary import write_wrapper
 from engine.runtime.qnn.environment import MISSING, PACKAGE
 from engine.runtime.qnn.provider import HtpTarget
 
@@ -79,7 +79,7 @@ def told_by(node: NodeProto, name: str) -> str:
 Link = tuple[GraphSpec, NodeProto]  # one part of a step: the graph it was written as, and its node in the wrapper
 
 
-def write_wrapper(name: str, links: Sequence[Link], part: int, parts: int, folder: Path) -> GraphSpec:
+def save_chain(name: str, links: Sequence[Link], part: int, parts: int, folder: Path) -> GraphSpec:
     """Write `folder/<name>.onnx` and describe it. Tensors that one part hands to a later one stay inside it."""
     specs, nodes = [spec for spec, _ in links], [node for _, node in links]
     made = {tensor.name: tensor for spec in specs for tensor in spec.outputs}
@@ -88,17 +88,18 @@ def write_wrapper(name: str, links: Sequence[Link], part: int, parts: int, folde
     outputs = tuple(tensor for name, tensor in made.items() if name not in taken)
     # onnxruntime cannot infer what a context node gives, so what stays inside is declared as well.
     inner = [tensor for name, tensor in made.items() if name in taken]
-    taken_in, given, kept = ([*map(value_info, tensors)] for tensors in (inputs, outputs, inner))
-    graph = helper.make_graph(nodes, name, taken_in, given, value_info=kept)
+    write_wrapper(folder / f"{name}.onnx", nodes, inputs, outputs, inner)
     is_whole = len(specs) == 1 and specs[0].kind in KEPT_KINDS
     kind = specs[0].kind if is_whole else GraphKind.DEFAULT if parts == 1 else GraphKind.DECODER
     layers = [spec for spec in specs if spec.first_layer is not None]
-    return WrittenGraph(as_model(graph), inputs, outputs).save(
-        folder,
+    return GraphSpec(
         name,
+        f"{name}.onnx",
         kind,
         part,
         parts,
+        inputs,
+        outputs,
         rows=specs[0].rows,
         context=specs[-1].context,
         first_layer=layers[0].first_layer if layers else None,
@@ -191,7 +192,7 @@ def image_binary_stage(work: Compilation) -> None:
     assert npu is not None
     work.progress.stage("image encoder", 1, "graphs")
     (node,) = make_binary(work.graph_folder, [graph.name], work.folder / IMAGE_BINARY, work.arguments.target).values()
-    work.image_graph = write_wrapper(graph.name, [(graph, node)], 1, 1, work.folder)
+    work.image_graph = save_chain(graph.name, [(graph, node)], 1, 1, work.folder)
     inside = {IMAGE_BINARY: (node.name,)}, {graph.name: ((IMAGE_BINARY, node.name),)}
     work.npu = msgspec.structs.replace(npu, binaries=npu.binaries | inside[0], chains=npu.chains | inside[1])
     work.progress.advance(1)
@@ -256,7 +257,7 @@ def chain(work: Compilation, nodes: dict[str, NodeProto]) -> tuple[list[GraphSpe
         wanted = [(plan.name, 1, [plan]) for plan in body]
     for name, number, plans in wanted:
         links = [(specs[plan.name], nodes[plan.name]) for plan in plans]
-        made.append(write_wrapper(name, links, number, count, work.folder))
+        made.append(save_chain(name, links, number, count, work.folder))
         chains[name] = tuple((told_by(node, BINARY), node.name) for _, node in links)
     return made, chains
 

@@ -23,7 +23,7 @@ from engine.compile.quantisation.packer import WeightPacker
 from engine.compile.quantisation.weight_file import HalfWeightFile, StoredTensor, WeightFile
 from engine.compile.sources.checkpoint import Checkpoint
 from engine.compile.sources.speech.source import KEY_BIAS, NEEDLESS, SpeechSource, open_speech
-from engine.compile.targets.npu import NPU_TARGETS, SOURCES, make_binary, told_by, write_wrapper
+from engine.compile.targets.npu import NPU_TARGETS, SOURCES, make_binary, save_chain, told_by
 from engine.errors import CompileError, UnsupportedModel
 from engine.models.speech import EMBEDDING, SpeechNetwork
 from engine.sources.publish import staged_folder
@@ -113,7 +113,7 @@ def _for_npu(
     for spec in (encoder, graphs_of_speech.write_npu_decoder(packed, network, context - 1, sources)):
         file = f"{spec.name}.bin"
         node = make_binary(sources, [spec.name], folder / file, arguments.target)[spec.name]
-        graphs.append(write_wrapper(spec.name, [(spec, node)], 1, 1, folder))
+        graphs.append(save_chain(spec.name, [(spec, node)], 1, 1, folder))
         binaries[file], chains[spec.name], sdk = (node.name,), ((file, node.name),), told_by(node, "ep_sdk_version")
         progress.advance(1)
     shutil.rmtree(sources)

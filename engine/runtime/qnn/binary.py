@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import numpy as np
@@ -21,6 +21,9 @@ from engine.bundle.specs import Axis, Count, Name, Text
 from engine.bundle.tensors import INTEGERS
 from engine.errors import BundleError
 from engine.files import read_bytes
+
+if TYPE_CHECKING:
+    from onnx import NodeProto
 
 
 class QnnEncoding(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -113,13 +116,14 @@ class ContextNode:
 
 def write_wrapper(
     path: Path,
-    nodes: Sequence[ContextNode],
+    nodes: "Sequence[ContextNode | NodeProto]",
     inputs: Sequence[TensorSpec],
     outputs: Sequence[TensorSpec],
     between: Sequence[TensorSpec] = (),
 ) -> None:
     """Write a model of chained nodes. Binaries are named relative to the wrapper's folder, without '..'.
-    between: values that go from node to node; their types cannot be inferred."""
+    nodes: those of onnx's are written as they are. between: values that go from node to node; their types cannot be
+    inferred."""
     from onnx import helper  # noqa: PLC0415 (an extra)
 
     def node_of(node: ContextNode) -> Any:
@@ -132,7 +136,7 @@ def write_wrapper(
         types = {spec.dtype: helper.np_dtype_to_tensor_dtype(np.dtype(spec.dtype)) for spec in specs}
         return [helper.make_tensor_value_info(spec.name, types[spec.dtype], list(spec.shape)) for spec in specs]
 
-    made = [node_of(node) for node in nodes]
+    made = [node_of(node) if isinstance(node, ContextNode) else node for node in nodes]
     graph = helper.make_graph(made, GRAPH_NAME, values(inputs), values(outputs), value_info=values(between))
     opsets = [helper.make_opsetid("", OPSET), helper.make_opsetid(DOMAIN, 1)]
     model = helper.make_model(graph, producer_name="hexserve", ir_version=IR_VERSION, opset_imports=opsets)
