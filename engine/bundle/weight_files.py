@@ -5,6 +5,7 @@ import logging
 import math
 import re
 import struct
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -261,23 +262,34 @@ def check_once(folder: Path, manifest: Manifest, memory: Path | None) -> None:
         wrong = verify_hashes(folder, manifest)
     if wrong:
         raise BundleError(f"{wrong[0]} is damaged: its sha256 is not the manifest's; copy or compile the bundle again")
-    if marker is not None:
-        with suppress(OSError):  # taken before the files were read: what is written meanwhile is not vouched for
-            write_whole(marker, msgspec.json.encode({"bundle": manifest.name}))
+    note(marker, manifest)  # taken before the files were read: what is written meanwhile is not vouched for
 
 
 def remember(folder: Path, manifest: Manifest, memory: Path) -> None:
     """Note that the files are as the manifest says: they were hashed while they were written."""
-    with suppress(OSError):  # a memory that cannot be written costs time, not the answer
-        write_whole(_marker(folder, manifest, memory), msgspec.json.encode({"bundle": manifest.name}))
+    with suppress(OSError):
+        note(_marker(folder, manifest, memory), manifest)
+
+
+def note(marker: Path | None, manifest: Manifest) -> None:
+    """Remember what was checked. A memory that cannot be written costs time, not the answer."""
+    if marker is not None:
+        with suppress(OSError):
+            write_whole(marker, msgspec.json.encode({"bundle": manifest.name}))
 
 
 def _marker(folder: Path, manifest: Manifest, memory: Path) -> Path:
-    """Names the files as they lie there: whatever writes one changes its size or its time."""
-    stamps = [(name, (folder / name).stat()) for name in sorted(manifest.files)]
+    return memory / FOLDER / f"{files_key(folder, manifest, manifest.files)}.json"
+
+
+def files_key(folder: Path, manifest: Manifest, names: Iterable[str], *more: object) -> str:
+    """Names the files as they lie there: whatever writes one changes its size or its time. more: what else counts."""
+    listed = sorted(names)
+    stamps = [(name, (folder / name).stat()) for name in listed]
     facts = (
         str(folder.resolve()),
         [(name, found.st_size, found.st_mtime_ns, found.st_ino) for name, found in stamps],
-        [manifest.files[name].sha256 for name in sorted(manifest.files)],
+        [manifest.files[name].sha256 for name in listed],
+        *more,
     )
-    return memory / FOLDER / f"{hashlib.sha256(msgspec.json.encode(facts)).hexdigest()[:24]}.json"
+    return hashlib.sha256(msgspec.json.encode(facts)).hexdigest()[:24]

@@ -49,17 +49,11 @@ def build_scheduler(shapes: ShapeTable, costs: CostTable, limits: ModelLimits, c
     if limits.of_all and sight.most * BLOCK_SIZE <= slots:
         slots = longest  # none of which a sequence holds at once
     rules = Rules(
+        config=config,
         capacity=Capacity(slots, longest),
-        max_running=config.max_running,
-        max_gap_ms=config.max_gap_ms,
-        prefix_cache=config.prefix_cache,
-        lookup_rows=max(0, config.lookup_rows),
-        prediction_rows=config.prediction_rows,
         offload_blocks=0 if is_recurrent else host_bytes // (BLOCK_SIZE * limits.kv_bytes_per_token),
-        reserve_tokens=config.reserve_tokens,
         is_recurrent=is_recurrent,
         state_snapshots=host_bytes // limits.state_bytes if is_recurrent and config.prefix_cache else 0,
-        pooled_rows=config.embed_rows,
         window=limits.window,
         window_blocks=0
         if limits.of_all

@@ -52,7 +52,7 @@ class Guesser:
         """How far a step may grow for guesses. prompt_rows: rows that prompts want; those not in `share` wait."""
         past = sum(sequence.computed for sequence in decodes) // max(1, len(decodes))
         is_bounded = prompt_rows > share.prefill_rows
-        return Growth(self._shapes, self._costs, share, past, self._rules.max_gap_ms, is_bounded)
+        return Growth(self._shapes, self._costs, share, past, self._rules.config.max_gap_ms, is_bounded)
 
     def take(
         self, decodes: Several[Sequence], proposals: Mapping[str, tuple[int, ...]], growth: Growth
@@ -127,8 +127,8 @@ class Guesser:
         found = [self._offer(sequence, GuessKind.DRAFT, proposal[: max(0, limit)])]
         if sequence.request.prediction and limit > 0:
             found.append(self._offer(sequence, GuessKind.PREDICTION, self._predicted(sequence, limit)))
-        if self._rules.lookup_rows and limit > 0 and self._may_pay(sequence, GuessKind.LOOKUP, least):
-            tokens = self._lookup.propose(sequence.tokens, min(self._rules.lookup_rows, limit))
+        if self._rules.config.lookup_rows > 0 and limit > 0 and self._may_pay(sequence, GuessKind.LOOKUP, least):
+            tokens = self._lookup.propose(sequence.tokens, min(self._rules.config.lookup_rows, limit))
             found.append(self._offer(sequence, GuessKind.LOOKUP, tokens))
         return max((offer for offer in found if offer.tokens), key=lambda offer: offer.worth, default=None)
 
@@ -148,7 +148,7 @@ class Guesser:
         if found is None:
             return ()
         record.prediction_at = found
-        return prediction[found : found + min(limit, self._rules.prediction_rows)]
+        return prediction[found : found + min(limit, self._rules.config.prediction_rows)]
 
     def _room(self, sequence: Sequence) -> int:
         """Guesses that a sequence may still take: its last token is never one."""

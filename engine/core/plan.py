@@ -9,6 +9,7 @@ from itertools import count
 from typing import NamedTuple
 
 from engine.bundle.variant import StepShape
+from engine.config import EngineConfig
 from engine.core.block_diffusion import Prediction
 from engine.core.forecast_tree import ForecastTree, TreeOutcome
 from engine.core.kv_blocks import BlockKey
@@ -21,24 +22,17 @@ from engine.request import Request, TokenLogprob
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """How the scheduler behaves; see `EngineConfig` for the meaning of each. `build.py` makes it of a configuration.
+    """How the scheduler behaves: the settings, and what `build.py` makes of them for a model.
     offload_blocks: blocks that the host KV cache may hold, 0 = there is none. is_recurrent: whether sequences carry a
-    state that is only there where they are; state_snapshots: how many copies of states there may be. pooled_rows:
-    `embed_rows`. window: slots that rows see in layers with the widest window, 0 = no layer has one; window_blocks:
-    most blocks whose slots of such layers are there, 0 = all layers are such, and a pool's blocks behind the window are
-    free."""
+    state that is only there where they are; state_snapshots: how many copies of states there may be. window: slots that
+    rows see in layers with the widest window, 0 = no layer has one; window_blocks: most blocks whose slots of such
+    layers are there, 0 = all layers are such, and a pool's blocks behind the window are free."""
 
+    config: EngineConfig
     capacity: Capacity
-    max_running: int
-    max_gap_ms: float
-    prefix_cache: bool
-    lookup_rows: int
-    prediction_rows: int
     offload_blocks: int
-    reserve_tokens: int
     is_recurrent: bool
     state_snapshots: int
-    pooled_rows: int
     window: int
     window_blocks: int
 

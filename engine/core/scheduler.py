@@ -55,8 +55,8 @@ class Scheduler(Planner):
         self._moves: list[BlockMove] = []  # due before the next step; the pool appends
         self.states = StateBorders(rules.is_recurrent, rules.state_snapshots, blocks.block_size)
         self._pool = PoolQueues(blocks, shapes, self.host_cache, self._moves, rules.window, rules.window_blocks)
-        self._output_length = OutputLengthEstimate(rules.reserve_tokens, rules.capacity, self._pool.sight.held)
-        self._turns = PooledTurns(rules.pooled_rows, self._pool, shapes)
+        self._output_length = OutputLengthEstimate(rules.config.reserve_tokens, rules.capacity, self._pool.sight.held)
+        self._turns = PooledTurns(rules.config.embed_rows, self._pool, shapes)
         self._waiting: dict[str, Sequence] = {}
         self._steps = 0
 
@@ -195,11 +195,11 @@ class Scheduler(Planner):
     def _admit_waiting(self) -> None:
         pending = pending_keys(self._pool.prefill_queue.values(), self.states)
         for sequence in sorted(self._waiting.values(), key=lambda s: s.rank):
-            if self.running >= self.rules.max_running and not self._make_room(sequence):
+            if self.running >= self.rules.config.max_running and not self._make_room(sequence):
                 return
             rank = sequence.rank
             sequence.extend_keys(len(sequence.tokens), self.block_size)
-            if self.rules.prefix_cache:
+            if self.rules.config.prefix_cache:
                 keys = sequence.usable_keys(self.block_size)
                 known = len(self.states.known(self._pool, keys))
                 if is_in_progress(keys, known, rank, pending, self.states):
@@ -211,7 +211,7 @@ class Scheduler(Planner):
                 pending.setdefault(key, rank)
 
     def _admit_one(self, sequence: Sequence) -> bool:
-        pool, keys = self._pool, sequence.usable_keys(self.block_size) if self.rules.prefix_cache else []
+        pool, keys = self._pool, sequence.usable_keys(self.block_size) if self.rules.config.prefix_cache else []
         known = pool.shareable(sequence, self.states.known(pool, keys))
         shared = [block for block in known if block is not None and block != GONE]
         pool.blocks.acquire(shared)
@@ -273,7 +273,7 @@ class Scheduler(Planner):
         decodes, prompts = sum(each.rows_wanted for each in wants.ready), sum(rows for _, rows in wants.prompts)
         kv_only, prefill_first = sum(max(0, rows) for _, rows in wants.kv_only), self._pool.prefill_starved
         demand = Demand(decodes, prompts, prefill_first or self._turns.is_due, kv_only, pieces_of(wants.prompts))
-        return share_rows(self.shapes, self.costs, demand, self._pool.extent(), self.rules.max_gap_ms)
+        return share_rows(self.shapes, self.costs, demand, self._pool.extent(), self.rules.config.max_gap_ms)
 
     def _guess(
         self, decodes: list[Sequence], share: Share, wants: Wants, proposals: Mapping[str, tuple[int, ...]]
@@ -308,7 +308,7 @@ class Scheduler(Planner):
         """So many more of its tokens are computed; it ends, or goes on in the queue where it belongs now."""
         sequence = segment.sequence
         sequence.computed += kept_rows
-        self._pool.advance(sequence, self.rules.prefix_cache)
+        self._pool.advance(sequence, self.rules.config.prefix_cache)
         self.states.commit(segment, kept_rows)
         if sequence.finish is not None:
             self._finish(sequence, sequence.finish)

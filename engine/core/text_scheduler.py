@@ -207,38 +207,6 @@ def _whole(sequence: Sequence) -> Segment:
     return Segment(sequence, tokens, 0, (), 0, (), logit_rows=1, block_rows=max(1, len(tokens)))
 
 
-class SpeechSlots:
-    """Who has which slot, and which audio each has heard last. Slots that are free are kept in order of their use."""
-
-    def __init__(self, count: int) -> None:
-        self._free = dict.fromkeys(range(count), b"")  # slot -> audio, the longest unused first
-        self._taken: dict[str, tuple[int, bytes]] = {}
-
-    def __len__(self) -> int:
-        return len(self._taken)
-
-    def __contains__(self, name: str) -> bool:
-        return name in self._taken
-
-    @property
-    def has_room(self) -> bool:
-        return bool(self._free)
-
-    def take(self, name: str, audio: bytes) -> int:
-        """Nearest to the taken ones, as a step runs all between: who has heard the audio, else the longest unused."""
-        taken = [slot for slot, _ in self._taken.values()]
-        reach = {slot: max(*taken, slot) - min(*taken, slot) if taken else 0 for slot in self._free}
-        slot = min(self._free, key=lambda slot: (reach[slot], self._free[slot] != audio))
-        del self._free[slot]
-        self._taken[name] = (slot, audio)
-        return slot
-
-    def release(self, name: str, has_heard: bool = True) -> None:
-        if name in self._taken:
-            slot, audio = self._taken.pop(name)
-            self._free[slot] = audio if has_heard else b""
-
-
 class SpeechScheduler(Planner):
     """Implements `Planner`. slots: texts that run at once. places: tokens of one. features: bytes of its audio."""
 
@@ -246,9 +214,9 @@ class SpeechScheduler(Planner):
         super().__init__(costs, Capacity(places, places), block_size=places)
         self._features = features
         self._count = slots
-        self._slots = SpeechSlots(slots)
+        self._heard = dict.fromkeys(range(slots), b"")  # by free slot its last audio, the longest unused first
         self._waiting: dict[str, Sequence] = {}
-        self._running: dict[str, Sequence] = {}
+        self._running: dict[str, Sequence] = {}  # the only block of each is its slot
 
     def add(self, request: Request, emitted: tuple[int, ...], seed: int, now_s: float) -> Sequence:
         """Queue a text. ValueError when it brings no audio, or more tokens than there are places."""
@@ -276,10 +244,10 @@ class SpeechScheduler(Planner):
         self, late: Collection[str] = (), proposals: Mapping[str, tuple[int, ...]] = NO_PROPOSALS
     ) -> StepPlan | None:
         """A newcomer's prompt where a slot is free, else a row of every text that runs."""
-        if self._waiting and self._slots.has_room:
+        if self._waiting and self._heard:
             sequence = min(self._waiting.values(), key=lambda each: each.rank)
             del self._waiting[sequence.id]
-            sequence.blocks = [self._slots.take(sequence.id, sequence.keys[0])]
+            sequence.blocks = [self._take_slot(sequence.keys[0])]
             sequence.move(SequenceStatus.PREFILL)
             self._running[sequence.id] = sequence
             segments = [self._segment(sequence)]
@@ -315,14 +283,25 @@ class SpeechScheduler(Planner):
         return Gauges(len(self._running), len(self._waiting), used, self._count * self.capacity.slots)
 
     def violations(self) -> Iterator[str]:
-        if len(self._slots) != len(self._running):
-            yield f"{len(self._slots)} slots are taken by {len(self._running)} texts"
-        yield from (f"text {name} runs without a slot" for name in self._running if name not in self._slots)
+        slots = [*self._heard, *self._taken_slots()]
+        if sorted(slots) != list(range(self._count)):
+            yield f"of {self._count} slots, {len(self._heard)} are free and {len(self._running)} texts run"
+
+    def _taken_slots(self) -> list[int]:
+        return [slot for sequence in self._running.values() for slot in sequence.blocks]
+
+    def _take_slot(self, audio: bytes) -> int:
+        """Nearest to the taken ones, as a step runs all between: who has heard the audio, else the longest unused."""
+        taken = self._taken_slots()
+        reach = {slot: max(*taken, slot) - min(*taken, slot) if taken else 0 for slot in self._heard}
+        slot = min(self._heard, key=lambda slot: (reach[slot], self._heard[slot] != audio))
+        del self._heard[slot]
+        return slot
 
     def _leave(self, sequence: Sequence, has_heard: bool = True) -> None:
         self._waiting.pop(sequence.id, None)
-        self._running.pop(sequence.id, None)
-        self._slots.release(sequence.id, has_heard)
+        if self._running.pop(sequence.id, None) is not None:
+            self._heard[sequence.blocks[0]] = sequence.keys[0] if has_heard else b""
         sequence.move(SequenceStatus.FINISHED)
 
     def _segment(self, sequence: Sequence) -> Segment:

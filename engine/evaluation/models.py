@@ -36,17 +36,7 @@ from engine.worker.step import EngineLoop
 Float32 = NDArray[np.float32]
 
 
-@dataclass(frozen=True, slots=True)
-class BundleFacts:
-    """form: as of `form_text`. size: bytes on disk. longest: most tokens."""
-
-    manifest: Manifest
-    form: str
-    size: int
-    longest: int
-
-
-def bundle_facts(name: str, folder: Path) -> BundleFacts:
+def predicting(name: str, folder: Path) -> Manifest:
     """Of a bundle that predicts next tokens; BundleError for another. name: what the caller calls it."""
     manifest = load_manifest(folder)
     unfit = {
@@ -56,8 +46,7 @@ def bundle_facts(name: str, folder: Path) -> BundleFacts:
     }
     for reason in (reason for reason, holds in unfit.items() if holds):
         raise BundleError(f"{name} {reason}: it predicts no next token")
-    size = sum(entry.bytes for entry in manifest.files.values())
-    return BundleFacts(manifest, form_text(manifest), size, _longest(manifest))
+    return manifest
 
 
 def _longest(manifest: Manifest) -> int:
@@ -127,20 +116,23 @@ class EvaluatedModel:
 def open_bundle(name: str, folder: Path, memory: Path | None, stack: ExitStack) -> EvaluatedModel:
     """A bundle with all its graphs, which stay open until the stack is closed. BundleError when it has no next tokens.
     name: what the caller calls it. memory: where it is remembered that its files were checked."""
-    facts = bundle_facts(name, folder)
-    manifest = facts.manifest
+    manifest = predicting(name, folder)
     config = EngineConfig(str(folder), cost_cache=str(memory or ""), spin=OFF, forecast=False)
     runtime = open_onnx(folder, manifest, reading_shapes(manifest), config)
     stack.callback(runtime.close)
+    return _of_bundle(name, folder, manifest, runtime.device, partial(text_logits, runtime))
+
+
+def _of_bundle(name: str, folder: Path, manifest: Manifest, device: str, logits: ReadLogits) -> EvaluatedModel:
     return EvaluatedModel(
         name=name,
-        form=facts.form,
-        device=runtime.device,
-        size=facts.size,
-        longest=facts.longest,
+        form=form_text(manifest),
+        device=device,
+        size=sum(entry.bytes for entry in manifest.files.values()),
+        longest=_longest(manifest),
         made_for=manifest.max_context,
         vocabulary=TokenVocabulary(folder, manifest.text, manifest.model.vocab),
-        logits=partial(text_logits, runtime),
+        logits=logits,
     )
 
 
@@ -213,23 +205,15 @@ class LogitsTap:
 def open_served(name: str, folder: Path, cost_cache: str, stack: ExitStack) -> EvaluatedModel:
     """A bundle behind the engine that serves it by default settings, until the stack is closed. BundleError.
     cost_cache: folder of step times, by which the scheduler chooses steps; "" = measured now."""
-    facts = bundle_facts(name, folder)
-    tap = LogitsTap()
+    manifest, tap = predicting(name, folder), LogitsTap()
     # Threads that spin would be those of all graphs of the process; what is computed is the same.
     assembled = assemble(EngineConfig(str(folder), cost_cache=cost_cache, spin=OFF), tap.open_runtime)
     stack.callback(assembled.runtime.close)
     stack.callback(assembled.loop.close)
-    longest = min(facts.longest, assembled.ready.max_tokens_per_sequence) - 1
-    return EvaluatedModel(
-        name=name,
-        form=f"{facts.form}, {SERVED}",
-        device=assembled.ready.device,
-        size=facts.size,
-        longest=longest,
-        made_for=facts.manifest.max_context,
-        vocabulary=TokenVocabulary(folder, facts.manifest.text, facts.manifest.model.vocab),
-        logits=_through(assembled.loop, tap, facts.manifest.model.vocab),
-    )
+    logits = _through(assembled.loop, tap, manifest.model.vocab)
+    model = _of_bundle(name, folder, manifest, assembled.ready.device, logits)
+    longest = min(model.longest, assembled.ready.max_tokens_per_sequence) - 1
+    return replace(model, form=f"{model.form}, {SERVED}", longest=longest)
 
 
 def _through(loop: EngineLoop, tap: LogitsTap, vocab: int) -> ReadLogits:

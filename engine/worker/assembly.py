@@ -41,7 +41,7 @@ from engine.worker import settings
 from engine.worker.images import ImageQueue
 from engine.worker.kv_file import KvRestart, SequenceMover, open_kv_file, reason_to_keep
 from engine.worker.step import EngineLoop
-from engine.worker.step_costs import step_times
+from engine.worker.step_times import step_times
 
 log = logging.getLogger("hexserve.worker")
 

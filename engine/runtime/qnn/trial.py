@@ -3,23 +3,18 @@
 A damaged binary, or one the driver dislikes, kills the process that loads it. So the first load happens in a process of
 its own, and its success is remembered for these files, these versions and this device."""
 
-import hashlib
 import os
 import re
 import sys
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
-
-import msgspec
 
 from engine.bundle.check import check_contract, check_listed
 from engine.bundle.manifest import GraphSpec, Manifest, TensorSpec, load_manifest
 from engine.bundle.tensors import PAST_NAME
-from engine.bundle.weight_files import check_once
+from engine.bundle.weight_files import check_once, files_key, note
 from engine.errors import BundleError
-from engine.files import write_whole
 from engine.processes import exit_text, module_command
 from engine.runtime.onnx_library import ort
 from engine.runtime.qnn.binary import BinaryGraph, BinaryInfo, BinaryTensor, as_bound
@@ -153,9 +148,7 @@ def check_bundle(folder: Path, manifest: Manifest, cache: Path | None) -> None:
     check_once(folder, manifest, cache)
     check_binaries(manifest, as_bound(folder, manifest, read_binaries(folder, manifest, cache)))
     try_load(folder, module_command("engine.runtime.qnn.trial"))
-    if marker is not None:
-        with suppress(OSError):  # a cache that cannot be written costs time, not the answer
-            write_whole(marker, msgspec.json.encode({"bundle": manifest.name}))
+    note(marker, manifest)
 
 
 def read_binaries(folder: Path, manifest: Manifest, cache: Path | None) -> dict[str, BinaryInfo]:
@@ -172,12 +165,9 @@ def read_binaries(folder: Path, manifest: Manifest, cache: Path | None) -> dict[
 def trial_key(folder: Path, manifest: Manifest) -> str:
     """Names a load: the files as they lie there, what would load them, and the options."""
     assert manifest.npu is not None
-    names = sorted({*manifest.npu.binaries, *(graph.file for graph in manifest.every_graph)})
-    stamps = [(name, (folder / name).stat().st_size, (folder / name).stat().st_mtime_ns) for name in names]
-    hashes = [manifest.files[name].sha256 for name in names]
+    names = {*manifest.npu.binaries, *(graph.file for graph in manifest.every_graph)}
     runtime = (ort.__version__, package_version(), device_name(), os.environ.get(OPTIONS_VARIABLE, ""))
-    facts = (str(folder.resolve()), stamps, hashes, runtime)
-    return hashlib.sha256(msgspec.json.encode(facts)).hexdigest()[:24]
+    return files_key(folder, manifest, names, runtime)
 
 
 def try_load(folder: Path, command: Sequence[str], timeout_s: float = TIMEOUT_S) -> None:

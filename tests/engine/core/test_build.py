@@ -34,17 +34,11 @@ CONFIG = EngineConfig(
 def test_every_setting_arrives() -> None:
     scheduler = build_scheduler(fixed((8, 120)), CostTable({}), LIMITS, CONFIG)
     assert scheduler.rules == Rules(
+        config=CONFIG,
         capacity=Capacity(112, 90),
-        max_running=7,
-        max_gap_ms=11.0,
-        prefix_cache=False,
-        lookup_rows=3,
-        prediction_rows=5,
         offload_blocks=2 * 1024 // 16,
-        reserve_tokens=13,
         is_recurrent=False,
         state_snapshots=0,
-        pooled_rows=9,
         window=0,
         window_blocks=0,
     )
@@ -84,4 +78,6 @@ def test_the_simulator_has_the_worker_s_rules_but_for_guesses() -> None:
     prices = Prices(fixed_table(shapes), shapes, kv_bytes=1024)
     limits = ModelLimits(prices.tokens_per_request, prices.kv_bytes)
     worker = build_scheduler(prices.shapes, CostTable(shapes), limits, CONFIG)
-    assert Continuous(prices, CONFIG).scheduler.rules == dataclasses.replace(worker.rules, lookup_rows=0)
+    assert Continuous(prices, CONFIG).scheduler.rules == dataclasses.replace(
+        worker.rules, config=replace(CONFIG, lookup_rows=0)
+    )

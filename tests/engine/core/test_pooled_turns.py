@@ -92,7 +92,7 @@ def test_texts_delay_tokens_by_a_bounded_number_of_steps(name: str, seed: int) -
 @pytest.mark.parametrize(("asked", "given"), [(12, 12), (40, 16)])
 def test_a_step_that_decodes_has_so_many_rows_of_texts(shapes: ShapeTable, asked: int, given: int) -> None:
     """A quarter of its rows at most."""
-    world = simulate(shapes, pooled_rows=asked)
+    world = simulate(shapes, embed_rows=asked)
     for number in range(50):
         world.embed(f"text {number}", prompt(40, number))
     world.step()
@@ -107,7 +107,7 @@ def test_a_step_that_decodes_has_so_many_rows_of_texts(shapes: ShapeTable, asked
 
 
 def test_texts_take_what_would_be_padding() -> None:
-    world = simulate(fixed((32, WIDE)), pooled_rows=1)
+    world = simulate(fixed((32, WIDE)), embed_rows=1)
     world.submit("chat", prompt(3, 99), 8)
     world.step()
     for number in range(50):
@@ -133,7 +133,7 @@ def test_texts_go_on_where_prompts_want_every_row() -> None:
 
 def test_who_generates_takes_columns_and_places_from_texts() -> None:
     """It is let in at once, and what it took is computed later."""
-    world = simulate(fixed((8, 120)), max_running=3, pooled_rows=2)
+    world = simulate(fixed((8, 120)), max_running=3, embed_rows=2)
     for number in range(4):
         world.embed(f"text {number}", prompt(60, number))
     for _ in range(6):

@@ -177,6 +177,7 @@ def test_what_is_built_shares_guesses_and_offloads_nothing() -> None:
     scheduler = build_scheduler(fused(2, 8, past=CACHE + 1), CostTable({}), ModelLimits(1000, 64), config)
     rules, pool = scheduler.rules, scheduler.blocks
     assert (pool.block_count, pool.block_size) == (4, CACHE)
-    assert (rules.prefix_cache, rules.lookup_rows, rules.prediction_rows) == (False, 0, 0)
-    assert (rules.offload_blocks, rules.reserve_tokens) == (0, 0)
+    found = rules.config
+    assert (found.prefix_cache, found.lookup_rows, found.prediction_rows) == (False, 0, 0)
+    assert (rules.offload_blocks, found.reserve_tokens) == (0, 0)
     assert rules.capacity.tokens_per_sequence == CACHE + 1

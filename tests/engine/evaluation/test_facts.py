@@ -5,9 +5,9 @@ from pathlib import Path
 
 import msgspec
 
+from engine.bundle.loss_text import form_text
 from engine.bundle.manifest import load_manifest, save_manifest
 from engine.bundle.specs import QualitySpec
-from engine.evaluation.models import bundle_facts
 from tests.bundles import Bundles
 
 
@@ -15,4 +15,4 @@ def test_the_form_tells_bundles_of_one_checkpoint_apart(bundles: Bundles, tmp_pa
     fast, good = bundles("segments int4"), shutil.copytree(bundles("segments int4"), tmp_path / "good")
     spec = QualitySpec("good", ("gptq",), 16, 1.0)
     save_manifest(good, msgspec.structs.replace(load_manifest(fast), quality=spec))
-    assert [bundle_facts("mine", folder).form for folder in (fast, good)] == ["int4", "int4 good"]
+    assert [form_text(load_manifest(folder)) for folder in (fast, good)] == ["int4", "int4 good"]

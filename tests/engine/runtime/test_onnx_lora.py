@@ -16,11 +16,11 @@ from engine.core.sequence import Sequence
 from engine.request import Request, SamplingParams
 from engine.runtime.segmented import SegmentRuntime
 from engine.runtime.sessions import cpu_provider
-from engine.runtime.step_times import measure
+from engine.worker.step_times import measure
 from tests.bundles import Bundles
 from tests.engine.adapters.peft_folders import merge, write_adapter
-from tests.engine.runtime.quiet_clock import quiet_clock
 from tests.engine.runtime.test_onnx_segments import PROMPT, open_segments, run
+from tests.engine.worker.quiet_clock import quiet_clock
 
 LORA, LORA_INT4 = "segments lora", "segments lora int4"
 OTHER = tuple((i * 17 + 3) % 256 for i in range(21))

@@ -10,11 +10,11 @@ from engine.core.plan import Segment, StepPlan
 from engine.errors import StepFailed
 from engine.runtime.interface import pack
 from engine.runtime.segmented import SegmentRuntime
-from engine.runtime.step_times import measure
+from engine.worker.step_times import measure
 from tests.engine.runtime.held import state_bytes
-from tests.engine.runtime.quiet_clock import quiet_clock
 from tests.engine.runtime.test_onnx_runtime import segment
 from tests.engine.runtime.test_onnx_segments import open_segments, run
+from tests.engine.worker.quiet_clock import quiet_clock
 from tests.hybrid import Hybrid, text_of
 
 TEXT = text_of(60)

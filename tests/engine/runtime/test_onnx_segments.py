@@ -17,11 +17,11 @@ from engine.runtime.linear import RowBuffers
 from engine.runtime.pooled import OnnxRuntime
 from engine.runtime.segmented import SegmentRuntime
 from engine.runtime.sessions import Binding, cpu_provider
-from engine.runtime.step_times import measure
+from engine.worker.step_times import measure
 from tests.bundles import Bundles
 from tests.engine.runtime.held import owners
-from tests.engine.runtime.quiet_clock import quiet_clock
 from tests.engine.runtime.test_onnx_runtime import OTHER, VOCAB_PROMPT, segment
+from tests.engine.worker.quiet_clock import quiet_clock
 from tests.engine.worker.segmented_runtime import smallest_manifest
 
 INT8_CACHES, HALF_CACHES = "segments int8 caches", "segments float16 caches"

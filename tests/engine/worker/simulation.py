@@ -1,7 +1,7 @@
 """Drives a real loop over the fake runtime, and says by hand what every sequence must become."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from llguidance import LLTokenizer
@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from engine.bundle.specs import ForecastSpec
 from engine.bundle.variant import ShapeTable, StepShape, slot_table
+from engine.config import EngineConfig
 from engine.core.kv_blocks import BlockPool
 from engine.core.plan import Rules
 from engine.core.policy import CostTable
@@ -27,17 +28,11 @@ from tests.engine.worker.segmented_runtime import SegmentedFake
 
 VOCAB = 50
 BLOCK = 16
+PLAIN_CONFIG = EngineConfig("", max_gap_ms=250.0, lookup_rows=0, reserve_tokens=0)
 PLAIN_RULES: dict[str, object] = {
-    "max_running": 256,
-    "max_gap_ms": 250.0,
-    "prefix_cache": True,
-    "lookup_rows": 0,
-    "prediction_rows": 16,
     "offload_blocks": 0,
-    "reserve_tokens": 0,
     "is_recurrent": False,
     "state_snapshots": 0,
-    "pooled_rows": 16,
     "window": 0,
     "window_blocks": 0,
 }
@@ -173,6 +168,12 @@ def fake_of(shapes: ShapeTable, is_recurrent: bool) -> type[FakeRuntime]:
     return SegmentedFake if shapes.segmented else FakeRuntime
 
 
+def rules_of(capacity: Capacity, changed: dict[str, object]) -> Rules:
+    settings = {name: value for name, value in changed.items() if name not in PLAIN_RULES}
+    others: dict[str, object] = {name: changed.get(name, value) for name, value in PLAIN_RULES.items()}
+    return Rules(replace(PLAIN_CONFIG, **settings), capacity, **others)  # type: ignore[arg-type]
+
+
 def simulate(
     shapes: ShapeTable,
     *,
@@ -187,7 +188,9 @@ def simulate(
     images: ImageQueue | None = None,
     **rules: object,
 ) -> Simulation:
-    """Build a simulation; `rules` are fields of `Rules`, instead of PLAIN_RULES. block: columns of one.
+    """Build a simulation; `rules` are fields of `Rules` or of its configuration, instead of the plain ones.
+
+    block: columns of one.
 
     forecasts: of a prefix of a block.
     """
@@ -201,7 +204,7 @@ def simulate(
         shapes,
         CostTable(costs or {}),
         blocks,
-        Rules(capacity, **{**PLAIN_RULES, **rules}),  # type: ignore[arg-type]
+        rules_of(capacity, rules),
         forecasts,
         lookup,
     )

@@ -153,7 +153,7 @@ def test_what_a_state_cannot_do_is_refused_by_name(
 def test_a_request_s_own_prediction_changes_nothing(hybrid: Hybrid, open_loop: Callable[..., EngineLoop]) -> None:
     loop, prompt = open_loop(), PROMPTS["r33"]
     whole = hybrid.greedy(prompt, TOKENS)
-    assert loop.scheduler.rules.prediction_rows == 0
+    assert loop.scheduler.rules.config.prediction_rows == 0
     params = SamplingParams(max_tokens=TOKENS, temperature=0.0)
     loop.add(Request("a", prompt, params, prediction=tuple(whole)), (), seed=1, now_s=0.0)
     assert run(loop)["a"] == whole and loop.scheduler.counters.drafted_rows == 0

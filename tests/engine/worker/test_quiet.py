@@ -2,7 +2,7 @@
 
 import pytest
 
-from engine.runtime.step_times import MachineReading, disturbance, others_share
+from engine.worker.step_times import MachineReading, disturbance, others_share
 
 START = MachineReading(clock_s=100.0, own_s=3.0, busy_s=5000.0)
 CASES = {

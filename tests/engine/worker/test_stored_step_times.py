@@ -11,11 +11,10 @@ from engine.bundle.manifest import load_manifest
 from engine.bundle.stored_times import all_times
 from engine.bundle.variant import StepShape
 from engine.config import EngineConfig
-from engine.runtime.step_times import MachineReading
-from engine.worker.step_costs import step_times
+from engine.worker.step_times import MachineReading, step_times
 from tests.bundles import Bundles
 from tests.engine.fake_runtime import FakeRuntime
-from tests.engine.runtime.quiet_clock import quiet_clock
+from tests.engine.worker.quiet_clock import quiet_clock
 from tests.engine.worker.simulation import fixed
 
 ONE, EIGHT = StepShape(1, 64), StepShape(8, 64)
@@ -31,7 +30,7 @@ class Starts:
         self.steps = 0
 
     def start(self, read: Callable[[], MachineReading]) -> dict[StepShape, float]:
-        self._monkeypatch.setattr("engine.worker.step_costs.read_machine", read)
+        self._monkeypatch.setattr("engine.worker.step_times.read_machine", read)
         runtime = FakeRuntime(fixed((1, 64), (8, 64)), 64)
         found = step_times(self._folder, load_manifest(self._folder), self.config, runtime)
         self.steps = len(runtime.steps)
@@ -80,7 +79,7 @@ def test_what_a_busy_machine_measured_serves_and_is_measured_again(
 
 
 def test_times_of_a_start_that_was_cut_short_are_kept(starts: Starts, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("engine.runtime.step_times.BUDGET_S", -1.0)
+    monkeypatch.setattr("engine.worker.step_times.BUDGET_S", -1.0)
     assert starts.start(quiet_clock(1.0)) == {ONE: 1000.0} == starts.stored()[0]
     monkeypatch.undo()
     assert starts.start(quiet_clock(2.0)) == {ONE: 1000.0, EIGHT: 2000.0} == starts.stored()[0]
@@ -88,7 +87,7 @@ def test_times_of_a_start_that_was_cut_short_are_kept(starts: Starts, monkeypatc
 
 def test_another_processor_has_times_of_its_own(starts: Starts, monkeypatch: pytest.MonkeyPatch) -> None:
     for number, name in enumerate(("Oryon", "Ryzen", "Oryon"), 1):
-        monkeypatch.setattr("engine.worker.step_costs.processor_name", lambda name=name: name)
+        monkeypatch.setattr("engine.worker.step_times.processor_name", lambda name=name: name)
         assert starts.start(quiet_clock(float(number)))[ONE] == {1: 1000.0, 2: 2000.0, 3: 1000.0}[number]
     named = all_times(starts.cache, Path(starts.config.bundle))
     assert {each.processor for each in named} == {"Oryon", "Ryzen"}

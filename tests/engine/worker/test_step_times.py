@@ -4,9 +4,9 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from engine.bundle.variant import StepShape
-from engine.runtime.step_times import MachineReading, believed, is_complete, measure, shapes_to_time, whole_lines
+from engine.worker.step_times import MachineReading, believed, is_complete, measure, shapes_to_time, whole_lines
 from tests.engine.fake_runtime import FakeRuntime
-from tests.engine.runtime.quiet_clock import quiet_clock
+from tests.engine.worker.quiet_clock import quiet_clock
 from tests.engine.worker.simulation import fixed, free
 
 ONE, EIGHT = StepShape(1, 64), StepShape(8, 64)

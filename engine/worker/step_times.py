@@ -1,12 +1,26 @@
-"""Timing every shape once at start-up, and whether the machine was quiet meanwhile."""
+"""What steps of a bundle cost on this machine: as an earlier start measured them, or measured once at start-up. Whether
+the machine was quiet meanwhile."""
 
+import logging
+import os
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from pathlib import Path
 from types import MappingProxyType
 
+import msgspec
+
+from engine.bundle.manifest import Manifest
+from engine.bundle.stored_times import StoredTimes, load_times, of_rows, rows_of, save_times, times_file
 from engine.bundle.variant import ShapeTable, StepShape
+from engine.config import EngineConfig
+from engine.isolation.machine import busy_seconds, processor_name
 from engine.runtime.interface import PackedBatch, RowLayout, Runtime
+from engine.worker.settings import ON as SPIN_ON
+
+log = logging.getLogger("hexserve.worker")
 
 MOST_OTHERS = 0.15  # of the cores
 LEAST_SEEN_S = 0.25  # systems count busy time in ticks of 10 or 16 ms
@@ -21,6 +35,10 @@ class MachineReading:
     clock_s: float
     own_s: float
     busy_s: float | None
+
+
+def read_machine() -> MachineReading:
+    return MachineReading(time.perf_counter(), time.process_time(), busy_seconds())
 
 
 def others_share(before: MachineReading, after: MachineReading, cores: int) -> float | None:
@@ -191,3 +209,37 @@ def _empty_batch(shapes: ShapeTable, shape: StepShape) -> PackedBatch:
         blocks = () if shapes.slots else (index,)
         layout.add((0,), 0, blocks, past, logits=(0,) if not shapes.slots or index == decodes - 1 else ())
     return layout.batch(block_size=shape.past if shapes.slots else max(1, past))
+
+
+def step_times(folder: Path, manifest: Manifest, config: EngineConfig, runtime: Runtime) -> dict[StepShape, float]:
+    """Milliseconds of the shapes; none where what a step costs is how long its sequences are."""
+    if config.deterministic or manifest.reads_whole_context or manifest.speech is not None:
+        return {}
+    shapes, cores = runtime.shapes, os.cpu_count() or 1
+    if not config.cost_cache:
+        return believed(shapes, measure(runtime, read_machine, cores).times)
+    # What else changes a step: under a window attention takes another graph, over other columns.
+    window = f"window {config.window} + {config.sinks}" if config.window else ""
+    how = ", ".join(filter(None, (window, "spinning" if config.spin == SPIN_ON else "")))
+    own = StoredTimes((), processor_name(), cores, config.threads, how)
+    measured_ones = [graph.name for graph in manifest.graphs], shapes, shapes_to_time(shapes), MOST_DECODES
+    machine = own.processor, own.cores, own.threads, own.how
+    path = times_file(Path(config.cost_cache), folder, *machine, *measured_ones)
+    stored = load_times(path) or own
+    known = stored.of_shapes()
+    if is_complete(shapes, known):
+        return believed(shapes, known)
+    measured = measure(runtime, read_machine, cores, known, of_rows(stored.disturbed))
+    _remember(path, own, measured)
+    return believed(shapes, measured.times)
+
+
+def _remember(path: Path, own: StoredTimes, measured: MeasuredTimes) -> None:
+    for first in list(measured.disturbed.items())[:1]:
+        counts = len(measured.disturbed), len(measured.times)
+        log.warning("%d of %d step times are measured again at the next start: while %s ran %s", *counts, *first)
+    try:
+        others = rows_of({shape: measured.times[shape] for shape in measured.disturbed})
+        save_times(path, msgspec.structs.replace(own, times=rows_of(measured.kept), disturbed=others))
+    except OSError as error:
+        log.warning("step times cannot be remembered: %s", error)

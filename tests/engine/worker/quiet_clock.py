@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from itertools import count
 
-from engine.runtime.step_times import MachineReading
+from engine.worker.step_times import MachineReading
 
 
 def quiet_clock(tick_s: float) -> Callable[[], MachineReading]:
