@@ -129,7 +129,7 @@ class BlockPool:
         return sum(self._references[block] == 1 for block in blocks)
 
     def available_below(self, limit: int) -> int:
-        """The same, of the blocks below number `limit`."""
+        """Blocks an allocation could get now, of those below number `limit`."""
         if limit >= self.block_count:
             return self.available
         return sum(block < limit for block in self._free) + sum(block < limit for block in self._cached)

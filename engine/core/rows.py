@@ -226,7 +226,7 @@ def plan_trees(
     grow: Callable[[Sequence, int], bool],
 ) -> dict[str, ForecastTree]:
     """By id the tree of each sequence that gets one; they share the spare rows alike.
-    shape: None where the model does not guess for itself. past: slots of the step; forecast rows see the prefix in the
+    spec: None where the model does not guess for itself. past: slots of the step; forecast rows see the prefix in the
     first of them.
     grow(sequence, tokens) gives a sequence slots for so many tokens. A grammar's masks are for one text, not for a tree
     of them: such sequences decode one row at a time."""
