@@ -8,6 +8,7 @@ import shutil
 import zipfile
 import zlib
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
@@ -39,6 +40,23 @@ class RemoteFile(msgspec.Struct, frozen=True):
     sha256: str | None = None  # hexadecimal digits
     url: str = ""
     blob: str = ""  # git's name of the content, which small files have instead
+
+
+@dataclass(frozen=True, slots=True)
+class FetchPlan:
+    """What a fetch would do. missing: of the files, those that are not here. folder: that they come into. commit: of a
+    repository of the hub."""
+
+    origin: str
+    files: tuple[RemoteFile, ...]
+    missing: tuple[RemoteFile, ...]
+    folder: Path
+    commit: str = ""
+
+    @property
+    def size(self) -> int:
+        """Of what is missing, in bytes; what no server says counts nothing."""
+        return sum(file.size for file in self.missing)
 
 
 class PartState(msgspec.Struct):

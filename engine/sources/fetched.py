@@ -137,21 +137,6 @@ class FetchedModel:
     is_whole: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class FetchPlan:
-    """What a fetch would do. missing: of the files, those that are not here. folder: that they come into."""
-
-    origin: str
-    files: tuple[download.RemoteFile, ...]
-    missing: tuple[download.RemoteFile, ...]
-    folder: Path
-
-    @property
-    def size(self) -> int:
-        """Of what is missing, in bytes; what no server says counts nothing."""
-        return sum(file.size for file in self.missing)
-
-
 class FetchedModels:
     """cache: of bundles. A repository is ours when the shared cache knew nothing of it before."""
 
@@ -168,22 +153,21 @@ class FetchedModels:
         is_alias = isinstance(name, names.CatalogueName) and text not in self._pins
         return names.read_name(self.entries[text].repository, ()) if is_alias else name
 
-    def plan(self, name: names.FetchableName) -> FetchPlan:
+    def plan(self, name: names.FetchableName) -> download.FetchPlan:
         """What fetching a name would take. FetchFailed also where a server does not answer."""
         try:
             if isinstance(name, names.RepositoryName) and not name.site:
-                snapshot = hub.newest(name)
-                return FetchPlan(hub.endpoint(), snapshot.files, snapshot.missing, hub.folder_of(name.repository))
+                return hub.newest(name)
             if isinstance(name, names.CatalogueName):
                 package = self._pins[name.text]
                 files = tuple(
                     download.RemoteFile(f"{each.name}=={each.version}", each.bytes) for each in package.packages
                 )
                 missing = files if self._packages.missing([name.text]) else ()
-                return FetchPlan(INDEX, files, missing, self._folder)
+                return download.FetchPlan(INDEX, files, missing, self._folder)
             receipt = self._shelf.receipt(name.text) or Receipt(name.text, _listed(name))
             missing = tuple(self._shelf.missing(receipt))
-            return FetchPlan(_origin(receipt), receipt.files, missing, self._shelf.folder_of(name.text))
+            return download.FetchPlan(_origin(receipt), receipt.files, missing, self._shelf.folder_of(name.text))
         except download.ServerSilent as error:
             raise names.FetchFailed(f"{name.text} cannot be looked up: {error}") from error
 

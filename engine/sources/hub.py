@@ -9,7 +9,6 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from glob import escape
 from pathlib import Path
 
@@ -27,40 +26,30 @@ _NOTHING_THERE = 416  # of a range behind the end of a file
 _SHA1, _SHA256 = re.compile("[0-9a-f]{40}"), re.compile("[0-9a-f]{64}")
 
 
-@dataclass(frozen=True, slots=True)
-class Snapshot:
-    """What a name needs of a repository at one commit. missing: of the files, those that the cache does not have."""
-
-    commit: str
-    files: tuple[download.RemoteFile, ...]
-    missing: tuple[download.RemoteFile, ...]
-
-
 def fetch_repository(name: RepositoryName, tell: Tell, on_new: Callable[[], None]) -> Path:
     """The folder of a checkpoint, or a GGUF file (of several the first), in the shared cache. FetchFailed. tell: takes
     a sentence before anything is downloaded. on_new: called before the first file of a repository that is new there."""
     from huggingface_hub import constants  # noqa: PLC0415  # see above
 
     try:
-        snapshot = newest(name)
+        plan = newest(name)
     except download.ServerSilent as error:
         return _cached(name, str(error))
-    if snapshot.missing:
-        size = sum(file.size for file in snapshot.missing)
-        begun = [download.part_of(_blob(name, file)) for file in snapshot.missing]
-        needed = size - sum(part.stat().st_size for part in begun if part.is_file())
+    if plan.missing:
+        begun = [download.part_of(_blob(name, file)) for file in plan.missing]
+        needed = plan.size - sum(part.stat().st_size for part in begun if part.is_file())
         download.check_room(name.text, needed, Path(constants.HF_HUB_CACHE))
-        files = download.counted(len(snapshot.missing))
-        tell(f"{name.text}: {files}, {download.megabytes(size)}, from {constants.ENDPOINT}")
+        files = download.counted(len(plan.missing))
+        tell(f"{name.text}: {files}, {download.megabytes(plan.size)}, from {plan.origin}")
         if not is_known(name.repository):
             on_new()
     try:
-        return _fetch(name, snapshot, tell)
+        return _fetch(name, plan, tell)
     except download.ServerSilent as error:
         raise FetchFailed(f"{name.text} was not fetched whole: {error}; what has come is kept") from error
 
 
-def newest(name: RepositoryName) -> Snapshot:
+def newest(name: RepositoryName) -> download.FetchPlan:
     """What the hub has now. FetchFailed for what it refuses and without the library, ServerSilent when it is silent."""
     if importlib.util.find_spec(LIBRARY) is None:
         raise FetchFailed(f"{name.text} is fetched from the hub, which needs: {install_command('compile')}")
@@ -76,13 +65,7 @@ def newest(name: RepositoryName) -> Snapshot:
         )
         for file in found.siblings or ()
     ]
-    return _snapshot(name, found.sha or "", there)
-
-
-def endpoint() -> str:
-    from huggingface_hub import constants  # noqa: PLC0415
-
-    return constants.ENDPOINT
+    return _planned(name, found.sha or "", there)
 
 
 def is_known(repository: str) -> bool:
@@ -97,17 +80,18 @@ def folder_of(repository: str) -> Path:
     return Path(constants.HF_HUB_CACHE) / f"models--{repository.replace('/', '--')}"
 
 
-def _snapshot(name: RepositoryName, commit: str, there: Sequence[download.RemoteFile]) -> Snapshot:
-    from huggingface_hub import try_to_load_from_cache  # noqa: PLC0415
+def _planned(name: RepositoryName, commit: str, there: Sequence[download.RemoteFile]) -> download.FetchPlan:
+    """What a name needs of a repository at one commit."""
+    from huggingface_hub import constants, try_to_load_from_cache  # noqa: PLC0415
 
     by_name = {file.name: file for file in there}
     files = tuple(by_name[file] for file in needed_files(name.title, by_name, name.quant))
     found = [try_to_load_from_cache(name.repository, file.name, revision=commit) for file in files]
-    missing = (file for file, path in zip(files, found, strict=True) if not isinstance(path, str))
-    return Snapshot(commit, files, tuple(missing))
+    missing = tuple(file for file, path in zip(files, found, strict=True) if not isinstance(path, str))
+    return download.FetchPlan(constants.ENDPOINT, files, missing, folder_of(name.repository), commit)
 
 
-def _fetch(name: RepositoryName, snapshot: Snapshot, tell: Tell) -> Path:
+def _fetch(name: RepositoryName, plan: download.FetchPlan, tell: Tell) -> Path:
     """Small files first: with them the library keeps the list of all, which tells what is missing without a network."""
     from huggingface_hub import constants, snapshot_download  # noqa: PLC0415
     from huggingface_hub.utils.tqdm import disable_progress_bars  # noqa: PLC0415
@@ -116,20 +100,20 @@ def _fetch(name: RepositoryName, snapshot: Snapshot, tell: Tell) -> Path:
         disable_progress_bars()
     large = [
         file
-        for file in snapshot.missing
+        for file in plan.missing
         if file.sha256 and _SHA256.fullmatch(file.sha256) and file.size <= constants.MAX_HTTP_DOWNLOAD_SIZE
     ]
-    patterns = [escape(file.name) for file in snapshot.files if file not in large]
+    patterns = [escape(file.name) for file in plan.files if file not in large]
     with _errors_of_the_hub(name):
         if patterns:
             snapshot_download(name.repository, allow_patterns=patterns)
         for file in large:
-            _fetch_large(name, file, snapshot.commit, tell)
-        folder = Path(snapshot_download(name.repository, allow_patterns=[escape(file.name) for file in snapshot.files]))
-    for file in snapshot.missing:  # the library compares sizes alone
+            _fetch_large(name, file, plan.commit, tell)
+        folder = Path(snapshot_download(name.repository, allow_patterns=[escape(file.name) for file in plan.files]))
+    for file in plan.missing:  # the library compares sizes alone
         if file not in large:
             _check(name, file, folder / file.name)
-    return _model_in(folder, snapshot.files)
+    return _model_in(folder, plan.files)
 
 
 def _fetch_large(name: RepositoryName, file: download.RemoteFile, commit: str, tell: Tell) -> None:
@@ -204,11 +188,11 @@ def _cached(name: RepositoryName, reason: str) -> Path:
         there = [
             download.RemoteFile(path.relative_to(folder).as_posix()) for path in folder.rglob("*") if path.is_file()
         ]
-    snapshot = _snapshot(name, commit, there)
-    if snapshot.missing:
-        lacking, size = ", ".join(file.name for file in snapshot.missing), sum(file.size for file in snapshot.missing)
-        raise FetchFailed(f"{failed}lacks {lacking} ({download.megabytes(size)}), and {reason}")
-    return _model_in(folder, snapshot.files)
+    plan = _planned(name, commit, there)
+    if plan.missing:
+        lacking = ", ".join(file.name for file in plan.missing)
+        raise FetchFailed(f"{failed}lacks {lacking} ({download.megabytes(plan.size)}), and {reason}")
+    return _model_in(folder, plan.files)
 
 
 def _model_in(folder: Path, needed: Sequence[download.RemoteFile]) -> Path:

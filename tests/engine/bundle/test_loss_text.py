@@ -1,6 +1,11 @@
 """What bundles lose, in words."""
 
-from engine.bundle.loss_text import kv_text, parity_text
+import msgspec
+
+from engine.bundle.loss_text import form_text, kv_text, parity_text
+from engine.bundle.manifest import load_manifest
+from engine.bundle.specs import QualitySpec
+from tests.bundles import Bundles
 
 
 def test_losses_are_told_with_their_intervals() -> None:
@@ -12,3 +17,9 @@ def test_losses_are_told_with_their_intervals() -> None:
     assert parity_text(figures | bounds) == f"{told}, error 1.0e-01"
     assert kv_text({f"kv_{name}": value for name, value in (figures | bounds).items()}) == told
     assert parity_text({}) == kv_text(figures) == ""
+
+
+def test_the_form_tells_bundles_of_one_checkpoint_apart(bundles: Bundles) -> None:
+    fast = load_manifest(bundles("segments int4"))
+    good = msgspec.structs.replace(fast, quality=QualitySpec("good", ("gptq",), 16, 1.0))
+    assert [form_text(manifest) for manifest in (fast, good)] == ["int4", "int4 good"]
