@@ -17,12 +17,24 @@ Bundles = Callable[[str], Path]
 
 
 @pytest.fixture(scope="session")
-def npu_bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundles:
-    """npu_bundle("fp16") is the folder of a layout of `LAYOUTS`."""
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One folder of all workers."""
     pytest.importorskip("onnxruntime_qnn")
+    folder = tmp_path_factory.getbasetemp().parents["PYTEST_XDIST_WORKER" in os.environ] / "npu_bundles"
+    folder.mkdir(exist_ok=True)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def npu_cache(shared: Path) -> Path:
+    """What servers remember of `npu_bundle`: loads that were tried and step times, for each start half of its time."""
+    return shared / "cache"
+
+
+@pytest.fixture(scope="session")
+def npu_bundle(shared: Path, tmp_path_factory: pytest.TempPathFactory) -> Bundles:
+    """npu_bundle("fp16") is the folder of a layout of `LAYOUTS`."""
     own = tmp_path_factory.mktemp("npu")
-    shared = own.parents["PYTEST_XDIST_WORKER" in os.environ] / "npu_bundles"
-    shared.mkdir(exist_ok=True)
 
     def make(layout: str) -> Path:
         output, draft = shared / layout, own / layout

@@ -12,6 +12,7 @@ from engine.client.engine import Engine, TokenStream
 from engine.config import EngineConfig
 from engine.request import Request, SamplingParams, ids_of
 from engine.sources.resolve import resolve_bundle
+from server.settings import costs_folder
 
 QUESTION = "What is the capital of France? Answer in a sentence, and take your time, for there is no hurry at all."
 GUARD_S = 240.0
@@ -46,14 +47,15 @@ async def answers(engine: Engine) -> list[tuple[str, tuple[str, ...]]]:
 
 @pytest.mark.parametrize("layout", ["fp16", "w8a16"])
 async def test_a_stream_that_goes_to_and_fro(
-    layout: str, on_cpu: Path, npu_bundle: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+    layout: str, on_cpu: Path, npu_bundle: Callable[[str], Path], npu_cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(placement, "reader", lambda prompt, loads: prompt % 2)
     monkeypatch.setattr(placement, "writer", lambda here, *rest: 1 - here)
     npu = await asyncio.to_thread(npu_bundle, layout)
-    alone = await answers(Engine(EngineConfig(str(on_cpu))))
+    costs = str(costs_folder(npu_cache))
+    alone = await answers(Engine(EngineConfig(str(on_cpu), cost_cache=costs)))
     for _ in range(TRIES):
-        both = Engine(EngineConfig(str(npu), devices=str(on_cpu)))
+        both = Engine(EngineConfig(str(npu), devices=str(on_cpu), cost_cache=costs))
         found = await answers(both)
         assert [text for text, _ in found] == [text for text, _ in alone]
         if any(sorted(places) == ["CPU", "HTP emulator"] for _, places in found):

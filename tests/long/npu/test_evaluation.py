@@ -14,11 +14,13 @@ TEXT = "The capital of France is Paris. 12 plus 30 is 42. The keeper wrote the w
 
 
 @pytest.mark.parametrize("layout", ["fp16", "fused fp16"])
-def test_binaries_are_measured_in_the_emulator(npu_bundle: Callable[[str], Path], tmp_path: Path, layout: str) -> None:
+def test_binaries_are_measured_in_the_emulator(
+    npu_bundle: Callable[[str], Path], npu_cache: Path, tmp_path: Path, layout: str
+) -> None:
     text, figures = tmp_path / "text", tmp_path / "figures"
     text.write_text(TEXT, encoding="utf-8")
     words = ["eval", str(npu_bundle(layout)), "demo", "--against", "demo", "--text", str(text), "--json", str(figures)]
-    environment = {"HEXSERVE_CACHE_DIR": str(tmp_path / "cache")}
+    environment = {"HEXSERVE_CACHE_DIR": str(npu_cache)}
     done = CliRunner().invoke(app, [*words, "--tokens", "30", "--context", "15"], env=environment)
     assert done.exit_code == 0, done.output
     half, whole = json.loads(figures.read_text(encoding="utf-8"))["models"]

@@ -69,8 +69,8 @@ def test_neighbours_and_stale_columns_change_no_bit(npu_bundle: Callable[[str], 
 
 
 @pytest.mark.parametrize("layout", ["fused fp16", "fused w8a16", "fused slots"])
-def test_the_readme_question_has_its_answer(npu_bundle: Callable[[str], Path], layout: str, tmp_path: Path) -> None:
-    with serving(str(npu_bundle(layout)), cache=tmp_path) as server:
+def test_the_readme_question_has_its_answer(npu_bundle: Callable[[str], Path], layout: str, npu_cache: Path) -> None:
+    with serving(str(npu_bundle(layout)), cache=npu_cache) as server:
         assert ask(server) == ANSWER
         assert any("fused caches are written by" in line for line in server.lines)
 
