@@ -1,5 +1,9 @@
 """Published models for every test here, all marked `real`: fetched once, and never skipped for want of them."""
 
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import msgspec
@@ -31,6 +35,22 @@ def fetched(models: RealModels, name: str) -> Path:
 def llama_cpp_models(real_models: RealModels) -> Path:
     """llama.cpp's folder of vocabularies with expected ids and of chat templates."""
     return fetched(real_models, "llama-cpp") / "models"
+
+
+@pytest.fixture(scope="session")
+def convert(real_models: RealModels) -> Iterator[Callable[..., None]]:
+    """llama.cpp's converter with its arguments, loaded once."""
+    command = [sys.executable, str(HERE / "converting.py"), str(fetched(real_models, "llama-cpp"))]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as converter:
+        asked, told = converter.stdin, converter.stdout
+        assert asked is not None and told is not None
+
+        def run(*arguments: str) -> None:
+            print(json.dumps(arguments), file=asked, flush=True)
+            code, said = json.loads(told.readline())
+            assert code == 0, said
+
+        yield run
 
 
 @pytest.fixture(scope="session")

@@ -1,8 +1,6 @@
 """GGUF files that llama.cpp's own converter makes of tiny folders of every family: transformers' tokens and logits."""
 
 import json
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,9 +13,7 @@ from tests.engine.compile.conftest import check_greedy_text, make_oracle, prompt
 from tests.engine.compile.graphs.segments.test_recurrent import EXPERTS
 from tests.engine.compile.sources.gguf.test_file import FAMILIES as WRITTEN
 from tests.hybrid import TINY
-from tests.real.conftest import fetched
-from tests.real.test_projectors import CONVERTING, with_every_token, with_merges
-from tools.real_models.fetch import RealModels
+from tests.real.test_projectors import with_every_token, with_merges
 
 __all__ = ["make_oracle", "prompt"]
 # What the converter takes for granted, as published models have it: heads of Mamba2 with 64 numbers, one constant of
@@ -52,16 +48,13 @@ def test_tokens_and_logits(
     build: Callable[..., tuple[Path, Manifest]],
     prompt: list[int],
     tmp_path: Path,
-    real_models: RealModels,
+    convert: Callable[..., None],
 ) -> None:
     family, changes = CASES[case]
     model, folder = make_oracle(family, **(changes | MADE_OTHERWISE.get(case, {})))
     as_published(folder)
     file = tmp_path / "model.gguf"
-    asked = ["--outtype", "f32", "--outfile", str(file), str(folder)]
-    command = [sys.executable, str(CONVERTING), str(fetched(real_models, "llama-cpp")), *asked]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-2000:]
+    convert("--outtype", "f32", "--outfile", str(file), str(folder))
     check_greedy_text(model, file, build, prompt)
 
 

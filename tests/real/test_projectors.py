@@ -2,8 +2,6 @@
 
 import json
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -26,7 +24,6 @@ from engine.compile.check.parity import bundle_logits
 from engine.compile.pipeline import compile_bundle
 from engine.compile.progress import SilentProgress
 from tests.engine.vision.judges import rows_differ
-from tests.real.conftest import fetched
 from tests.vision_facts import GEMMA_ROWS
 from tests.vision_models import (
     QWEN_PROCESSOR,
@@ -36,10 +33,8 @@ from tests.vision_models import (
     write_internvl,
     write_qwen_vl,
 )
-from tools.real_models.fetch import RealModels
 
 Floats = NDArray[np.float32]
-CONVERTING = Path(__file__).with_name("converting.py")
 ALWAYS_HALVES = "input_projection_weight"  # Gemma's, in any file
 INTERNVL = partial(write_internvl, num_hidden_layers=4)  # the converter counts its connector among the layers
 # Windows of Qwen2.5-VL are 8 patches of 14 pixels wide, which files do not say.
@@ -60,11 +55,10 @@ Files = Callable[[Path, str, str], Path]
 
 
 @pytest.fixture
-def converted(real_models: RealModels, tmp_path: Path) -> Files:
+def converted(convert: Callable[..., None], tmp_path: Path) -> Files:
     """Makes two files of a folder: text in float32, images in a type of storage; the first of them."""
-    source = fetched(real_models, "llama-cpp")
 
-    def convert(folder: Path, kind: str, storage: str) -> Path:
+    def both(folder: Path, kind: str, storage: str) -> Path:
         with_merges(folder)
         if kind == "Gemma3":
             with_published_names(folder)
@@ -74,14 +68,10 @@ def converted(real_models: RealModels, tmp_path: Path) -> Files:
         of_text = ("--no-mtp",) if kind.startswith("Qwen3_5") else ()  # the tiny one has no layers that guess
         for options in ((*of_text, "--outtype", "f32"), ("--mmproj", "--outtype", storage)):
             file = files / ("mmproj-model.gguf" if "--mmproj" in options else "model.gguf")
-            asked = [*options, "--outfile", str(file), str(wanted)]
-            done = subprocess.run(
-                [sys.executable, str(CONVERTING), str(source), *asked], capture_output=True, text=True, check=False
-            )
-            assert done.returncode == 0, done.stderr[-2000:]
+            convert(*options, "--outfile", str(file), str(wanted))
         return files / "model.gguf"
 
-    return convert
+    return both
 
 
 @pytest.mark.parametrize("name", MODELS)
