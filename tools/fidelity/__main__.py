@@ -59,7 +59,6 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tools.fidelity", description=__doc__)
     parser.add_argument("--folder", type=Path, default=default_folder(), help="of the real models")
     parser.add_argument("--models", default=",".join(MODELS), help="which of them")
-    parser.add_argument("--half", action="store_true", help="the first half of the windows alone")
     parser.add_argument("--context", type=int, help="tokens of a window, instead of 512: llama.cpp then runs beside")
     parser.add_argument("--made", action="store_true", help="also files made by llama-quantize, which is built first")
     options, console = parser.parse_args(), wide_console()
@@ -71,14 +70,12 @@ def main() -> int:
     if options.context:
         found = [at_context(models, name, options.context, console) for name in names]
     else:
-        found = list(measured(models, names, kinds, console, options.half))
+        found = list(measured(models, names, kinds, console))
     console.print(table_of(found))
     return 0 if all(each.holds for each in found) else 1
 
 
-def measured(
-    models: RealModels, names: list[str], kinds: tuple[str, ...], console: Console, is_half: bool = False
-) -> Iterator[FileBeside]:
+def measured(models: RealModels, names: list[str], kinds: tuple[str, ...], console: Console) -> Iterator[FileBeside]:
     """Each file through both, in order. Raises what fetching, building, compiling and serving raise."""
     figures = msgspec.json.decode(FIGURES.read_bytes(), type=LlamaFigures)
     text, say, programs = _beside(models, console)
@@ -90,9 +87,8 @@ def measured(
                     file = programs.quantised(file, Path(folder) / f"{kind}.gguf", kind)
                 say(f"{name} {kind}")
                 theirs = figures.of(name, kind)
-                count, part = (theirs.halfway.windows, theirs.halfway) if is_half else (figures.windows, theirs)
-                ours = read_as_served(file, text, figures.context, count, Path(folder))
-                yield FileBeside(name, kind, part.kl.mean, part.same_top, ours)
+                ours = read_as_served(file, text, figures.context, figures.windows, Path(folder))
+                yield FileBeside(name, kind, theirs.kl.mean, theirs.same_top, ours)
 
 
 def at_context(models: RealModels, name: str, context: int, console: Console) -> FileBeside:

@@ -31,7 +31,8 @@ def read_as_served(file: Path, text: str, context: int, count: int, folder: Path
     folder: gets both bundles, unless it has that of the floats. CompileError, BundleError, EngineFailure.
     """
     served, floats = folder / "served", folder / "floats"
-    asked = CompileArguments(file, served, quant=default_quant(CompileTarget.CPU, file), force=True)
+    quant = default_quant(CompileTarget.CPU, file)
+    asked = CompileArguments(file, served, quant=quant, force=True, parity_tokens=LEAST_TOKENS)
     manifest = compile_bundle(asked, SilentProgress())
     if not floats.exists():
         exact = CompileArguments(file, floats, quant=Quant.FP32, parity_tokens=LEAST_TOKENS)

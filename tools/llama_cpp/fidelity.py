@@ -19,7 +19,7 @@ from tools.llama_cpp.figures import Fidelity, LlamaFigures, fidelity_in
 from tools.llama_cpp.programs import BuildFailed, LlamaCpp
 from tools.real_models.held_out import SHA256
 
-CONTEXT, WINDOWS = 512, 32
+CONTEXT, WINDOWS, BEGINNING = 512, 32, 4  # of the first windows a figure is also kept alone
 QUANTIZE = "llama-quantize --allow-requantize {file} {made} {kind}"
 FLOATS = "-ctk f32 -ctv f32 -fa off -f {text}"
 SCORES = "-ctk f16 -ctv f16 --kl-divergence --kl-divergence-base {logits}"
@@ -46,11 +46,6 @@ class ReadWindows:
     def scored(self) -> int:
         """What follows the positions of a window's second half."""
         return self.context // 2 - 1
-
-    @property
-    def halfway(self) -> int:
-        """The windows of the first half."""
-        return self.count // 2
 
     @property
     def floats(self) -> str:
@@ -119,11 +114,11 @@ class Measurement:
         return logits
 
     def _scored(self, kind: str, floats: str, logits: Path) -> Fidelity:
-        file, place, halfway = self._file(kind), (self.name, kind, floats), self._windows.halfway
+        file, place, beginning = self._file(kind), (self.name, kind, floats), min(BEGINNING, self._windows.count)
         said = ""
         for _ in range(TRIES):  # its log can lose its last lines
             try:
-                return fidelity_in(self._run(self._windows.scores, file=file, logits=logits), place, halfway)
+                return fidelity_in(self._run(self._windows.scores, file=file, logits=logits), place, beginning)
             except ValueError as error:
                 said = str(error)
         raise BuildFailed(f"{kind} of {self.name}: {said}")

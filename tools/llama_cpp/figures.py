@@ -25,7 +25,7 @@ class PrintedMean(msgspec.Struct, frozen=True):
     error: float
 
 
-class Halfway(msgspec.Struct, frozen=True):
+class FirstWindows(msgspec.Struct, frozen=True):
     """The first windows alone, with the five decimals that are printed on the way."""
 
     windows: int
@@ -40,6 +40,7 @@ class Fidelity(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     floats: of what file, its own or the published one. kl: in nats. same_top: a share. ratio: of the file's perplexity
     to that of the floats. The tool keeps no prediction of the floats that is more than 16 nats below the likeliest, so
     their perplexity is too low and the ratio too high by the same factor: about what the ratio of F16 files shows.
+    beginning: None in figures that were stored before it was kept.
     """
 
     model: str
@@ -50,7 +51,7 @@ class Fidelity(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     perplexity: PrintedMean
     float_perplexity: PrintedMean
     ratio: PrintedMean
-    halfway: Halfway
+    beginning: FirstWindows | None = None
 
 
 class LlamaFigures(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -77,7 +78,7 @@ class LlamaFigures(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         raise KeyError(f"{kind} of {model} beside the {floats} floats")
 
 
-def fidelity_in(printed: str, place: tuple[str, str, str], halfway: int) -> Fidelity:
+def fidelity_in(printed: str, place: tuple[str, str, str], beginning: int) -> Fidelity:
     """What `llama-perplexity --kl-divergence` printed. place: model, kind, floats. ValueError when it is not there."""
     found = {name: pattern.search(printed) for name, pattern in PRINTED.items()}
     if missing := [name for name, match in found.items() if match is None]:
@@ -85,7 +86,7 @@ def fidelity_in(printed: str, place: tuple[str, str, str], halfway: int) -> Fide
     values = {name: estimate(match.groups()) for name, match in found.items() if match is not None}
     same_top = _share(values.pop("same_top"))
     kl, perplexity, float_perplexity, ratio = values.values()
-    return Fidelity(*place, kl, same_top, perplexity, float_perplexity, ratio, _halfway(printed, halfway))
+    return Fidelity(*place, kl, same_top, perplexity, float_perplexity, ratio, _beginning(printed, beginning))
 
 
 def estimate(pair: Iterable[str]) -> PrintedMean:
@@ -94,10 +95,10 @@ def estimate(pair: Iterable[str]) -> PrintedMean:
     return PrintedMean(mean, error)
 
 
-def _halfway(printed: str, windows: int) -> Halfway:
+def _beginning(printed: str, windows: int) -> FirstWindows:
     for row in RUNNING.finditer(printed):
         if int(row[1]) == windows:
-            return Halfway(windows, estimate(row.groups()[5:7]), _share(estimate(row.groups()[9:11])))
+            return FirstWindows(windows, estimate(row.groups()[5:7]), _share(estimate(row.groups()[9:11])))
     raise ValueError(f"llama-perplexity printed no row of {windows} windows")
 
 
