@@ -9,7 +9,7 @@ DEV := $(VENV)/dev.stamp
 LOCKS := deploy/locks
 # Each worker runs whole files, as what a file sets up is its own; libraries get a thread each (tests/conftest.py).
 WORKERS ?= 2
-PYTEST := $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder --durations 25 --durations-min 2
+PYTEST = $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder --durations 25 --durations-min 2
 # uv installs and makes the locks; pip fetches it, and says where packages are (tools/packages.py).
 UV := $(BIN)/uv
 INSTALL := $(BIN)/python -m tools.packages $(BIN)/python
@@ -25,6 +25,7 @@ PEERS_OPTIONS ?=
 PEERS_WITH ?=
 QUALITY ?= build/quality
 QUALITY_OPTIONS ?=
+REAL := tests/real $(if $(FULL),,-m "not full")
 LOWEST_TESTS ?= $(addprefix tests/engine/,core runtime text) $(addprefix tests/server/,api generation http) \
 	$(addprefix --ignore=tests/engine/text/,test_chat_template.py test_prompt.py)
 
@@ -37,17 +38,19 @@ serve: $(SERVE)
 test: $(DEV)
 	$(PYTEST) --ignore tests/long --ignore tests/real
 
-# The long rest: other people's clients in environments of their own, Qualcomm's emulator, Genie, large inputs.
+# The long rest: other people's clients in environments of their own, Qualcomm's emulator, Genie, large inputs; then
+# what `make test-real` runs. Much of it waits for other processes, so one more runs than on two cores otherwise.
+test-all: WORKERS = 3
 test-all: $(DEV)
 	$(BIN)/python -m tests.clients.environments
-	$(PYTEST) tests/long
-	$(MAKE) test-real
+	$(BIN)/python -m tools.real_models
+	$(PYTEST) tests/long $(REAL)
 
 # Published models (0.9 GB, fetched once into ~/.cache/hexserve/real or REAL_MODELS) beside other people's programs.
 # FULL=1 builds llama.cpp too (10 minutes or more) and takes the stored figures again (an hour and more).
 test-real: $(DEV)
 	$(BIN)/python -m tools.real_models
-	$(PYTEST) tests/real $(if $(FULL),,-m "not full")
+	$(PYTEST) $(REAL)
 
 lint: $(DEV)
 	$(BIN)/ruff check .
