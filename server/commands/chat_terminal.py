@@ -19,7 +19,7 @@ from rich.text import Text
 from server.commands import http_client
 from server.commands.exit_codes import FAILED, refuse
 from server.commands.http_client import AnswerFailed, AnswerRefused, ServerClient
-from server.commands.own_server import ServerFailed, running_server
+from server.commands.own_server import running_server
 
 PROMPT = "> "
 UNPRINTABLE = dict.fromkeys([*range(0x20), *range(0x7F, 0xA0)])
@@ -240,9 +240,5 @@ def run_chat(conversation: Conversation, url: str, bundle: str, model: str, api_
             stack.callback(lambda: runner.run(client.close()))
             runner.run(client.find_model())
             return Terminal(client, runner, conversation, Console(), notes).talk()
-    except http_client.UnusableAddress as error:
-        refuse(error)
     except http_client.NothingAnswers as error:
         refuse(f"{error}. {START_ONE}", FAILED)
-    except (http_client.Unreachable, ServerFailed) as error:
-        refuse(error, FAILED)

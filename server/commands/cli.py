@@ -1,19 +1,37 @@
 """The command line: one typer app, one line for each command. Importing it loads nothing heavy, so --help is quick."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
+from engine.errors import BundleError, CompileError, EngineFailure, Unusable
 from server.commands.bench.command import bench
 from server.commands.chat import chat, run_command
 from server.commands.compile import compile_command, export_blocks_command
 from server.commands.doctor import doctor
 from server.commands.evaluate import evaluate_command
+from server.commands.exit_codes import FAILED, CommandFailed, refuse
 from server.commands.models import inspect, models_app, pull
 from server.commands.serve.command import serve
 from server.commands.service.command import service_app
 
-app = typer.Typer(name="hexserve", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+
+class Commands(TyperGroup):
+    """Where any command ends that cannot do what it was asked for."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except (Unusable, BundleError, CompileError) as error:
+            refuse(error)
+        except (EngineFailure, CommandFailed) as error:
+            refuse(error, FAILED)
+
+
+app = typer.Typer(
+    name="hexserve", cls=Commands, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False
+)
 
 
 def _print_version(is_wanted: bool) -> None:

@@ -11,7 +11,7 @@ import typer
 from engine.bundle.specs import ModelTask
 from engine.compile import arguments as options
 from engine.compile.arguments import Backend, KvType, KvUpdate, Layout, QualityLevel, Quant, Split, Target
-from engine.errors import BundleError, CompileError
+from engine.errors import CompileError
 from engine.processes import install_command
 from server.commands.exit_codes import FAILED, INTERRUPTED, refuse
 from server.signals import ending_in_order
@@ -106,11 +106,10 @@ def source_here(source: str) -> "NamedSource":
     """The files of a source, fetched if need be; ends the command when that fails."""
     from engine.sources.resolve import named_source
     from server.commands.own_server import settings_cache
-    from server.settings import SettingsError
 
     try:
         return named_source(source, settings_cache())
-    except (BundleError, SettingsError, OSError) as error:
+    except OSError as error:
         refuse(error)
 
 

@@ -12,14 +12,13 @@ from rich.console import Console
 
 from engine.compile.check.parity import BLOCK_TOKENS, LEVEL, RESAMPLES, Interval
 from engine.compile.progress import RichProgress
-from engine.errors import BundleError, CompileError, EngineFailure
+from engine.errors import BundleError
 from engine.evaluation.evaluate import Quality, context_of, evaluate, quality, windows_of
 from engine.evaluation.models import EvaluatedModel, evaluated_text, open_bundle, open_reference, open_served
 from engine.sources.resolve import COSTS_FOLDER, named_source, resolve_bundle
-from server.commands.exit_codes import FAILED, INTERRUPTED, refuse, write_file
+from server.commands.exit_codes import INTERRUPTED, write_file
 from server.commands.own_server import settings_cache
 from server.commands.tables import table, wide_console
-from server.settings import SettingsError
 
 # Field of Quality, heading, factor, form of the value and of its bounds; those that compare stand behind the first.
 COLUMNS = (
@@ -55,10 +54,6 @@ def run_evaluation(evaluate_models: Callable[[], Evaluation], json_file: Path | 
     """Evaluate, print and write; the exit code."""
     try:
         found = evaluate_models()
-    except (SettingsError, BundleError, CompileError) as error:
-        refuse(error)
-    except EngineFailure as error:
-        refuse(error, FAILED)
     except KeyboardInterrupt:
         print("interrupted; nothing was written", file=sys.stderr)
         return INTERRUPTED

@@ -11,6 +11,10 @@ UNUSABLE = 2  # an option, a setting, a file or an address cannot be used
 INTERRUPTED = 130  # Ctrl-C
 
 
+class CommandFailed(Exception):
+    """A command ran and did not succeed; the message is its sentence."""
+
+
 def refuse(reason: object, code: int = UNUSABLE) -> NoReturn:
     print(f"error: {reason}", file=sys.stderr)
     raise typer.Exit(code)

@@ -18,7 +18,7 @@ from server.settings import SettingsError
 
 
 def tell_all() -> None:
-    fetched = _fetched()
+    fetched = FetchedModels(settings_cache())
     table = Table(
         Column("name", overflow="fold"), "model", "download", "licence", "for", "on disk", box=None, header_style="bold"
     )
@@ -32,7 +32,7 @@ def tell_all() -> None:
 
 def tell_one(name: str) -> None:
     """The facts of an entry of the catalogue, or of a repository of ours. Ends the command for another name."""
-    fetched = _fetched()
+    fetched = FetchedModels(settings_cache())
     entry = fetched.entries.get(name)
     found = fetched.on_disk(name) if entry else next((m for m in fetched.fetched() if m.name == name), None)
     if entry is None and found is None:
@@ -46,19 +46,10 @@ def tell_one(name: str) -> None:
 def remove_one(name: str) -> None:
     """Remove it and tell how much room that makes. Ends the command when there is nothing of ours."""
     try:
-        freed = _fetched().remove(name)
-    except BundleError as error:
-        refuse(error)
+        freed = FetchedModels(settings_cache()).remove(name)
     except OSError as error:
         refuse(f"{name} cannot be removed: {error.strerror or error}", FAILED)
     print(f"{name} is removed, {megabytes(freed)} are free again")
-
-
-def _fetched() -> FetchedModels:
-    try:
-        return FetchedModels(settings_cache())
-    except (BundleError, SettingsError) as error:
-        refuse(error)
 
 
 def _facts(name: str, entry: CatalogueEntry | None, found: FetchedModel | None) -> list[tuple[str, str]]:
@@ -85,19 +76,20 @@ def fetch_one(name: str) -> None:
         where = "part of hexserve" if name in SHIPPED else str(locate(name, settings_cache()).path)
     except (BundleError, SettingsError, OSError) as error:
         refuse(error, FAILED)
-    entry = _fetched().entries.get(name)
+    entry = FetchedModels(settings_cache()).entries.get(name)
     verb = "run" if entry is None or "chat" in entry.abilities else "serve"
     print(f"{name} is here ({where}): hexserve {verb} {name}")
 
 
 def tell_plan(name: str) -> None:
     """The files that `fetch_one` would bring, with sizes, and where they come from. Ends the command on failure."""
-    named = _fetched().named(name)
+    fetched = FetchedModels(settings_cache())
+    named = fetched.named(name)
     if name in SHIPPED or isinstance(named, LocalPath) or Path(name).exists():
         fetch_one(name)
         return
     try:
-        plan = _fetched().plan(named)
+        plan = fetched.plan(named)
     except BundleError as error:
         refuse(error, FAILED)
     table = Table("file", "size", "here", box=None, header_style="bold")

@@ -11,18 +11,20 @@ from urllib.parse import urlsplit
 import httpx
 import msgspec
 
+from engine.errors import Unusable
 from engine.sources.names import MODEL_SUFFIXES, Address, LocalPath, read_name
+from server.commands.exit_codes import CommandFailed
 from server.middleware.origins import is_loopback
 
 _WITH_PORT = re.compile(r"(?:[\w.-]+|\[[0-9a-fA-F:.]+\]):\d+(?:/|$)")
 KEEP_ALIVE_S = 2.0
 
 
-class Unreachable(Exception):
+class Unreachable(CommandFailed):
     """Nothing usable answers at an address; the message says what came instead."""
 
 
-class UnusableAddress(Unreachable):
+class UnusableAddress(Unreachable, Unusable):
     """No request can be made of the address, or of the key that goes with it."""
 
 

@@ -4,9 +4,8 @@ from typing import Annotated
 
 import typer
 
-from engine.errors import BundleError
 from server.commands.exit_codes import FAILED, refuse
-from server.settings import SettingsError, costs_folder
+from server.settings import costs_folder
 
 models_app = typer.Typer(
     help="Models with a short name, and those that were fetched: list, show, remove.", invoke_without_command=True
@@ -71,13 +70,10 @@ def inspect(
     from server.commands.bundle_tables import describe, step_time_tables
     from server.commands.own_server import settings_cache
 
-    try:
-        cache = settings_cache()
-        folder = resolve_bundle(bundle, cache)
-        drawn = Group(describe(folder, graph), *step_time_tables(folder, costs_folder(cache)))
-        damaged = verify_hashes(folder, load_manifest(folder)) if check_hashes else []
-    except (SettingsError, BundleError) as error:
-        refuse(error)
+    cache = settings_cache()
+    folder = resolve_bundle(bundle, cache)
+    drawn = Group(describe(folder, graph), *step_time_tables(folder, costs_folder(cache)))
+    damaged = verify_hashes(folder, load_manifest(folder)) if check_hashes else []
     Console().print(drawn)
     if damaged:
         refuse(f"sha256 differs: {', '.join(damaged)}", FAILED)

@@ -21,6 +21,7 @@ from engine.errors import BundleError
 from engine.processes import child_environment, module_command, own_group
 from engine.sources.resolve import cache_folder, resolve_bundle
 from server import signals
+from server.commands.exit_codes import CommandFailed
 from server.settings import SettingsError, load_settings
 
 START_S = 900.0  # the embedded model may have to be compiled first, on a slow machine
@@ -36,7 +37,7 @@ def settings_cache() -> Path:
     return cache_folder(load_settings({}, os.environ, None).cache_dir)
 
 
-class ServerFailed(Exception):
+class ServerFailed(CommandFailed):
     """The server ended or stayed silent before it was ready; the message holds the end of its output."""
 
 

@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 
 from starlette.types import ASGIApp
 
+from engine.errors import Unusable
 from engine.processes import install_command
 
 if TYPE_CHECKING:
@@ -22,19 +23,15 @@ PROTOCOL = "http/protobuf"
 MISSING = f"needs packages that are not installed: {install_command('otel')}"
 
 
-class TracingError(Exception):
-    """Requests cannot be traced as they were to be; the message says why in one sentence."""
-
-
 def traces_url(setting: str) -> str:
-    """Where a collector at this address takes spans. Raises TracingError."""
+    """Where a collector at this address takes spans. Raises Unusable."""
     try:
         parts = urlsplit(setting)
         is_address = parts.scheme in ("http", "https") and bool(parts.hostname) and not (parts.query or parts.fragment)
     except ValueError:  # brackets that hold no IPv6 address
         is_address = False
     if not is_address:
-        raise TracingError(f"otel: '{setting}' is no address such as http://localhost:4318")
+        raise Unusable(f"otel: '{setting}' is no address such as http://localhost:4318")
     return setting.rstrip("/") + "/v1/traces"
 
 
@@ -49,11 +46,11 @@ def variable_of(environment: Mapping[str, str]) -> str:
 def tracing_layers(
     setting: str, version: str, environment: Mapping[str, str] = os.environ
 ) -> Iterator[tuple[Layer, ...]]:
-    """The layers to put around the app: one or none. Raises TracingError for a setting; a variable only warns."""
+    """The layers to put around the app: one or none. Raises Unusable for a setting; a variable only warns."""
     tracing = None
     try:
         tracing = _open(setting, version, environment)
-    except TracingError as error:
+    except Unusable as error:
         if setting:
             raise
         _log.warning("requests are not traced: %s", error)
@@ -71,12 +68,12 @@ def _open(setting: str, version: str, environment: Mapping[str, str]) -> "Tracin
     address = traces_url(setting) if setting else None
     protocol = next((environment[name] for name in PROTOCOLS if environment.get(name)), PROTOCOL)
     if not setting and protocol != PROTOCOL:
-        raise TracingError(f"{variable} is for {protocol}, traces go out as {PROTOCOL}")
+        raise Unusable(f"{variable} is for {protocol}, traces go out as {PROTOCOL}")
     try:
         from server.observability.spans import to_collector  # noqa: PLC0415 (packages of an extra)
     except ModuleNotFoundError:
-        raise TracingError(f"{'otel' if setting else variable} {MISSING}") from None
+        raise Unusable(f"{'otel' if setting else variable} {MISSING}") from None
     try:
         return to_collector(address, version)
     except ValueError as error:
-        raise TracingError(f"a variable of OpenTelemetry cannot be used: {error}") from error
+        raise Unusable(f"a variable of OpenTelemetry cannot be used: {error}") from error

@@ -34,18 +34,18 @@ def bench(
 ) -> None:
     """Measure tokens per second and latencies under load; several URLs are compared side by side."""
     from server.commands.bench.load import BenchLoad
-    from server.commands.bench.measured import BadPrompts, PromptSource, read_prompts
+    from server.commands.bench.measured import PromptSource, read_prompts
     from server.commands.bench.session import BenchSession
-    from server.commands.http_client import UnusableAddress, headers_for, is_server, root_address
+    from server.commands.http_client import headers_for, is_server, root_address
 
     try:
         levels = whole_numbers(clients, "--clients")
-        texts = read_prompts(prompts) if prompts else ()
-        names = [target for target in targets or () if not is_server(target)]
-        addresses = [root_address(text) for text in (*(targets or ()), *(url or ())) if text not in names]
-        headers_for(api_key)
-    except (BadPrompts, UnusableAddress, ValueError) as error:
+    except ValueError as error:
         refuse(error)
+    texts = read_prompts(prompts) if prompts else ()
+    names = [target for target in targets or () if not is_server(target)]
+    addresses = [root_address(text) for text in (*(targets or ()), *(url or ())) if text not in names]
+    headers_for(api_key)
     if len(names) > 1 or (names and addresses):
         refuse(f"{names[0]} is no address of a server; to compare models, serve each and name the servers")
     check_folder(json_file)

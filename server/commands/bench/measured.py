@@ -17,6 +17,7 @@ import msgspec
 import numpy as np
 from prometheus_client.parser import text_string_to_metric_families
 
+from engine.errors import Unusable
 from server.commands.http_client import AnswerFailed, AnswerRefused, ServerClient, StreamedUsage
 
 Message = dict[str, str]
@@ -31,10 +32,6 @@ WORDS = (
 )
 FIGURES = ("useful_rows_per_step", "decode_rows_per_step", "tokens_per_decode", "rows_run_per_step", "outside_graph")
 BUSY = ("vllm:num_requests_running", "vllm:num_requests_waiting")
-
-
-class BadPrompts(Exception):
-    """A prompts file cannot be used; the message names the file and the line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,14 +95,14 @@ def words(draw: random.Random, count: int) -> str:
 
 
 def read_prompts(path: Path) -> tuple[tuple[Message, ...], ...]:
-    """One chat per line: plain text, or JSON with "messages" or "prompt". Raises BadPrompts."""
+    """One chat per line: plain text, or JSON with "messages" or "prompt". Raises Unusable."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise BadPrompts(f"prompts file {path} cannot be read: {error}") from error
+        raise Unusable(f"prompts file {path} cannot be read: {error}") from error
     chats = [_chat(line, f"{path}, line {number}") for number, line in enumerate(lines, 1) if line.strip()]
     if not chats:
-        raise BadPrompts(f"prompts file {path} holds no prompt")
+        raise Unusable(f"prompts file {path} holds no prompt")
     return tuple(chats)
 
 
@@ -127,12 +124,12 @@ def _chat(line: str, origin: str) -> tuple[Message, ...]:
     except msgspec.ValidationError:
         given = _Line()
     except msgspec.DecodeError as error:
-        raise BadPrompts(f"{origin}: {error}") from error
+        raise Unusable(f"{origin}: {error}") from error
     if given.prompt is not None and given.messages is None:
         return (user(given.prompt),)
     if given.prompt is None and given.messages:
         return tuple({"role": each.role, "content": each.content} for each in given.messages)
-    raise BadPrompts(f'{origin}: needs "prompt" (text) or "messages" (a list of objects with role and content)')
+    raise Unusable(f'{origin}: needs "prompt" (text) or "messages" (a list of objects with role and content)')
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,9 +16,9 @@ from rich.table import Table
 from server.commands.bench import load, measured
 from server.commands.bench.load import BenchLoad, BenchTarget, Book, Level, TurnRecord
 from server.commands.bench.measured import AnswerOutcome, Distribution, PromptSource, WordLength
-from server.commands.exit_codes import FAILED, INTERRUPTED, refuse, write_file
+from server.commands.exit_codes import FAILED, INTERRUPTED, write_file
 from server.commands.http_client import Unreachable
-from server.commands.own_server import ServerFailed, running_server
+from server.commands.own_server import running_server
 from server.commands.tables import table
 
 EIGHTHS = " ▏▎▍▌▋▊▉"
@@ -240,14 +240,11 @@ class BenchSession:
     def run(self, addresses: Sequence[str], bundle: str) -> int:
         """Measure and report; the exit code: 0, 1 when a request or a server failed, 130 after Ctrl-C. bundle: what a
         server of our own is started on where there are no addresses."""
-        try:
-            with contextlib.ExitStack() as stack:
-                if not addresses:
-                    self.console.print(f"Starting a server on {bundle} ...", markup=False)
-                    addresses = [stack.enter_context(running_server(bundle))]
-                return self._run(targets_at(addresses, self.api_key, self.model, self.timeout_s))
-        except (Unreachable, ServerFailed) as error:
-            refuse(error, FAILED)
+        with contextlib.ExitStack() as stack:
+            if not addresses:
+                self.console.print(f"Starting a server on {bundle} ...", markup=False)
+                addresses = [stack.enter_context(running_server(bundle))]
+            return self._run(targets_at(addresses, self.api_key, self.model, self.timeout_s))
 
     def _run(self, targets: Sequence[BenchTarget]) -> int:
         book = Book()

@@ -10,7 +10,7 @@ import typer
 
 from engine.config import Trait
 from server.commands.exit_codes import refuse
-from server.settings import Option, Settings, SettingsError, Value, load_settings, options
+from server.settings import Option, Settings, Value, load_settings, options
 
 Sources = Annotated[
     list[str] | None,
@@ -49,14 +49,10 @@ def serve(sources: Sources = None, config: ConfigFile = None, **flags: Value | l
     settings = settings_of(sources, config, flags, os.environ)
     from server.commands.serve.start import start
     from server.commands.version import version_text
-    from server.observability.tracing import TracingError, tracing_layers
+    from server.observability.tracing import tracing_layers
 
-    try:
-        with tracing_layers(settings.otel, version_text()) as layers:
-            code = start(settings, layers=layers)
-    except TracingError as error:
-        refuse(error)
-    raise typer.Exit(code)
+    with tracing_layers(settings.otel, version_text()) as layers:
+        raise typer.Exit(start(settings, layers=layers))
 
 
 def settings_of(
@@ -68,10 +64,7 @@ def settings_of(
     flags = {key: ",".join(value) or None if isinstance(value, list) else value for key, value in given.items()}
     if sources:
         _take_sources(sources, flags)
-    try:
-        return load_settings(flags, environment, config)
-    except SettingsError as error:
-        refuse(error)
+    return load_settings(flags, environment, config)
 
 
 def _take_sources(sources: list[str], flags: dict[str, Value | None]) -> None:

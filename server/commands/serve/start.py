@@ -2,7 +2,6 @@
 
 import logging
 import re
-import sys
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, nullcontext, suppress
 from dataclasses import dataclass, replace
@@ -10,10 +9,10 @@ from functools import partial
 from pathlib import Path
 
 from engine.adapters.named import named_adapters
-from engine.bundle.manifest import Manifest, load_manifest
+from engine.bundle.manifest import load_manifest
 from engine.client.engine import ClientLimits, Engine
 from engine.config import EngineConfig
-from engine.errors import BundleError
+from engine.errors import BundleError, Unusable
 from engine.files import expanded
 from engine.isolation.helper_pool import HelperLimits
 from engine.isolation.machine import usable_memory
@@ -24,17 +23,17 @@ from engine.text.answer_finding import load_described
 from server.http.connections import bounded_connections
 from server.logs import set_up_logging
 from server.middleware.access_log import ACCESS_LOGGER
-from server.middleware.auth import KeyFileError, read_keys
+from server.middleware.auth import read_keys
 from server.middleware.origins import is_loopback
 from server.models.loader import BundleLoader
 from server.models.manager import ManagerRules, ModelManager
 from server.models.models import Models, ServedModel
 from server.observability.tracing import Layer
-from server.run import UNUSABLE, bind, run, serve
+from server.run import bind, run, serve
 from server.settings import Settings, listed
 from server.signals import unwinding
 from server.stored_responses.database import StorageBounds
-from server.stored_responses.store import DataFolderError, ResponseStore, data_folder
+from server.stored_responses.store import ResponseStore, data_folder
 
 OpenEngine = Callable[[EngineConfig, ClientLimits, str], Engine]  # the last one: the label of its log lines
 _NAMED = re.compile(r"(?![^=]*://)([A-Za-z0-9][A-Za-z0-9._:/-]{0,127})=(.+)", re.ASCII)
@@ -58,7 +57,7 @@ class Prepared:
     settings: Settings
     remarks: tuple[str, ...]
     count: int
-    make: Callable[[ClientLimits], Models]
+    make: Callable[[], Models]
 
 
 def prepare(settings: Settings, cache: Path, open_engine: OpenEngine, held: ExitStack) -> Prepared:
@@ -69,59 +68,45 @@ def prepare(settings: Settings, cache: Path, open_engine: OpenEngine, held: Exit
     devices = devices_of(settings.engine.devices, settings.model_name)
     settings = replace(settings, engine=replace(settings.engine, devices=devices))
     own = _resolved(settings, cache, held)
-    return Prepared(own, (), 1, lambda limits: Models([ServedModel(own, engine=open_engine(own.engine, limits, ""))]))
+    return Prepared(own, (), 1, lambda: Models([ServedModel(own, engine=open_engine(own.engine, limits_of(own), ""))]))
 
 
 def _several(settings: Settings, cache: Path, open_engine: OpenEngine, held: ExitStack) -> Prepared:
     sources, told = model_sources(settings)
-    models: list[_Found] = []
+    models: list[ServedModel] = []
     for number, source in enumerate(sources):
         own = settings
         if number:  # what of the settings belongs to the first model is not said of the others
             own = replace(own, model_name="", engine=replace(own.engine, draft="", lora="", kv_file=""))
         devices = devices_of(settings.engine.devices, source.name, [each.name for each in sources])
         own = replace(own, engine=replace(own.engine, bundle=source.source, devices=devices))
-        models.append(_find(source, own, cache, held))
+        models.append(_served(source, own, cache, open_engine, held))
     check_names([(model.name, model.settings.engine.bundle) for model in models], settings)
     budget = settings.models_memory_mb * 1024**2 or int(MACHINE_SHARE * usable_memory())
     rules = ManagerRules(budget, settings.idle_unload_s, preloads=len(models) == 1 and not settings.models_dir)
-
-    def make(limits: ClientLimits) -> Models:
-        def opened(name: str, config: EngineConfig) -> Engine:
-            return open_engine(config, limits, name)
-
-        return ModelManager([_served(model, cache, held, partial(opened, model.name)) for model in models], rules)
-
-    return Prepared(settings, tuple(told), len(models), make)
+    return Prepared(settings, tuple(told), len(models), lambda: ModelManager(models, rules))
 
 
-@dataclass(frozen=True, slots=True)
-class _Found:
-    """manifest: None for what is compiled at its first use; the settings still name its source."""
-
-    name: str
-    settings: Settings
-    manifest: Manifest | None
-
-
-def _find(source: ModelSource, settings: Settings, cache: Path, held: ExitStack) -> _Found:
-    if not source.is_eager:
+def _served(
+    source: ModelSource, settings: Settings, cache: Path, open_engine: OpenEngine, held: ExitStack
+) -> ServedModel:
+    name, manifest = source.name, None
+    if source.is_eager:
+        settings = _resolved(settings, cache, held)
+        manifest = load_described(Path(settings.engine.bundle))
+        name = name or manifest.name
+    else:
         other_bundle(settings.engine.devices, cache)  # what names nothing is refused now
-        return _Found(source.name, settings, None)
-    own = _resolved(settings, cache, held)
-    manifest = load_described(Path(own.engine.bundle))
-    return _Found(source.name or manifest.name, own, manifest)
-
-
-def _served(model: _Found, cache: Path, held: ExitStack, open_engine: Callable[[EngineConfig], Engine]) -> ServedModel:
-    own = replace(model.settings, model_name=model.name)
-    served = ServedModel(own)
+    served = ServedModel(replace(settings, model_name=name))
 
     def find() -> EngineConfig:
-        served.settings = _resolved(own, cache, held)
+        served.settings = _resolved(served.settings, cache, held)
         return served.settings.engine
 
-    served.loader = BundleLoader(own.engine, None if model.manifest else find, open_engine, model.manifest)
+    def opened(config: EngineConfig) -> Engine:
+        return open_engine(config, limits_of(settings), name)
+
+    served.loader = BundleLoader(served.settings.engine, None if manifest else find, opened, manifest)
     return served
 
 
@@ -192,42 +177,38 @@ def opened_engine(config: EngineConfig, limits: ClientLimits, label: str) -> Eng
     return Engine(config, limits, label=label)
 
 
+def limits_of(settings: Settings) -> ClientLimits:
+    helpers = HelperLimits(settings.prepare_timeout_s)
+    return ClientLimits(settings.max_queued, settings.max_queued_tokens, helpers=helpers)
+
+
 def start(settings: Settings, open_engine: OpenEngine = opened_engine, layers: Sequence[Layer] = ()) -> int:
-    """Serve until told to stop; the exit code. Keys are read and the port is taken first: a compilation may follow."""
-    try:
-        keys = read_keys(settings.api_keys, settings.api_key_file)
-    except KeyFileError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return UNUSABLE
+    """Serve until told to stop; the exit code. Keys are read and the port is taken first: a compilation may follow.
+    Unusable, BundleError."""
+    keys = read_keys(settings.api_keys, settings.api_key_file)
     try:
         listener = bind(settings.host, settings.port)
     except OSError as error:
         reason = (error.strerror or str(error)).partition(" (while ")[0]  # create_server appends the address
-        print(f"error: cannot listen on {settings.host} port {settings.port}: {reason}", file=sys.stderr)
-        return UNUSABLE
+        raise Unusable(f"cannot listen on {settings.host} port {settings.port}: {reason}") from None
     with listener, ExitStack() as held:
-        try:
-            store = held.enter_context(opened_store(settings))
-            cache = cache_folder(settings.cache_dir)
-            with unwinding():
-                prepared = prepare(settings, cache, open_engine, held)
-        except (BundleError, DataFolderError) as error:
-            print(f"error: {error}", file=sys.stderr)
-            return UNUSABLE
+        store = held.enter_context(opened_store(settings))
+        cache = cache_folder(settings.cache_dir)
+        with unwinding():
+            prepared = prepare(settings, cache, open_engine, held)
         found = prepared.settings
         set_up_logging(found.engine.log_level, ACCESS_LOGGER if found.access_log == "json" else "")
         for remark in prepared.remarks:
             _log.warning("%s", remark)
         if not (len(keys) or is_loopback(settings.host)):
             _log.warning("no API keys are set: everyone who can reach %s may use this server", settings.host)
-        helpers = HelperLimits(found.prepare_timeout_s)
-        limits = ClientLimits(found.max_queued, found.max_queued_tokens, helpers=helpers)
-        most = bounded_connections(2 * 2 * helpers.processes * prepared.count)  # pipes for templates and for forms
-        return run(lambda: serve(found, keys, prepared.make(limits), listener, store, layers, most, is_last=True))
+        processes = limits_of(found).helpers.processes
+        most = bounded_connections(2 * 2 * processes * prepared.count)  # pipes for templates and for forms
+        return run(lambda: serve(found, keys, prepared.make(), listener, store, layers, most, is_last=True))
 
 
 def opened_store(settings: Settings) -> AbstractContextManager[ResponseStore | None]:
-    """The store of responses, None when nothing is to be stored. DataFolderError."""
+    """The store of responses, None when nothing is to be stored. Unusable."""
     if not settings.store_responses:
         return nullcontext()
     return closing(ResponseStore(data_folder(settings.data_dir), StorageBounds()))

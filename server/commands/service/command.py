@@ -2,15 +2,14 @@
 
 import os
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from engine.processes import module_command
-from server.commands.exit_codes import FAILED, refuse
+from server.commands.exit_codes import FAILED
 from server.commands.serve.command import serve, settings_of
 from server.commands.service import managers
 from server.settings import ENVIRONMENT_PREFIX, Settings
@@ -20,7 +19,7 @@ Name = Annotated[str, typer.Option("--name", help="Name of the service, for more
 
 
 def manager_of(platform: str = sys.platform) -> managers.ScheduledTasks | managers.SystemdUser:
-    """The service manager of this system. Raises ServiceError."""
+    """The service manager of this system. Raises Unusable."""
     return managers.ScheduledTasks() if platform == "win32" else managers.SystemdUser()
 
 
@@ -51,10 +50,9 @@ def install(context: typer.Context, name: Name = "hexserve") -> None:
     words = tuple(context.args)
     settings = served_settings(words)
     command, stop_s = tuple(module_command("server", "serve", *words)), managers.stop_seconds(settings)
-    with _refusing():
-        service = managers.ServiceDefinition(managers.check_name(name), command, Path.cwd(), stop_s)
-        for line in manager_of().install(service):
-            print(line)
+    service = managers.ServiceDefinition(managers.check_name(name), command, Path.cwd(), stop_s)
+    for line in manager_of().install(service):
+        print(line)
     if note := foreign_variables():
         print(note)
 
@@ -62,23 +60,13 @@ def install(context: typer.Context, name: Name = "hexserve") -> None:
 @service_app.command("remove")
 def remove(name: Name = "hexserve") -> None:
     """Stop a service and remove it."""
-    with _refusing():
-        for line in manager_of().remove(managers.check_name(name)):
-            print(line)
+    for line in manager_of().remove(managers.check_name(name)):
+        print(line)
 
 
 @service_app.command("status")
 def status(name: Name = "hexserve") -> None:
     """Say whether a service runs; status 0 when it does, 1 when it does not."""
-    with _refusing():
-        state = manager_of().state(managers.check_name(name))
+    state = manager_of().state(managers.check_name(name))
     print(state.text)
     raise typer.Exit(0 if state.is_running else FAILED)
-
-
-@contextmanager
-def _refusing() -> Iterator[None]:
-    try:
-        yield
-    except managers.ServiceError as error:
-        refuse(error)

@@ -27,11 +27,11 @@ from engine.text.renderer import ChatTemplate
 from engine.text.tokenizer import Tokenizer
 from engine.worker.assembly import assemble
 from server.commands.bundle_tables import describe
-from server.middleware.auth import KeyFileError, read_keys
-from server.settings import SettingsError, load_settings
+from server.middleware.auth import read_keys
+from server.settings import load_settings
 
 # Every command prints one of these as its sentence and ends with a documented exit code.
-REFUSALS = (HexserveError, SettingsError, KeyFileError, GrammarFailed)
+REFUSALS = (HexserveError, GrammarFailed)
 DESCRIPTIONS = "binaries.json"  # of a Genie folder's binaries, which are placeholders
 
 

@@ -4,8 +4,8 @@ import httpx
 import pytest
 
 from engine.config import EngineConfig, Trait
+from engine.errors import Unusable
 from server.commands.serve.start import start
-from server.run import UNUSABLE
 from server.settings import Settings, SettingsError, load_settings, options
 from tests.server.served import served
 
@@ -36,11 +36,10 @@ def test_keys_come_from_the_environment_and_have_no_flag() -> None:
 
 
 @pytest.mark.parametrize("options", [{"api_key_file": "/nowhere/keys"}, {"api_keys": f"a b:{SECRET}"}])
-def test_a_server_with_bad_keys_does_not_start(options: dict[str, str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert start(Settings(EngineConfig("demo"), **options)) == UNUSABLE  # type: ignore[arg-type]
-    shown = capsys.readouterr().err
-    assert shown.startswith("error: ")
-    assert SECRET not in shown
+def test_a_server_with_bad_keys_does_not_start(options: dict[str, str]) -> None:
+    with pytest.raises(Unusable) as refused:
+        start(Settings(EngineConfig("demo"), **options))  # type: ignore[arg-type]
+    assert SECRET not in str(refused.value)
 
 
 @pytest.mark.parametrize(("trusted", "statuses"), [("", [400, 429, 429]), ("127.0.0.1", [400, 400, 429])])

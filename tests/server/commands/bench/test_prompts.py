@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from server.commands.bench.measured import BadPrompts, PromptSource, WordLength, read_prompts
+from engine.errors import Unusable
+from server.commands.bench.measured import PromptSource, WordLength, read_prompts
 
 
 def test_the_place_decides_the_prompt() -> None:
@@ -67,10 +68,10 @@ def test_file_of_prompts(tmp_path: Path) -> None:
 def test_bad_files_are_refused(tmp_path: Path, content: str, message: str) -> None:
     path = tmp_path / "prompts"
     path.write_text(content)
-    with pytest.raises(BadPrompts, match=message):
+    with pytest.raises(Unusable, match=message):
         read_prompts(path)
 
 
 def test_missing_file(tmp_path: Path) -> None:
-    with pytest.raises(BadPrompts, match="cannot be read"):
+    with pytest.raises(Unusable, match="cannot be read"):
         read_prompts(tmp_path / "none")

@@ -10,7 +10,6 @@ from typing import cast
 import pytest
 
 from engine.bundle.manifest import load_manifest
-from engine.client.engine import ClientLimits
 from engine.config import EngineConfig
 from engine.errors import BundleError
 from engine.isolation.machine import usable_memory
@@ -56,7 +55,7 @@ def settings_of(bundle: Path, **options: object) -> Settings:
 
 async def test_one_model_is_there_from_the_start(made: Prepare, bundles: Bundles) -> None:
     prepared = made(settings_of(bundles("free")))
-    models = prepared.make(ClientLimits())
+    models = prepared.make()
     assert type(models) is Models and prepared.count == 1
     assert not models.models[0].comes_and_goes
     assert cast(OpenedEngine, models.models[0].engine).label == ""
@@ -72,7 +71,7 @@ async def test_one_model_is_there_from_the_start(made: Prepare, bundles: Bundles
 async def test_an_only_model_that_comes_and_goes(
     made: Prepare, bundles: Bundles, options: dict[str, object], preloads: bool
 ) -> None:
-    manager = made(settings_of(bundles("free"), **options)).make(ClientLimits())
+    manager = made(settings_of(bundles("free"), **options)).make()
     assert isinstance(manager, ModelManager)
     assert manager.rules.preloads == preloads
     assert [model.name for model in manager.models] == [load_manifest(bundles("free")).name]
@@ -91,7 +90,7 @@ async def test_names_are_given_or_the_bundles_own(made: Prepare, bundles: Bundle
         idle_unload_s=3.0,
     )
     prepared = made(settings)
-    manager = cast(ModelManager, prepared.make(ClientLimits()))
+    manager = cast(ModelManager, prepared.make())
     own = load_manifest(bundles("free")).name
     assert [model.name for model in manager.models] == ["first", "org/two", "three", "a-checkpoint", own]
     assert [model.manifest is None for model in manager.models] == [False, False, False, True, False]
@@ -108,12 +107,12 @@ def test_an_address_may_hold_an_equals_sign() -> None:
 async def test_a_path_that_exists_may_hold_an_equals_sign(made: Prepare, bundles: Bundles, tmp_path: Path) -> None:
     place = tmp_path / "a=b"
     shutil.copytree(bundles("free"), place)
-    models = made(settings_of(place)).make(ClientLimits())
+    models = made(settings_of(place)).make()
     assert models.models[0].settings.engine.bundle == str(place)
 
 
 async def test_the_budget_is_a_share_of_the_machine(made: Prepare, bundles: Bundles) -> None:
-    manager = cast(ModelManager, made(settings_of(bundles("free"), idle_unload_s=5.0)).make(ClientLimits()))
+    manager = cast(ModelManager, made(settings_of(bundles("free"), idle_unload_s=5.0)).make())
     assert manager.rules.budget == int(MACHINE_SHARE * usable_memory())
 
 
@@ -127,7 +126,7 @@ async def test_what_belongs_to_one_model_is_the_firsts(made: Prepare, bundles: B
         threads=3,
         model_name="first",
     )
-    first, second = made(settings).make(ClientLimits()).models
+    first, second = made(settings).make().models
     assert first.names == ("first", "poet") and second.names == ("second",)
     engines = [cast(OpenedEngine, model.loader.open()) for model in (first, second) if model.loader]
     assert [engine.label for engine in engines] == ["first", "second"]  # of their log lines
@@ -146,7 +145,7 @@ async def test_a_checkpoint_of_a_folder_is_served_as_the_settings_say(
     (inside := tmp_path / "models").mkdir()
     (inside / "one").symlink_to(bundles.source)
     place = f"one={bundles('fixed')}"
-    (model,) = made(Settings(EngineConfig("", devices=place), models_dir=str(inside))).make(ClientLimits()).models
+    (model,) = made(Settings(EngineConfig("", devices=place), models_dir=str(inside))).make().models
     assert model.loader is not None and model.manifest is None
     model.loader.estimate()
     opened = cast(OpenedEngine, model.loader.open()).config
@@ -157,7 +156,7 @@ async def test_a_checkpoint_of_a_folder_is_served_as_the_settings_say(
 async def test_a_model_on_one_device_may_have_a_file_for_prompts(made: Prepare, bundles: Bundles) -> None:
     more = f"embed={bundles('fixed')}"
     options = {"model_name": "chat", "kv_file": "pages", "devices": "chat=cpu,embed=cpu"}
-    models = made(settings_of(bundles("free"), more_models=more, **options)).make(ClientLimits()).models
+    models = made(settings_of(bundles("free"), more_models=more, **options)).make().models
     engines = [model.settings.engine for model in models]
     assert [(engine.devices, engine.kv_file) for engine in engines] == [("", "pages"), ("", "")]
 

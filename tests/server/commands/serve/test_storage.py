@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from engine.config import EngineConfig
+from engine.errors import Unusable
 from server.commands.serve.start import opened_store, start
-from server.run import UNUSABLE
 from server.settings import Settings
 from server.stored_responses.database import Database, ResponseKey, ResponseRecord, ResponseStatus
 from server.stored_responses.store import DATABASE
@@ -31,10 +31,10 @@ def test_the_store_is_that_of_the_settings_and_is_closed(tmp_path: Path) -> None
         assert asyncio.run(store.ask(Database.get, record.key)) == record
 
 
-def test_a_folder_that_cannot_be_used_is_told_at_the_start(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_that_cannot_be_used_is_told_at_the_start(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     settings = Settings(
         EngineConfig(str(tmp_path / "no-bundle")), port=0, store_responses=True, data_dir=str(tmp_path / "file")
     )
-    assert start(settings) == UNUSABLE
-    assert capsys.readouterr().err == f"error: responses cannot be stored in {tmp_path / 'file'}: File exists\n"
+    with pytest.raises(Unusable, match=f"^responses cannot be stored in {tmp_path / 'file'}: File exists$"):
+        start(settings)
