@@ -139,7 +139,7 @@ class DrainingServer(uvicorn.Server):
     def __init__(self, in_flight: InFlight, settings: Settings, limits: ConnectionLimits = USUAL_LIMITS) -> None:
         config = uvicorn.Config(
             "",
-            http=protocol_factory(limits.header_timeout_s, limits.most),
+            http=protocol_factory(limits),
             h11_max_incomplete_event_size=HEADER_BYTES,
             proxy_headers=bool(settings.trusted_proxies),
             forwarded_allow_ips=list(listed(settings.trusted_proxies)),

@@ -186,12 +186,20 @@ class Block(ABC, Generic[Event]):
         return self.grown(text)
 
     @abstractmethod
+    def made(self) -> Any:
+        """The block as it is now."""
+
+    @abstractmethod
     def opened(self) -> list[Event]:
         """The events that begin it."""
 
     @abstractmethod
     def grown(self, text: str) -> list[Event]:
         """The events of more of its text."""
+
+    @abstractmethod
+    def closed(self) -> list[Event]:
+        """The events that end it."""
 
 
 Open = TypeVar("Open", bound=Block[Any])
@@ -204,7 +212,7 @@ class BlockWriter(AnswerWriter, Generic[Event, Open]):
     count: TokenCount
     choice: ParsedChoice
     _open: Open | None = field(default=None, init=False)
-    _done: int = field(default=0, init=False)  # blocks that are closed
+    _closed: list[Any] = field(default_factory=list, init=False)  # what was made
     _last: Delta | None = field(default=None, init=False)  # that was said
 
     def _grow(self, deltas: Deltas) -> list[Event]:
@@ -231,12 +239,16 @@ class BlockWriter(AnswerWriter, Generic[Event, Open]):
     @property
     def _place(self) -> int:
         """Where a new block goes: behind those that are done and the open one."""
-        return self._done + (self._open is not None)
+        return len(self._closed) + (self._open is not None)
 
     @abstractmethod
     def _block(self, part: Part) -> Open:
         """The block that begins with a part."""
 
-    @abstractmethod
     def _close(self) -> list[Event]:
         """The events of the end of the open block, if there is one."""
+        block, self._open = self._open, None
+        if block is None:
+            return []
+        self._closed.append(block.made())
+        return block.closed()

@@ -63,11 +63,11 @@ class Service:
     settings: Settings
     engine: Engine
     model: str
-    caller: Caller | None
+    caller: Caller
+    facts: RequestFacts  # what is logged and traced of the request
     pinned: Callable[[], AbstractContextManager[None]]  # keeps the model loaded for work that outlives the request
     waited_s: float = 0.0  # until the model was loaded
     resumption: Resumption | None = None  # of a request that comes from a gateway
-    facts: RequestFacts | None = None  # what is logged and traced of the request
 
     @property
     def writes(self) -> AnswerFormat:
@@ -142,9 +142,8 @@ class Service:
     def _request(
         self, envelope: Envelope, index: int, prompt: ReadPrompt, sampling: SamplingParams, priority: int
     ) -> EngineRequest:
-        salt = self.caller.cache_salt if self.caller is not None else b""
         adapter = envelope.model if envelope.model in self.engine.info.adapters else ""
-        request = EngineRequest(f"{envelope.id}-{index}", (), sampling, priority, salt, adapter)
+        request = EngineRequest(f"{envelope.id}-{index}", (), sampling, priority, self.caller.cache_salt, adapter)
         match prompt:
             case PromptEmbeds():
                 return replace(request, prompt_ids=prompt.placeholders, prompt_embeds=prompt.data)
@@ -160,14 +159,11 @@ class Service:
         tokens = sum(map(len, prompts))
         most = 0 if sampling is None else sampling.max_tokens
         watch = RequestWatch(self.server.metrics, envelope.model, choices, most)
-        if self.caller is not None:
-            self.caller.spend(tokens)
-        if self.facts is not None:
-            told = (envelope.id, envelope.model, len(prompts) * choices, tokens, sampling, watch.submitted_at)
-            self.facts.launched = Launched(*told)
+        self.caller.spend(tokens)
+        told = (envelope.id, envelope.model, len(prompts) * choices, tokens, sampling, watch.submitted_at)
+        self.facts.launched = Launched(*told)
         if sampling is not None:
-            watch.spend = watch.spend if self.caller is None else self.caller.spend
-            watch.facts = self.facts or watch.facts
+            watch.spend, watch.facts = self.caller.spend, self.facts
         return watch
 
     async def pooled(
@@ -228,9 +224,17 @@ async def take_model(request: Request, name: str | None, check: Callable[[Manife
     if engine is None:
         engine = await until_left(request, loaded_engine(server, model))
         check(engine.info.manifest)
-    shown, caller = model.name if name is None else name, request.scope["state"].get("caller")
-    waited_s, resumption, facts = time.monotonic() - began_s, resumption_of(request), facts_of(request.scope)
-    return Service(server, model.settings, engine, shown, caller, model.pinned, waited_s, resumption, facts)
+    return Service(
+        server=server,
+        settings=model.settings,
+        engine=engine,
+        model=model.name if name is None else name,
+        caller=request.scope["state"]["caller"],
+        facts=facts_of(request.scope),
+        pinned=model.pinned,
+        waited_s=time.monotonic() - began_s,
+        resumption=resumption_of(request),
+    )
 
 
 def resumption_of(request: Request) -> Resumption | None:

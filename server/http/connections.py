@@ -40,7 +40,8 @@ REALTIME_PATH = "/v1/realtime"  # the only one that WebSockets are opened on
 
 @dataclass(frozen=True, slots=True)
 class ConnectionLimits:
-    """most: open connections; more are answered 503 and closed, 0 = no limit. header_timeout_s: then 408."""
+    """most: open connections; more are answered 503 and closed. header_timeout_s: from the connection, and from the
+    first byte of each later request; then 408."""
 
     most: int = MOST_CONNECTIONS
     header_timeout_s: float = 10.0
@@ -61,23 +62,16 @@ def raise_limit() -> int:
     return 0 if soft == resource.RLIM_INFINITY else soft
 
 
-def connections_within(max_connections: int, open_files: int, pipes: int) -> int:
-    """The connections to allow of `max_connections` (0 = all) with so many open files (0 = any number). pipes: files
-    that grammar compilers and template helpers need."""
-    if not open_files:
-        return max_connections
-    room = max(LEAST_CONNECTIONS, open_files - OWN_FILES - pipes)
-    return min(max_connections or room, room)
-
-
 def bounded_connections(pipes: int) -> ConnectionLimits:
-    """Raise the limit on open files; the connections to allow, with a line in the log if they are fewer than usual."""
+    """Raise the limit on open files; the connections to allow, with a line in the log if they are fewer than usual.
+    pipes: files that grammar compilers and template helpers need."""
     open_files = raise_limit()
-    allowed = connections_within(MOST_CONNECTIONS, open_files, pipes)
-    if allowed < MOST_CONNECTIONS:
-        text = "at most %d connections instead of %d: this process may open %d files (ulimit -n)"
-        _log.warning(text, allowed, MOST_CONNECTIONS, open_files)
-    return ConnectionLimits(allowed)
+    room = max(LEAST_CONNECTIONS, open_files - OWN_FILES - pipes) if open_files else MOST_CONNECTIONS
+    if room >= MOST_CONNECTIONS:
+        return ConnectionLimits()
+    text = "at most %d connections instead of %d: this process may open %d files (ulimit -n)"
+    _log.warning(text, room, MOST_CONNECTIONS, open_files)
+    return ConnectionLimits(room)
 
 
 class AcceptFailures:
@@ -107,14 +101,13 @@ class DatedState(ServerState):
 
 
 class BoundedProtocol(H11Protocol):
-    """One connection. `header_timeout_s` runs from the connection, and from the first byte of each later request.
-    max_connections: beyond it a new one is answered 503 and closed; 0 = no limit. A client that closes its side after
-    its request may wait for the answer or be gone: TCP tells only when something is sent to it. So it gets what means
-    nothing, an interim response (102) or a comment, until the answer is complete."""
+    """One connection. A client that closes its side after its request may wait for the answer or be gone: TCP tells
+    only when something is sent to it. So it gets what means nothing, an interim response (102) or a comment, until the
+    answer is complete."""
 
-    def __init__(self, header_timeout_s: float, max_connections: int, **parts: Any) -> None:
+    def __init__(self, limits: ConnectionLimits, **parts: Any) -> None:
         super().__init__(**parts)
-        self._max_connections, self._header_timeout_s = max_connections, header_timeout_s
+        self._limits = limits
         self._header_timer: asyncio.TimerHandle | None = None
         self._probe_timer: asyncio.TimerHandle | None = None
         self._streams_events = False
@@ -122,7 +115,7 @@ class BoundedProtocol(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
         super().connection_made(transport)
-        if self._max_connections and len(self.connections) > self._max_connections:
+        if len(self.connections) > self._limits.most:
             self._refuse(TOO_MANY)
         self._watch_headers()
 
@@ -188,7 +181,7 @@ class BoundedProtocol(H11Protocol):
         if self.conn.their_state is not h11.IDLE or self.transport.is_closing():
             self._stop_timer()
         elif self._header_timer is None:
-            self._header_timer = self.loop.call_later(self._header_timeout_s, self._refuse, TOO_SLOW)
+            self._header_timer = self.loop.call_later(self._limits.header_timeout_s, self._refuse, TOO_SLOW)
 
     def _stop_timer(self) -> None:
         if self._header_timer is not None:
@@ -212,6 +205,6 @@ class BoundedProtocol(H11Protocol):
         self.transport.close()
 
 
-def protocol_factory(header_timeout_s: float, max_connections: int = 0) -> type[asyncio.Protocol]:
+def protocol_factory(limits: ConnectionLimits) -> type[asyncio.Protocol]:
     """What uvicorn takes as its `http` setting: it only ever calls it."""
-    return cast(type[asyncio.Protocol], partial(BoundedProtocol, header_timeout_s, max_connections))
+    return cast(type[asyncio.Protocol], partial(BoundedProtocol, limits))

@@ -17,7 +17,6 @@ from server.models.models import (
     Models,
     ModelState,
     PendingMemory,
-    Resident,
     ServedModel,
     fits,
     idle,
@@ -112,7 +111,7 @@ class ModelManager(Models):
 
     def left_s(self, model: ServedModel) -> float | None:
         """Seconds until the model is unloaded if nobody uses it; None = it stays."""
-        return left_s(model.resident, self._clock(), self.rules.idle_s)
+        return left_s(model, self._clock(), self.rules.idle_s)
 
     async def close(self) -> None:
         self._is_closing = True
@@ -134,9 +133,9 @@ class ModelManager(Models):
         lack = next((lack for lack in lacks if now_s - lack.since_s >= self.rules.yield_s), None)
         if lack is None:
             return False
-        ready = [other.resident for other in self.models if other.state is ModelState.READY]
+        ready = [other for other in self.models if other.state is ModelState.READY]
         others = sum(other.size for other in self.models if other.state is ModelState.LOADING)
-        return model.name in to_yield(ready, others, lack.size, budget)
+        return model in to_yield(ready, others, lack.size, budget)
 
     async def _progress(self, model: ServedModel) -> None:
         """Do what brings a model that is wanted nearer to being ready, and wait until something has changed."""
@@ -192,15 +191,13 @@ class ModelManager(Models):
         if budget and needed > budget:
             raise EngineFailure(f"it takes {_told(needed, model)}, more than models_memory_mb allows ({_mib(budget)})")
         try:
-            while not fits(self._residents, needed, budget):
+            while not fits(self.models, needed, budget):
                 if not model.pins:
                     return False
                 model.pending = model.pending or PendingMemory(needed, self._clock())
-                names = to_unload(self._residents, needed, budget) or ()
-                for other in self.models:
-                    if other.name in names:
-                        _log.info("unloading %s: %s needs its memory", other.name, model.name)
-                        self._begin_unload(other)
+                for other in to_unload(self.models, needed, budget) or ():
+                    _log.info("unloading %s: %s needs its memory", other.name, model.name)
+                    self._begin_unload(other)
                 self._changed.clear()
                 await self._changed.wait()
             model.size = needed
@@ -241,10 +238,6 @@ class ModelManager(Models):
         message = f"The model '{model.name}' cannot be loaded now: it takes {of}, and the loaded models are in use."
         return Busy(message, BusyReason.MODELS_MEMORY, BUSY_WAIT_S)
 
-    @property
-    def _residents(self) -> list[Resident]:
-        return [model.resident for model in self.models]
-
     def _freed(self, model: ServedModel) -> None:
         model.used_at_s = self._clock()
         self._wake()
@@ -255,17 +248,15 @@ class ModelManager(Models):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        due_s = None if self._is_closing else next_idle_s(self._residents, self._clock(), self.rules.idle_s)
+        due_s = None if self._is_closing else next_idle_s(self.models, self._clock(), self.rules.idle_s)
         if due_s is not None:
             self._timer = asyncio.get_running_loop().call_later(due_s, self._unload_idle)
 
     def _unload_idle(self) -> None:
         self._timer = None
-        names = idle(self._residents, self._clock(), self.rules.idle_s)
-        for model in self.models:
-            if model.name in names:
-                _log.info("unloading %s: idle for %.1f s", model.name, self._clock() - model.used_at_s)
-                self._begin_unload(model)
+        for model in idle(self.models, self._clock(), self.rules.idle_s):
+            _log.info("unloading %s: idle for %.1f s", model.name, self._clock() - model.used_at_s)
+            self._begin_unload(model)
         self._wake()
 
 

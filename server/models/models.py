@@ -17,75 +17,6 @@ from server.models.loader import BundleLoader
 from server.settings import Settings
 
 
-@dataclass(frozen=True, slots=True)
-class Resident:
-    """A model that holds memory, in bytes; when it was last used, in seconds of a monotonic clock. may_go: it is loaded
-    and no request uses it. is_going: it is being unloaded, its memory is about to be free. keep_s: how long it stays
-    without a request, below 0 for ever; None = as long as the server says."""
-
-    name: str
-    size: int
-    used_at_s: float
-    may_go: bool
-    is_going: bool = False
-    keep_s: float | None = None
-
-
-def fits(residents: Iterable[Resident], needed: int, budget: int) -> bool:
-    return not budget or needed + sum(resident.size for resident in residents) <= budget
-
-
-def to_unload(residents: Sequence[Resident], needed: int, budget: int) -> tuple[str, ...] | None:
-    """The models to unload so that `needed` bytes fit, those used least recently first. Empty when what is free or
-    about to be is enough; None when requests use too much: then nothing is unloaded in vain."""
-    staying = sum(resident.size for resident in residents if not resident.is_going)
-    names, missing = _freeing(needed + staying - budget if budget else 0, _oldest_first(residents))
-    return names if missing <= 0 else None
-
-
-def to_yield(ready: Iterable[Resident], others: int, needed: int, budget: int) -> frozenset[str]:
-    """The ready models that would have to go if no request used them, for a model that has waited long enough. They
-    take no new requests until it has its memory. others: bytes that other models keep."""
-    found = sorted(ready, key=lambda resident: resident.used_at_s)
-    names, _ = _freeing(needed + others + sum(resident.size for resident in found) - budget, found)
-    return frozenset(names)
-
-
-def _freeing(over: int, residents: Iterable[Resident]) -> tuple[tuple[str, ...], int]:
-    """The first ones that together hold as much as is too much, and what is missing when all do not."""
-    chosen: list[str] = []
-    for resident in residents:
-        if over <= 0:
-            break
-        chosen.append(resident.name)
-        over -= resident.size
-    return tuple(chosen), over
-
-
-def idle(residents: Iterable[Resident], now_s: float, idle_s: float) -> tuple[str, ...]:
-    """The models that nobody has used for as long as they stay. idle_s: of those that do not say, 0 = for ever."""
-    left = {resident.name: left_s(resident, now_s, idle_s) for resident in _oldest_first(residents)}
-    return tuple(name for name, due_s in left.items() if due_s is not None and due_s <= 0)
-
-
-def next_idle_s(residents: Iterable[Resident], now_s: float, idle_s: float) -> float | None:
-    """Seconds until the next model has been idle for long enough; None while none may go."""
-    due = [left_s(resident, now_s, idle_s) for resident in _oldest_first(residents)]
-    return min((max(0.0, due_s) for due_s in due if due_s is not None), default=None)
-
-
-def left_s(resident: Resident, now_s: float, idle_s: float) -> float | None:
-    """Seconds until a model has been idle for long enough if nobody uses it; None = it stays."""
-    keep_s = (idle_s or None) if resident.keep_s is None else resident.keep_s
-    if keep_s is None or keep_s < 0:
-        return None
-    return keep_s + (resident.used_at_s - now_s if resident.may_go else 0.0)
-
-
-def _oldest_first(residents: Iterable[Resident]) -> list[Resident]:
-    return sorted((found for found in residents if found.may_go), key=lambda found: found.used_at_s)
-
-
 class ModelState(StrEnum):
     """Where a model is in its life. Only a ready one answers; a failed one is tried again."""
 
@@ -118,8 +49,8 @@ class ServedModel:
         self._state = ModelState.UNLOADED
         self.pins = 0  # requests that use it, or wait for it
         self.size = 0  # bytes that it holds, or that are reserved for it
-        self.used_at_s = 0.0
-        self.keep_s: float | None = None  # how long it stays without a request, as `Resident.keep_s`
+        self.used_at_s = 0.0  # when it was last used, in seconds of a monotonic clock
+        self.keep_s: float | None = None  # without a request, below 0 for ever; None = as long as the server says
         self.error: HexserveError | None = None  # why it could not be loaded, or died
         self.retry_at_s = 0.0
         self.pending: PendingMemory | None = None  # what memory it waits for
@@ -164,10 +95,9 @@ class ServedModel:
         return 0 if self.loader is None else self.loader.prefixes
 
     @property
-    def resident(self) -> Resident:
-        state = self.state
-        may_go = state is ModelState.READY and not self.pins
-        return Resident(self.name, self.size, self.used_at_s, may_go, state is ModelState.UNLOADING, self.keep_s)
+    def may_go(self) -> bool:
+        """It is loaded, and no request uses it."""
+        return self.state is ModelState.READY and not self.pins
 
     @property
     def stats(self) -> Stats:
@@ -209,6 +139,60 @@ class ServedModel:
         self.pins -= 1
         if not self.pins:
             self.on_free()
+
+
+def fits(models: Iterable[ServedModel], needed: int, budget: int) -> bool:
+    return not budget or needed + sum(model.size for model in models) <= budget
+
+
+def to_unload(models: Sequence[ServedModel], needed: int, budget: int) -> list[ServedModel] | None:
+    """The models to unload so that `needed` bytes fit, those used least recently first. Empty when what is free or
+    about to be is enough; None when requests use too much: then nothing is unloaded in vain."""
+    staying = sum(model.size for model in models if model.state is not ModelState.UNLOADING)
+    chosen, missing = _freeing(needed + staying - budget if budget else 0, _oldest_first(models))
+    return chosen if missing <= 0 else None
+
+
+def to_yield(ready: Iterable[ServedModel], others: int, needed: int, budget: int) -> list[ServedModel]:
+    """The ready models that would have to go if no request used them, for a model that has waited long enough. They
+    take no new requests until it has its memory. others: bytes that other models keep."""
+    found = sorted(ready, key=lambda model: model.used_at_s)
+    return _freeing(needed + others + sum(model.size for model in found) - budget, found)[0]
+
+
+def _freeing(over: int, models: Iterable[ServedModel]) -> tuple[list[ServedModel], int]:
+    """The first ones that together hold as much as is too much, and what is missing when all do not."""
+    chosen: list[ServedModel] = []
+    for model in models:
+        if over <= 0:
+            break
+        chosen.append(model)
+        over -= model.size
+    return chosen, over
+
+
+def idle(models: Iterable[ServedModel], now_s: float, idle_s: float) -> list[ServedModel]:
+    """The models that nobody has used for as long as they stay. idle_s: of those that do not say, 0 = for ever."""
+    left = [(model, left_s(model, now_s, idle_s)) for model in _oldest_first(models)]
+    return [model for model, due_s in left if due_s is not None and due_s <= 0]
+
+
+def next_idle_s(models: Iterable[ServedModel], now_s: float, idle_s: float) -> float | None:
+    """Seconds until the next model has been idle for long enough; None while none may go."""
+    due = [left_s(model, now_s, idle_s) for model in _oldest_first(models)]
+    return min((max(0.0, due_s) for due_s in due if due_s is not None), default=None)
+
+
+def left_s(model: ServedModel, now_s: float, idle_s: float) -> float | None:
+    """Seconds until a model has been idle for long enough if nobody uses it; None = it stays."""
+    keep_s = (idle_s or None) if model.keep_s is None else model.keep_s
+    if keep_s is None or keep_s < 0:
+        return None
+    return keep_s + (model.used_at_s - now_s if model.may_go else 0.0)
+
+
+def _oldest_first(models: Iterable[ServedModel]) -> list[ServedModel]:
+    return sorted((model for model in models if model.may_go), key=lambda model: model.used_at_s)
 
 
 def find(models: Sequence[ServedModel], name: str) -> ServedModel:

@@ -1,6 +1,5 @@
 """The message object and the events of its stream, in the order Anthropic's SDKs depend on."""
 
-from abc import abstractmethod
 from base64 import b64decode, b64encode
 from binascii import Error
 from collections.abc import Sequence
@@ -130,12 +129,8 @@ def thoughts_of(thinking: str, signature: str | None) -> str:
 class OpenBlock(Block[MessageEvent]):
     delta_type, delta_field = "", ""
 
-    @abstractmethod
-    def block(self) -> SaidBlock:
-        """The block as it is now."""
-
     def opened(self) -> list[MessageEvent]:
-        return [MessageEvent("content_block_start", index=self._index, content_block=self.block())]
+        return [MessageEvent("content_block_start", index=self._index, content_block=self.made())]
 
     def grown(self, text: str) -> list[MessageEvent]:
         delta = {"type": self.delta_type, self.delta_field: text}
@@ -148,7 +143,7 @@ class OpenBlock(Block[MessageEvent]):
 class OpenText(OpenBlock):
     delta_type, delta_field = "text_delta", "text"
 
-    def block(self) -> SaidText:
+    def made(self) -> SaidText:
         return SaidText(text=self.text)
 
 
@@ -162,7 +157,7 @@ class OpenThinking(OpenBlock):
         super().__init__(index)
         self._is_shown = is_shown
 
-    def block(self) -> SaidThinking:
+    def made(self) -> SaidThinking:
         """A thinking block, signed once there is something in it."""
         signature = signature_of(self.text, self._is_shown) if self._pieces else ""
         return SaidThinking(thinking=self.text if self._is_shown else "", signature=signature)
@@ -190,7 +185,7 @@ class OpenToolUse(OpenBlock):
         call = SaidToolUse(id=self._id, name=self._name, input={})
         return [MessageEvent("content_block_start", index=self._index, content_block=call)]
 
-    def block(self) -> SaidToolUse | SaidText:
+    def made(self) -> SaidToolUse | SaidText:
         """A call; the text that was written where its input is no JSON object, because it was cut or is wrong."""
         given = whole_object(self.text)
         return SaidText(text=self.text) if given is None else SaidToolUse(id=self._id, name=self._name, input=given)
@@ -209,7 +204,6 @@ class MessageWriter(BlockWriter[MessageEvent, OpenBlock]):
     shows_thoughts: bool
     request_id: str
     _has_begun: bool = field(default=False, init=False)
-    _content: list[SaidBlock] = field(default_factory=list, init=False)
 
     def chunks(self, deltas: Sequence[ChoiceDelta]) -> list[MessageEvent]:
         begin = (
@@ -241,14 +235,6 @@ class MessageWriter(BlockWriter[MessageEvent, OpenBlock]):
                 assert isinstance(part, str), "arguments follow the begin of their call"
                 return OpenText(self._place)
 
-    def _close(self) -> list[MessageEvent]:
-        block, self._open = self._open, None
-        if block is None:
-            return []
-        self._content.append(block.block())
-        self._done += 1
-        return block.closed()
-
     def _ended(self) -> MessageEnd:
         """Why it ended; a call whose input cannot be given to a tool is none."""
         last = self._last
@@ -256,14 +242,14 @@ class MessageWriter(BlockWriter[MessageEvent, OpenBlock]):
             return MessageEnd("model_context_window_exceeded" if self.is_window_bound else "max_tokens", None)
         if last is not None and isinstance(last.stopped_by, str) and last.stopped_by in self.stop_sequences:
             return MessageEnd("stop_sequence", last.stopped_by)
-        has_calls = any(isinstance(block, SaidToolUse) for block in self._content)
+        has_calls = any(isinstance(block, SaidToolUse) for block in self._closed)
         return MessageEnd("tool_use" if has_calls else "end_turn", None)
 
     def _message(self, end: MessageEnd) -> MessageAnswer:
         usage = self._usage()
         usage.service_tier = "standard"
         own: dict[str, Any] = {"id": self.envelope.id.replace("-", "_"), "model": self.envelope.model}
-        return MessageAnswer(**own, content=list(self._content), usage=usage, **asdict(end))
+        return MessageAnswer(**own, content=list(self._closed), usage=usage, **asdict(end))
 
     def _usage(self) -> MessageUsage:
         counted = self.count.usage()

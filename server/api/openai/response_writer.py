@@ -37,23 +37,20 @@ class OpenItem(Block[ResponseEvent]):
     def __init__(self, index: int, number: str) -> None:
         super().__init__(index)
         self.id = f"{self.prefix}_{number}"
-
-    @abstractmethod
-    def item(self, status: ItemStatus) -> OutputItem:
-        """The item as it is now."""
+        self.status: ItemStatus = "in_progress"
 
     @abstractmethod
     def ending(self) -> list[ResponseEvent]:
         """What is told of its whole text, before the item is done."""
 
     def opened(self) -> list[ResponseEvent]:
-        return [ResponseEvent("response.output_item.added", output_index=self._index, item=self.item("in_progress"))]
+        return [ResponseEvent("response.output_item.added", output_index=self._index, item=self.made())]
 
     def grown(self, text: str) -> list[ResponseEvent]:
         return [self._event(f"{self.event}.delta", delta=text)]
 
-    def closed(self, status: ItemStatus) -> list[ResponseEvent]:
-        done = ResponseEvent("response.output_item.done", output_index=self._index, item=self.item(status))
+    def closed(self) -> list[ResponseEvent]:
+        done = ResponseEvent("response.output_item.done", output_index=self._index, item=self.made())
         return [*self.ending(), done]
 
     def _event(self, name: str, /, **fields: Any) -> ResponseEvent:
@@ -90,8 +87,8 @@ class OpenReasoning(TextItem):
     def part(self) -> said.OutputThought:
         return said.OutputThought(text=self.text)
 
-    def item(self, status: ItemStatus) -> OutputItem:
-        return said.OutputReasoning(id=self.id, content=[self.part()], status=status)
+    def made(self) -> OutputItem:
+        return said.OutputReasoning(id=self.id, content=[self.part()], status=self.status)
 
 
 class OpenMessage(TextItem):
@@ -111,8 +108,8 @@ class OpenMessage(TextItem):
     def part(self) -> said.OutputText:
         return said.OutputText(text=self.text, logprobs=list(self.logprobs))
 
-    def item(self, status: ItemStatus) -> OutputItem:
-        return said.OutputMessage(id=self.id, status=status, content=[self.part()])
+    def made(self) -> OutputItem:
+        return said.OutputMessage(id=self.id, status=self.status, content=[self.part()])
 
 
 class OpenCall(OpenItem):
@@ -130,8 +127,8 @@ class OpenCall(OpenItem):
     def ending(self) -> list[ResponseEvent]:
         return [self._event(f"{self.event}.done", name=self._name, arguments=self.text)]
 
-    def item(self, status: ItemStatus) -> OutputItem:
-        return said.OutputCall(**self._own, status=status, arguments=self.text)
+    def made(self) -> OutputItem:
+        return said.OutputCall(**self._own, status=self.status, arguments=self.text)
 
 
 class OpenCustomCall(OpenCall):
@@ -146,8 +143,9 @@ class OpenCustomCall(OpenCall):
         text = custom_input(self.text)
         return [*(super().grown(text) if text else []), self._event(f"{self.event}.done", input=text)]
 
-    def item(self, status: ItemStatus) -> OutputItem:
-        return said.OutputCustomCall(**self._own, status=status, input=custom_input(self.text) if self.text else "")
+    def made(self) -> OutputItem:
+        text = custom_input(self.text) if self.text else ""
+        return said.OutputCustomCall(**self._own, status=self.status, input=text)
 
 
 class _CustomArguments(msgspec.Struct):
@@ -174,12 +172,11 @@ class ResponseWriter(BlockWriter[ResponseEvent, OpenItem]):
     alternatives: int | None
     called_as: Mapping[str, given.CalledAs]
     known_events: int
-    _output: list[OutputItem] = field(default_factory=list, init=False)
     _has_begun: bool = field(default=False, init=False)
 
     @property
     def response(self) -> ResponseAnswer:
-        return replace(self._response, output=list(self._output))
+        return replace(self._response, output=list(self._closed))
 
     def queued(self) -> list[ResponseEvent]:
         self._response.status = "queued"
@@ -216,7 +213,7 @@ class ResponseWriter(BlockWriter[ResponseEvent, OpenItem]):
 
     def _broken_off(self, status: said.ResponseState, reason: said.ResponseFailure | None) -> list[ResponseEvent]:
         events = [*self._begin(), *(self._numbered(event) for event in self._close("incomplete"))]
-        self._response.status, self._response.error, self._response.output = status, reason, self._output
+        self._response.status, self._response.error, self._response.output = status, reason, self._closed
         return [*events, self._lifecycle(status)]
 
     def _begin(self) -> list[ResponseEvent]:
@@ -254,15 +251,11 @@ class ResponseWriter(BlockWriter[ResponseEvent, OpenItem]):
 
     def _close(self, status: ItemStatus | None = None) -> list[ResponseEvent]:
         """End the open item; one that max_output_tokens cut is incomplete."""
-        item, self._open = self._open, None
-        if item is None:
-            return []
-        if isinstance(item, OpenMessage) and self.count.finished:
-            item.logprobs += self._taken_logprobs()
-        status = status or ("incomplete" if self._is_cut else "completed")
-        self._output.append(item.item(status))
-        self._done += 1
-        return item.closed(status)
+        if isinstance(self._open, OpenMessage) and self.count.finished:
+            self._open.logprobs += self._taken_logprobs()
+        if self._open is not None:
+            self._open.status = status or ("incomplete" if self._is_cut else "completed")
+        return super()._close()
 
     @property
     def _is_cut(self) -> bool:
@@ -273,7 +266,7 @@ class ResponseWriter(BlockWriter[ResponseEvent, OpenItem]):
         response.status = "incomplete" if self._is_cut else "completed"
         response.completed_at = None if self._is_cut else int(time.time())
         response.incomplete_details = said.IncompleteDetails(reason="max_output_tokens") if self._is_cut else None
-        response.output = self._output
+        response.output = self._closed
         response.usage = said.ResponseUsage(
             input_tokens=usage.prompt_tokens,
             input_tokens_details=said.InputDetails(cached_tokens=usage.prompt_tokens_details.cached_tokens),

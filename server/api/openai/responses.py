@@ -87,8 +87,8 @@ def _stored_of(request: Request) -> StoredResponses | None:
 
 
 def _caller_key(request: Request, id: str) -> ResponseKey:
-    caller = cast("Caller | None", request.scope.get("state", {}).get("caller"))
-    return ResponseKey(caller.owner if caller is not None else "", id)
+    caller: Caller = request.scope["state"]["caller"]
+    return ResponseKey(caller.owner, id)
 
 
 async def _previous_of(request: Request, id: str | None) -> Sequence[ResponseRecord]:

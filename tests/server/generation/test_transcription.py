@@ -17,7 +17,8 @@ from server.generation import transcription
 from server.generation.launch import Server, Service
 from server.generation.transcription import SpeechOptions, Spoken, TranscriptionRun
 from server.http.errors import RequestTimeout
-from server.middleware.auth import KeyRing
+from server.middleware.auth import Caller, KeyRing, Limiter, Rates
+from server.observability.metrics import RequestFacts
 from server.settings import Settings
 from tests.server.one_model import create_app
 from tests.server.scripted_engine import NAME
@@ -30,7 +31,8 @@ REPEATED = "[0]" + " ha" * 60 + " [1]"  # nobody trusts that
 def served(engine: SpeakingEngine, **settings: Any) -> Service:
     app = create_app(Settings(EngineConfig("unused"), **settings), engine, KeyRing())
     server: Server = app.state.server
-    return Service(server, server.settings, engine, NAME, None, nullcontext)
+    caller = Caller("somebody", Limiter(Rates(), lambda: 0.0))
+    return Service(server, server.settings, engine, NAME, caller, RequestFacts(), nullcontext)
 
 
 def noise(seconds: float, *speech: tuple[float, float]) -> Recording:

@@ -10,17 +10,15 @@ from pathlib import Path
 import pytest
 
 from server.http import connections
-from server.http.connections import AcceptFailures, bounded_connections, connections_within
+from server.http.connections import AcceptFailures, bounded_connections
 
 ROOT = Path(__file__).parents[3]
 
 
-@pytest.mark.parametrize(
-    ("asked", "files", "allowed"),
-    [(960, 0, 960), (960, 4096, 960), (960, 256, 152), (0, 256, 152), (0, 0, 0), (100, 256, 100), (960, 64, 8)],
-)
-def test_the_connections_that_there_are_files_for(asked: int, files: int, allowed: int) -> None:
-    assert connections_within(asked, files, pipes=8) == allowed
+@pytest.mark.parametrize(("files", "allowed"), [(0, 960), (4096, 960), (256, 152), (64, 8)])
+def test_the_connections_that_there_are_files_for(monkeypatch: pytest.MonkeyPatch, files: int, allowed: int) -> None:
+    monkeypatch.setattr(connections, "raise_limit", lambda: files)
+    assert bounded_connections(8).most == allowed
 
 
 def test_fewer_connections_than_asked_are_said_once(

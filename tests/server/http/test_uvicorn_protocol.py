@@ -9,7 +9,7 @@ import pytest
 import uvicorn
 from fastapi import FastAPI
 
-from server.http.connections import protocol_factory
+from server.http.connections import ConnectionLimits, protocol_factory
 from server.run import bind
 from tests.server.scripted_engine import NAME, ScriptedEngine
 
@@ -18,7 +18,11 @@ from tests.server.scripted_engine import NAME, ScriptedEngine
 async def address(app: FastAPI) -> AsyncIterator[tuple[str, int]]:
     listener = bind("127.0.0.1", 0)
     config = uvicorn.Config(
-        app, http=protocol_factory(0.3), log_level="critical", timeout_graceful_shutdown=1, lifespan="off"
+        app,
+        http=protocol_factory(ConnectionLimits(header_timeout_s=0.3)),
+        log_level="critical",
+        timeout_graceful_shutdown=1,
+        lifespan="off",
     )
     server = uvicorn.Server(config)
     serving = asyncio.create_task(server._serve([listener]))
