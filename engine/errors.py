@@ -8,7 +8,7 @@ HexserveError
 |- EngineFailure          our fault: HTTP 500
 |  |- WorkerDied          the worker died too often under one request
 |  `- StepFailed          a graph run failed
-|- Unusable               a setting, an option, a file or an address that was given
+|- UnusableInput               a setting, an option, a file or an address that was given
 |- BundleError            a bundle cannot be served
 `- CompileError           a checkpoint cannot be compiled
    `- UnsupportedModel    an architecture, rotary type or option that is not implemented
@@ -106,7 +106,7 @@ class StepFailed(EngineFailure):
     """A graph run raised; nothing of the step was committed."""
 
 
-class Unusable(HexserveError):
+class UnusableInput(HexserveError):
     """A setting, an option, a file or an address cannot be used; the message says where it stands, and why."""
 
 

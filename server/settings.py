@@ -14,7 +14,7 @@ from annotated_types import Ge, Interval, MinLen
 
 from engine.adapters.named import named_adapters
 from engine.config import EngineConfig, Trait
-from engine.errors import Unusable
+from engine.errors import UnusableInput
 from engine.files import brief
 from server.media.sources import MediaSources
 from server.middleware.auth import read_text_file
@@ -29,7 +29,7 @@ CONFIG_VARIABLE = "HEXSERVE_CONFIG"
 SINKS = 4  # first tokens that a windowed attention sees (Xiao et al., 2023)
 
 
-class SettingsError(Unusable):
+class SettingsError(UnusableInput):
     """A setting is unknown, has the wrong type or is out of range; the message names it and where it came from."""
 
 

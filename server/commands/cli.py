@@ -5,7 +5,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from engine.errors import BundleError, CompileError, EngineFailure, Unusable
+from engine.errors import BundleError, CompileError, EngineFailure, UnusableInput
 from server.commands.bench.command import bench
 from server.commands.chat import chat, run_command
 from server.commands.compile import compile_command, export_blocks_command
@@ -23,7 +23,7 @@ class Commands(TyperGroup):
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
-        except (Unusable, BundleError, CompileError) as error:
+        except (UnusableInput, BundleError, CompileError) as error:
             refuse(error)
         except (EngineFailure, CommandFailed) as error:
             refuse(error, FAILED)

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import httpx
 import msgspec
 
-from engine.errors import Unusable
+from engine.errors import UnusableInput
 from engine.sources.names import MODEL_SUFFIXES, Address, LocalPath, read_name
 from server.commands.exit_codes import CommandFailed
 from server.middleware.origins import is_loopback
@@ -24,7 +24,7 @@ class Unreachable(CommandFailed):
     """Nothing usable answers at an address; the message says what came instead."""
 
 
-class UnusableAddress(Unreachable, Unusable):
+class UnusableAddress(Unreachable, UnusableInput):
     """No request can be made of the address, or of the key that goes with it."""
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from hashlib import blake2b, sha256
 from pathlib import Path
 
-from engine.errors import Unusable
+from engine.errors import UnusableInput
 from engine.files import TEXT_BYTES, read_bytes
 
 MINUTE_S = 60.0
@@ -187,14 +187,14 @@ class KeyRing:
     """All keys. Empty = the server is open."""
 
     def __init__(self, keys: Iterable[ApiKey] = ()) -> None:
-        """Raises Unusable for a name or a key that is there twice."""
+        """Raises UnusableInput for a name or a key that is there twice."""
         self._keys = tuple(keys)
         names = [key.name for key in self._keys]
         for name in names:
             if names.count(name) > 1:
-                raise Unusable(f"the name {name!r} has two API keys")
+                raise UnusableInput(f"the name {name!r} has two API keys")
         if len({key.digest for key in self._keys}) < len(self._keys):
-            raise Unusable("an API key is there twice, under two names")
+            raise UnusableInput("an API key is there twice, under two names")
 
     def __len__(self) -> int:
         return len(self._keys)
@@ -216,26 +216,26 @@ class KeyRing:
 
 
 def read_keys(listed: str, file: str) -> KeyRing:
-    """Keys of a comma-separated list and of a file with one per line; both may be empty. Raises Unusable. An entry
+    """Keys of a comma-separated list and of a file with one per line; both may be empty. Raises UnusableInput. An entry
     is `name:key`, `name:sha256:<64 hex digits>` or a bare `key`, whose name is then its place."""
     entries = [(number, part.strip()) for number, part in enumerate(listed.split(","), 1)]
     keys = [_key(f"key-{number}", text, f"api_keys, entry {number}") for number, text in entries if text]
     if listed and not keys:
-        raise Unusable("api_keys is set but has no key in it; leave it empty to serve without keys")
+        raise UnusableInput("api_keys is set but has no key in it; leave it empty to serve without keys")
     if file:
         try:
             lines = read_text_file(Path(file)).splitlines()
         except (OSError, NotUtf8) as error:
             reason = error.strerror if isinstance(error, OSError) else error
-            raise Unusable(f"the API key file {file} cannot be read: {reason}") from None
+            raise UnusableInput(f"the API key file {file} cannot be read: {reason}") from None
         for number, line in enumerate(lines, 1):
             text = line.strip()
             if text and not text.startswith("#"):
                 keys.append(_key(f"line-{number}", text, f"{file}, line {number}"))
         if not keys:
-            raise Unusable(f"the API key file {file} has no key in it")
+            raise UnusableInput(f"the API key file {file} has no key in it")
     if len(keys) > MAX_KEYS:
-        raise Unusable(f"{len(keys)} API keys are given; {MAX_KEYS} are allowed")
+        raise UnusableInput(f"{len(keys)} API keys are given; {MAX_KEYS} are allowed")
     return KeyRing(keys)
 
 
@@ -244,16 +244,16 @@ def _key(place: str, text: str, origin: str) -> ApiKey:
     if not colon:
         name, key = place, text
     if f"{name}:" == HASHED:
-        raise Unusable(f"{origin}: a digest needs a name before it, as in anna:{HASHED}...")
+        raise UnusableInput(f"{origin}: a digest needs a name before it, as in anna:{HASHED}...")
     if not _NAME.fullmatch(name):
-        raise Unusable(f"{origin}: a name has 1 to 64 letters, digits and _ . @ -")
+        raise UnusableInput(f"{origin}: a name has 1 to 64 letters, digits and _ . @ -")
     if key.startswith(HASHED):
         digest = key.removeprefix(HASHED)
         if not _DIGEST.fullmatch(digest):
-            raise Unusable(f"{origin}: 64 hexadecimal digits must follow {HASHED}")
+            raise UnusableInput(f"{origin}: 64 hexadecimal digits must follow {HASHED}")
         return ApiKey(name, bytes.fromhex(digest))
     if not _KEY.fullmatch(key):
-        raise Unusable(f"{origin}: a key has 1 to 512 printable ASCII characters without spaces")
+        raise UnusableInput(f"{origin}: a key has 1 to 512 printable ASCII characters without spaces")
     return ApiKey(name, sha256(key.encode("ascii")).digest())
 
 

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from starlette.types import ASGIApp
 
-from engine.errors import Unusable
+from engine.errors import UnusableInput
 from engine.processes import install_command
 
 if TYPE_CHECKING:
@@ -24,14 +24,14 @@ MISSING = f"needs packages that are not installed: {install_command('otel')}"
 
 
 def traces_url(setting: str) -> str:
-    """Where a collector at this address takes spans. Raises Unusable."""
+    """Where a collector at this address takes spans. Raises UnusableInput."""
     try:
         parts = urlsplit(setting)
         is_address = parts.scheme in ("http", "https") and bool(parts.hostname) and not (parts.query or parts.fragment)
     except ValueError:  # brackets that hold no IPv6 address
         is_address = False
     if not is_address:
-        raise Unusable(f"otel: '{setting}' is no address such as http://localhost:4318")
+        raise UnusableInput(f"otel: '{setting}' is no address such as http://localhost:4318")
     return setting.rstrip("/") + "/v1/traces"
 
 
@@ -46,11 +46,11 @@ def variable_of(environment: Mapping[str, str]) -> str:
 def tracing_layers(
     setting: str, version: str, environment: Mapping[str, str] = os.environ
 ) -> Iterator[tuple[Layer, ...]]:
-    """The layers to put around the app: one or none. Raises Unusable for a setting; a variable only warns."""
+    """The layers to put around the app: one or none. Raises UnusableInput for a setting; a variable only warns."""
     tracing = None
     try:
         tracing = _open(setting, version, environment)
-    except Unusable as error:
+    except UnusableInput as error:
         if setting:
             raise
         _log.warning("requests are not traced: %s", error)
@@ -68,12 +68,12 @@ def _open(setting: str, version: str, environment: Mapping[str, str]) -> "Tracin
     address = traces_url(setting) if setting else None
     protocol = next((environment[name] for name in PROTOCOLS if environment.get(name)), PROTOCOL)
     if not setting and protocol != PROTOCOL:
-        raise Unusable(f"{variable} is for {protocol}, traces go out as {PROTOCOL}")
+        raise UnusableInput(f"{variable} is for {protocol}, traces go out as {PROTOCOL}")
     try:
         from server.observability.spans import to_collector  # noqa: PLC0415 (packages of an extra)
     except ModuleNotFoundError:
-        raise Unusable(f"{'otel' if setting else variable} {MISSING}") from None
+        raise UnusableInput(f"{'otel' if setting else variable} {MISSING}") from None
     try:
         return to_collector(address, version)
     except ValueError as error:
-        raise Unusable(f"a variable of OpenTelemetry cannot be used: {error}") from error
+        raise UnusableInput(f"a variable of OpenTelemetry cannot be used: {error}") from error

@@ -19,7 +19,7 @@ from uuid import uuid4
 
 import msgspec
 
-from engine.errors import Unusable
+from engine.errors import UnusableInput
 from engine.sources.retention import exclusive, exclusive_if_free
 from server.http.errors import StorageFailed
 from server.stored_responses.database import Database, Json, ResponseStatus, StorageBounds
@@ -29,7 +29,7 @@ LOCKS = "servers"
 
 
 def data_folder(setting: str) -> Path:
-    """The folder that a setting names, the user's own if empty. Unusable when it would be in no home."""
+    """The folder that a setting names, the user's own if empty. UnusableInput when it would be in no home."""
     try:
         if setting:
             return Path(setting).expanduser()
@@ -39,24 +39,24 @@ def data_folder(setting: str) -> Path:
             return Path.home() / "Library" / "Application Support" / "hexserve"
         return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "hexserve"
     except RuntimeError:
-        raise Unusable("this account has no home folder: name a folder with data_dir") from None
+        raise UnusableInput("this account has no home folder: name a folder with data_dir") from None
 
 
 def prepare(folder: Path) -> Path:
-    """Make the folder and the database file; their owner alone reads them, and -wal and -shm. Unusable."""
+    """Make the folder and the database file; their owner alone reads them, and -wal and -shm. UnusableInput."""
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         (folder / LOCKS).mkdir(mode=0o700, exist_ok=True)
         file = os.open(folder / DATABASE, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o600)
         try:
             if not stat.S_ISREG(os.fstat(file).st_mode):
-                raise Unusable(f"responses cannot be stored in {folder}: {DATABASE} is no regular file")
+                raise UnusableInput(f"responses cannot be stored in {folder}: {DATABASE} is no regular file")
             if sys.platform != "win32":
                 os.fchmod(file, 0o600)
         finally:
             os.close(file)
     except OSError as error:
-        raise Unusable(f"responses cannot be stored in {folder}: {error.strerror or error}") from None
+        raise UnusableInput(f"responses cannot be stored in {folder}: {error.strerror or error}") from None
     return folder / DATABASE
 
 
@@ -73,7 +73,7 @@ class ResponseStore:
     Its coroutines raise StorageFailed when the database cannot do it: a full disk, a damaged file."""
 
     def __init__(self, folder: Path, bounds: StorageBounds) -> None:
-        """Open the database, and mark as failed what servers that are gone have left. Unusable."""
+        """Open the database, and mark as failed what servers that are gone have left. UnusableInput."""
         self._bounds = bounds
         self._pins: Counter[str] = Counter()
         self._thread = ThreadPoolExecutor(1, "stored")
@@ -138,7 +138,7 @@ class ResponseStore:
                 database.evict(self._bounds, ())
                 return database
         except BROKEN as error:
-            raise Unusable(f"responses cannot be stored in {folder}: {error}") from None
+            raise UnusableInput(f"responses cannot be stored in {folder}: {error}") from None
 
 
 def _logged(done: "Future[None]") -> None:

@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 from prometheus_client.parser import text_string_to_metric_families
 
-from engine.errors import Unusable
+from engine.errors import UnusableInput
 from server.commands.http_client import AnswerFailed, AnswerRefused, ServerClient, StreamedUsage
 
 Message = dict[str, str]
@@ -95,14 +95,14 @@ def words(draw: random.Random, count: int) -> str:
 
 
 def read_prompts(path: Path) -> tuple[tuple[Message, ...], ...]:
-    """One chat per line: plain text, or JSON with "messages" or "prompt". Raises Unusable."""
+    """One chat per line: plain text, or JSON with "messages" or "prompt". Raises UnusableInput."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise Unusable(f"prompts file {path} cannot be read: {error}") from error
+        raise UnusableInput(f"prompts file {path} cannot be read: {error}") from error
     chats = [_chat(line, f"{path}, line {number}") for number, line in enumerate(lines, 1) if line.strip()]
     if not chats:
-        raise Unusable(f"prompts file {path} holds no prompt")
+        raise UnusableInput(f"prompts file {path} holds no prompt")
     return tuple(chats)
 
 
@@ -124,12 +124,12 @@ def _chat(line: str, origin: str) -> tuple[Message, ...]:
     except msgspec.ValidationError:
         given = _Line()
     except msgspec.DecodeError as error:
-        raise Unusable(f"{origin}: {error}") from error
+        raise UnusableInput(f"{origin}: {error}") from error
     if given.prompt is not None and given.messages is None:
         return (user(given.prompt),)
     if given.prompt is None and given.messages:
         return tuple({"role": each.role, "content": each.content} for each in given.messages)
-    raise Unusable(f'{origin}: needs "prompt" (text) or "messages" (a list of objects with role and content)')
+    raise UnusableInput(f'{origin}: needs "prompt" (text) or "messages" (a list of objects with role and content)')
 
 
 @dataclass(frozen=True, slots=True)

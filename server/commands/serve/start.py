@@ -12,7 +12,7 @@ from engine.adapters.named import named_adapters
 from engine.bundle.manifest import load_manifest
 from engine.client.engine import ClientLimits, Engine
 from engine.config import EngineConfig
-from engine.errors import BundleError, Unusable
+from engine.errors import BundleError, UnusableInput
 from engine.files import expanded
 from engine.isolation.helper_pool import HelperLimits
 from engine.isolation.machine import usable_memory
@@ -184,13 +184,13 @@ def limits_of(settings: Settings) -> ClientLimits:
 
 def start(settings: Settings, open_engine: OpenEngine = opened_engine, layers: Sequence[Layer] = ()) -> int:
     """Serve until told to stop; the exit code. Keys are read and the port is taken first: a compilation may follow.
-    Unusable, BundleError."""
+    UnusableInput, BundleError."""
     keys = read_keys(settings.api_keys, settings.api_key_file)
     try:
         listener = bind(settings.host, settings.port)
     except OSError as error:
         reason = (error.strerror or str(error)).partition(" (while ")[0]  # create_server appends the address
-        raise Unusable(f"cannot listen on {settings.host} port {settings.port}: {reason}") from None
+        raise UnusableInput(f"cannot listen on {settings.host} port {settings.port}: {reason}") from None
     with listener, ExitStack() as held:
         store = held.enter_context(opened_store(settings))
         cache = cache_folder(settings.cache_dir)
@@ -208,7 +208,7 @@ def start(settings: Settings, open_engine: OpenEngine = opened_engine, layers: S
 
 
 def opened_store(settings: Settings) -> AbstractContextManager[ResponseStore | None]:
-    """The store of responses, None when nothing is to be stored. Unusable."""
+    """The store of responses, None when nothing is to be stored. UnusableInput."""
     if not settings.store_responses:
         return nullcontext()
     return closing(ResponseStore(data_folder(settings.data_dir), StorageBounds()))

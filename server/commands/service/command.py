@@ -19,7 +19,7 @@ Name = Annotated[str, typer.Option("--name", help="Name of the service, for more
 
 
 def manager_of(platform: str = sys.platform) -> managers.ScheduledTasks | managers.SystemdUser:
-    """The service manager of this system. Raises Unusable."""
+    """The service manager of this system. Raises UnusableInput."""
     return managers.ScheduledTasks() if platform == "win32" else managers.SystemdUser()
 
 

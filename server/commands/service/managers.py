@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from xml.sax.saxutils import escape
 
-from engine.errors import Unusable
+from engine.errors import UnusableInput
 from engine.processes import child_environment
 from server.settings import Settings
 
@@ -58,9 +58,9 @@ class ServiceState:
 
 
 def check_name(name: str) -> str:
-    """The name, which becomes part of file names and command lines. Raises Unusable."""
+    """The name, which becomes part of file names and command lines. Raises UnusableInput."""
     if not NAME.fullmatch(name):
-        raise Unusable(f"'{name}' is no name for a service: letters, digits, - and _ only, at most 64")
+        raise UnusableInput(f"'{name}' is no name for a service: letters, digits, - and _ only, at most 64")
     return name
 
 
@@ -86,17 +86,17 @@ def run_tool(words: Sequence[str]) -> "subprocess.CompletedProcess[str]":
 
 
 def output_of(tool: Sequence[str], *words: str) -> str:
-    """What a tool writes. Raises Unusable with the last line that it complained with."""
+    """What a tool writes. Raises UnusableInput with the last line that it complained with."""
     done = run_tool((*tool, *words))
     if done.returncode:
         lines = (done.stderr.strip() or done.stdout.strip()).splitlines()
         reason = lines[-1].strip() if lines else f"it ended with status {done.returncode}"
-        raise Unusable(f"{' '.join(tool)} {words[0]} failed: {reason}")
+        raise UnusableInput(f"{' '.join(tool)} {words[0]} failed: {reason}")
     return done.stdout
 
 
 def unit_text(service: ServiceDefinition) -> str:
-    """The whole file. Raises Unusable for a path or an argument that a unit cannot hold."""
+    """The whole file. Raises UnusableInput for a path or an argument that a unit cannot hold."""
     return f"""\
 [Unit]
 Description=hexserve, an OpenAI-compatible inference server
@@ -138,21 +138,21 @@ def _path(path: str) -> str:
     """A path stands there as it is, up to the end of the line; only specifiers are special."""
     _check(path)
     if path != path.strip() or path.endswith("\\"):
-        raise Unusable(f"{path!r} cannot stand in a unit file: white space at an end, or a backslash there")
+        raise UnusableInput(f"{path!r} cannot stand in a unit file: white space at an end, or a backslash there")
     return path.replace("%", "%%")
 
 
 def _check(text: str) -> None:
     if not text.isprintable():
-        raise Unusable(f"{text!r} cannot stand in a unit file: it has control characters")
+        raise UnusableInput(f"{text!r} cannot stand in a unit file: it has control characters")
 
 
 class SystemdUser:
-    """Raises Unusable when this machine or this session has no such manager."""
+    """Raises UnusableInput when this machine or this session has no such manager."""
 
     def __init__(self) -> None:
         if shutil.which("systemctl") is None:
-            raise Unusable("this machine has no systemd: have its own service manager run 'hexserve serve'")
+            raise UnusableInput("this machine has no systemd: have its own service manager run 'hexserve serve'")
         self._folder = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "systemd" / "user"
 
     def install(self, service: ServiceDefinition) -> Iterator[str]:
@@ -165,7 +165,7 @@ class SystemdUser:
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(text, encoding="utf-8")
         except OSError as error:
-            raise Unusable(f"{file} cannot be written: {error.strerror or error}") from error
+            raise UnusableInput(f"{file} cannot be written: {error.strerror or error}") from error
         output_of(SYSTEMCTL, "daemon-reload")
         output_of(SYSTEMCTL, "enable", unit)
         output_of(SYSTEMCTL, "restart", unit)
@@ -176,7 +176,7 @@ class SystemdUser:
     def remove(self, name: str) -> Iterator[str]:
         file = self._folder / _unit(name)
         if not file.exists():
-            raise Unusable(f"there is no service {name}: {file} does not exist")
+            raise UnusableInput(f"there is no service {name}: {file} does not exist")
         output_of(SYSTEMCTL, "disable", "--now", _unit(name))
         file.unlink(missing_ok=True)
         output_of(SYSTEMCTL, "daemon-reload")
@@ -213,7 +213,7 @@ TEMPLATE = Path(__file__).with_name("task.xml")
 def task_text(service: ServiceDefinition, user: str, log: str) -> str:
     """The whole document. user: DOMAIN\\name; log: the file for what the server writes, made anew at each start.
 
-    Raises Unusable for an argument that a command line of cmd.exe cannot hold.
+    Raises UnusableInput for an argument that a command line of cmd.exe cannot hold.
     """
     arguments = hidden_command(service.command, log)
     template, folder = TEMPLATE.read_text("utf-8"), escape(str(service.folder))
@@ -227,20 +227,20 @@ def hidden_command(words: Sequence[str], log: str) -> str:
 
 
 def quoted(word: str) -> str:
-    """A word that cmd.exe and the C runtime take as it is. Raises Unusable for what neither can be told."""
+    """A word that cmd.exe and the C runtime take as it is. Raises UnusableInput for what neither can be told."""
     if '"' in word or "%" in word or not word.isprintable():
         text = "cannot be an option of a scheduled task: no quotes, percent signs, control characters"
-        raise Unusable(f"{word!r} {text}")
+        raise UnusableInput(f"{word!r} {text}")
     ending = len(word) - len(word.rstrip("\\"))  # backslashes before a quote count twice
     return f'"{word}{word[len(word) - ending :]}"'
 
 
 class ScheduledTasks:
-    """Raises Unusable when this machine has no Task Scheduler."""
+    """Raises UnusableInput when this machine has no Task Scheduler."""
 
     def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
         if shutil.which("schtasks") is None:
-            raise Unusable("this machine has no Task Scheduler (schtasks)")
+            raise UnusableInput("this machine has no Task Scheduler (schtasks)")
         user, domain = environment.get("USERNAME", ""), environment.get("USERDOMAIN", "")
         self._user = f"{domain}\\{user}" if domain else user
         self._logs = Path(environment.get("LOCALAPPDATA") or Path.home()) / "hexserve"
@@ -255,7 +255,7 @@ class ScheduledTasks:
                 file.write_text(text, encoding="utf-16")
                 output_of(SCHTASKS, "/Create", "/TN", service.name, "/XML", str(file), "/F")
         except OSError as error:
-            raise Unusable(f"{self._logs} cannot be written: {error.strerror or error}") from error
+            raise UnusableInput(f"{self._logs} cannot be written: {error.strerror or error}") from error
         self._end(service.name)  # /Run does nothing beside the server of before, which has its old options
         output_of(SCHTASKS, "/Run", "/TN", service.name)
         yield f"created the task {service.name} and started it; its log: {log}"
@@ -264,7 +264,7 @@ class ScheduledTasks:
     def remove(self, name: str) -> Iterator[str]:
         """End the task, which does not drain, and forget it."""
         if not self.state(name).is_installed:
-            raise Unusable(f"there is no task {name}")
+            raise UnusableInput(f"there is no task {name}")
         self._end(name)
         output_of(SCHTASKS, "/Delete", "/TN", name, "/F")
         yield f"ended and removed the task {name}"

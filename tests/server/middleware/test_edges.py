@@ -4,7 +4,7 @@ import httpx
 import pytest
 
 from engine.config import EngineConfig, Trait
-from engine.errors import Unusable
+from engine.errors import UnusableInput
 from server.commands.serve.start import start
 from server.settings import Settings, SettingsError, load_settings, options
 from tests.server.served import served
@@ -37,7 +37,7 @@ def test_keys_come_from_the_environment_and_have_no_flag() -> None:
 
 @pytest.mark.parametrize("options", [{"api_key_file": "/nowhere/keys"}, {"api_keys": f"a b:{SECRET}"}])
 def test_a_server_with_bad_keys_does_not_start(options: dict[str, str]) -> None:
-    with pytest.raises(Unusable) as refused:
+    with pytest.raises(UnusableInput) as refused:
         start(Settings(EngineConfig("demo"), **options))  # type: ignore[arg-type]
     assert SECRET not in str(refused.value)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.errors import Unusable
+from engine.errors import UnusableInput
 from server.middleware.auth import KeyRing, offered_keys, read_keys
 
 SECRET = "sk-very-secret-1"
@@ -63,14 +63,14 @@ def test_no_keys_is_an_open_server() -> None:
 def test_a_bad_file_is_refused_without_showing_keys(tmp_path: Path, content: str, where: str) -> None:
     path = tmp_path / "keys"
     path.write_text(content, encoding="utf-8")
-    with pytest.raises(Unusable, match=where) as failure:
+    with pytest.raises(UnusableInput, match=where) as failure:
         read_keys("", str(path))
     assert SECRET not in str(failure.value)
 
 
 @pytest.mark.parametrize("listed", [",,", " ", " , "])
 def test_a_list_without_a_key_is_not_an_open_server(listed: str) -> None:
-    with pytest.raises(Unusable, match="api_keys is set but has no key in it"):
+    with pytest.raises(UnusableInput, match="api_keys is set but has no key in it"):
         read_keys(listed, "")
 
 
@@ -81,12 +81,12 @@ def test_a_list_without_a_key_is_not_an_open_server(listed: str) -> None:
 def test_a_file_in_another_encoding_is_named(tmp_path: Path, encoding: str, finding: str) -> None:
     path = tmp_path / "keys"
     path.write_text(f"# für anna\nanna:{SECRET}\n", encoding=encoding)
-    with pytest.raises(Unusable, match=f"^the API key file {path} cannot be read: {finding}.*; save it as UTF-8"):
+    with pytest.raises(UnusableInput, match=f"^the API key file {path} cannot be read: {finding}.*; save it as UTF-8"):
         read_keys("", str(path))
 
 
 def test_a_missing_file() -> None:
-    with pytest.raises(Unusable, match="cannot be read"):
+    with pytest.raises(UnusableInput, match="cannot be read"):
         read_keys("", "/nowhere/keys")
 
 
@@ -131,12 +131,12 @@ def test_an_empty_ring_owns_nothing() -> None:
 
 def test_the_place_of_a_bad_key_in_a_list_is_told() -> None:
     for listed, place in ((f"{SECRET} {SECRET}", 1), (f"a:{SECRET},,b:", 3)):
-        with pytest.raises(Unusable, match=f"^api_keys, entry {place}:"):
+        with pytest.raises(UnusableInput, match=f"^api_keys, entry {place}:"):
             read_keys(listed, "")
 
 
 def test_a_thousand_keys_and_no_more() -> None:
     keys = [f"sk-{number}" for number in range(1001)]
     assert len(read_keys(",".join(keys[:1000]), "")) == 1000
-    with pytest.raises(Unusable, match="1001 API keys are given; 1000 are allowed"):
+    with pytest.raises(UnusableInput, match="1001 API keys are given; 1000 are allowed"):
         read_keys(",".join(keys), "")

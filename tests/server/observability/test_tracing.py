@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.errors import Unusable
+from engine.errors import UnusableInput
 from server.observability.tracing import traces_url, tracing_layers, variable_of
 
 HERE = "http://127.0.0.1:9"
@@ -33,7 +33,7 @@ def test_addresses() -> None:
     assert traces_url("http://localhost:4318") == "http://localhost:4318/v1/traces"
     assert traces_url("https://collector.example/otlp/") == "https://collector.example/otlp/v1/traces"
     for wrong in ("localhost:4318", "ftp://host", "http://", "http://host/?key=1", "http://[", "4318"):
-        with pytest.raises(Unusable, match=r"^otel: '.*' is no address such as http://localhost:4318$"):
+        with pytest.raises(UnusableInput, match=r"^otel: '.*' is no address such as http://localhost:4318$"):
             traces_url(wrong)
 
 
@@ -61,7 +61,7 @@ def test_when_there_is_a_layer(setting: str, environment: Mapping[str, str], lay
 @pytest.mark.usefixtures("no_packages")
 def test_missing_packages_are_one_sentence(caplog: pytest.LogCaptureFixture) -> None:
     sentence = f'needs packages that are not installed: {sys.executable} -m pip install "hexserve[otel]"'
-    with pytest.raises(Unusable) as raised, tracing_layers(HERE, "", {}):
+    with pytest.raises(UnusableInput) as raised, tracing_layers(HERE, "", {}):
         pass
     assert str(raised.value) == f"otel {sentence}"
     with tracing_layers("", "", ENDPOINT) as layers:

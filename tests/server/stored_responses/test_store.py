@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.errors import Unusable
+from engine.errors import UnusableInput
 from server.http.errors import StorageFailed, from_engine
 from server.stored_responses.database import (
     Database,
@@ -60,7 +60,7 @@ def test_nobody_else_may_read_the_files(tmp_path: Path) -> None:
 @pytest.mark.skipif(sys.platform == "win32" or os.geteuid() == 0, reason="root may write everywhere")
 def test_a_folder_that_is_read_only(tmp_path: Path) -> None:
     tmp_path.chmod(0o500)
-    with pytest.raises(Unusable, match=f"responses cannot be stored in {tmp_path}: Permission denied"):
+    with pytest.raises(UnusableInput, match=f"responses cannot be stored in {tmp_path}: Permission denied"):
         ResponseStore(tmp_path, BOUNDS)
 
 
@@ -68,20 +68,20 @@ def test_a_folder_that_is_read_only(tmp_path: Path) -> None:
 def test_a_place_that_cannot_be_a_data_folder(tmp_path: Path, where: str) -> None:
     (tmp_path / "a").write_text("a file")
     (tmp_path / "folder" / DATABASE).mkdir(parents=True)
-    with pytest.raises(Unusable, match=f"responses cannot be stored in {tmp_path / where}: "):
+    with pytest.raises(UnusableInput, match=f"responses cannot be stored in {tmp_path / where}: "):
         ResponseStore(tmp_path / where, BOUNDS)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there are no such files")
 def test_a_pipe_in_place_of_the_database_is_told(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / DATABASE)
-    with pytest.raises(Unusable, match=f"responses cannot be stored in {tmp_path}: {DATABASE} is no regular file"):
+    with pytest.raises(UnusableInput, match=f"responses cannot be stored in {tmp_path}: {DATABASE} is no regular file"):
         ResponseStore(tmp_path, BOUNDS)
 
 
 def test_a_file_that_is_no_database_is_told_and_left_alone(tmp_path: Path) -> None:
     (tmp_path / DATABASE).write_text("my diary, " * 500)
-    with pytest.raises(Unusable, match=f"responses cannot be stored in {tmp_path}: file is not a database"):
+    with pytest.raises(UnusableInput, match=f"responses cannot be stored in {tmp_path}: file is not a database"):
         ResponseStore(tmp_path, BOUNDS)
     assert (tmp_path / DATABASE).read_text() == "my diary, " * 500
 
@@ -153,5 +153,5 @@ def test_the_folder_of_a_setting(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "share"))
     assert data_folder("~/x") == tmp_path / "x"
     assert (data_folder("") == tmp_path / "share" / "hexserve") == (sys.platform == "linux")
-    with pytest.raises(Unusable, match="data_dir"):
+    with pytest.raises(UnusableInput, match="data_dir"):
         data_folder("~nobody-of-this-name/x")

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.errors import Unusable
+from engine.errors import UnusableInput
 from server.commands.bench.measured import PromptSource, WordLength, read_prompts
 
 
@@ -68,10 +68,10 @@ def test_file_of_prompts(tmp_path: Path) -> None:
 def test_bad_files_are_refused(tmp_path: Path, content: str, message: str) -> None:
     path = tmp_path / "prompts"
     path.write_text(content)
-    with pytest.raises(Unusable, match=message):
+    with pytest.raises(UnusableInput, match=message):
         read_prompts(path)
 
 
 def test_missing_file(tmp_path: Path) -> None:
-    with pytest.raises(Unusable, match="cannot be read"):
+    with pytest.raises(UnusableInput, match="cannot be read"):
         read_prompts(tmp_path / "none")

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from engine.config import EngineConfig
-from engine.errors import Unusable
+from engine.errors import UnusableInput
 from server.commands.serve.start import opened_store, start
 from server.settings import Settings
 from server.stored_responses.database import Database, ResponseKey, ResponseRecord, ResponseStatus
@@ -36,5 +36,5 @@ def test_a_folder_that_cannot_be_used_is_told_at_the_start(tmp_path: Path) -> No
     settings = Settings(
         EngineConfig(str(tmp_path / "no-bundle")), port=0, store_responses=True, data_dir=str(tmp_path / "file")
     )
-    with pytest.raises(Unusable, match=f"^responses cannot be stored in {tmp_path / 'file'}: File exists$"):
+    with pytest.raises(UnusableInput, match=f"^responses cannot be stored in {tmp_path / 'file'}: File exists$"):
         start(settings)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.errors import Unusable
+from engine.errors import UnusableInput
 from server.commands.service.command import manager_of
 from server.commands.service.managers import ScheduledTasks, ServiceDefinition, task_text
 from tests.server.commands.service.fakes import FakeTools
@@ -56,18 +56,18 @@ def test_remove(tasks: ScheduledTasks, tools: FakeTools) -> None:
     assert list(tasks.remove("hexserve")) == ["ended and removed the task hexserve"]
     assert [call.split()[1] for call in tools.calls()] == ["/Query", "/End", "/Delete"]
     tools.answer({"/Query": (1, "", "no")})
-    with pytest.raises(Unusable, match="there is no task hexserve"):
+    with pytest.raises(UnusableInput, match="there is no task hexserve"):
         list(tasks.remove("hexserve"))
 
 
 def test_what_schtasks_refuses_is_told(tasks: ScheduledTasks, tools: FakeTools, tmp_path: Path) -> None:
     tools.answer({"/Create": (1, "", "ERROR: Access is denied.\n")})
-    with pytest.raises(Unusable, match=r"^schtasks /Create failed: ERROR: Access is denied\.$"):
+    with pytest.raises(UnusableInput, match=r"^schtasks /Create failed: ERROR: Access is denied\.$"):
         list(tasks.install(ServiceDefinition("hexserve", ("python.exe",), tmp_path, 40.0)))
 
 
 def test_which_manager_a_system_has(tools: FakeTools) -> None:
     assert isinstance(manager_of("win32"), ScheduledTasks)
     (tools.folder / "schtasks").unlink()
-    with pytest.raises(Unusable, match="no Task Scheduler"):
+    with pytest.raises(UnusableInput, match="no Task Scheduler"):
         manager_of("win32")

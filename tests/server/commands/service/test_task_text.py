@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from engine.errors import Unusable
+from engine.errors import UnusableInput
 from server.commands.service.managers import ServiceDefinition, hidden_command, quoted, task_text
 
 COMMAND = (
@@ -86,5 +86,5 @@ def test_the_command_line() -> None:
 
 @pytest.mark.parametrize("word", ['say "x"', "%PATH%", "a\nb", "\x00"])
 def test_what_no_command_line_of_cmd_can_hold_is_refused(word: str) -> None:
-    with pytest.raises(Unusable, match="cannot be an option of a scheduled task"):
+    with pytest.raises(UnusableInput, match="cannot be an option of a scheduled task"):
         task_text(replace(SERVICE, command=(*COMMAND, word)), r"LAPTOP\anna", LOG)

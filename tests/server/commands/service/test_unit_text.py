@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.errors import Unusable
+from engine.errors import UnusableInput
 from server.commands.service.managers import HARDENING, ServiceDefinition, exec_line, unit_text
 
 ROOT = Path(__file__).parents[4]
@@ -75,11 +75,11 @@ def test_words(word: str, written: str) -> None:
 
 @pytest.mark.parametrize("word", ["a\nExecStartPre=/bin/evil", "\x00", "\x1b[2J"])
 def test_no_argument_can_add_a_line(word: str) -> None:
-    with pytest.raises(Unusable, match="control characters"):
+    with pytest.raises(UnusableInput, match="control characters"):
         unit_text(replace(SERVICE, command=(*COMMAND, word)))
-    with pytest.raises(Unusable, match="control characters"):
+    with pytest.raises(UnusableInput, match="control characters"):
         unit_text(replace(SERVICE, folder=Path(f"/x{word}")))
-    with pytest.raises(Unusable, match="white space at an end"):
+    with pytest.raises(UnusableInput, match="white space at an end"):
         unit_text(replace(SERVICE, folder=Path("/x ")))
 
 
