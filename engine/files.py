@@ -12,7 +12,7 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 from reprlib import Repr
 from typing import cast
 
-from engine.errors import BundleError
+from engine.errors import BundleError, HexserveError
 
 _MEBIBYTE = 1 << 20
 MANIFEST_BYTES = 64 * _MEBIBYTE  # NPU bundles list every tensor of every variant
@@ -155,12 +155,12 @@ def read_json(path: Path, limit: int) -> object:
 
 
 @contextmanager
-def reading(what: object) -> Iterator[None]:
-    """Let a BundleError say that this cannot be read, where an OSError is raised inside."""
+def reading(what: object, kind: type[HexserveError] = BundleError) -> Iterator[None]:
+    """Let an error of this kind say that this cannot be read, where an OSError is raised inside."""
     try:
         yield
     except OSError as error:
-        raise BundleError(f"{what} cannot be read: {shown(error)}") from error
+        raise kind(f"{what} cannot be read: {shown(error)}") from error
 
 
 def read_object(path: Path, limit: int = JSON_BYTES) -> dict[str, object]:

@@ -56,15 +56,14 @@ class Pipeline:
     """How one kind of bundle is made.
 
     lowering: forms of the operators. dtype: of the activations and masks that graphs are written with. kv_dtype: of the
-    bundle's KV cache. weight_file: what the graphs' external data is written as. graph_folder: where weights and graphs
-    are written, below the bundle; "" = in the bundle itself, any other is removed once binaries are made of them.
+    bundle's KV cache. graph_folder: where weights and graphs are written, below the bundle; "" = in the bundle itself,
+    any other is removed once binaries are made of them.
     """
 
     stages: tuple[Stage, ...]
     lowering: Lowering
     dtype: str
     kv_dtype: str
-    weight_file: type[WeightFile] = WeightFile
     graph_folder: str = ""
 
 
@@ -254,7 +253,7 @@ def weights_stage(work: Compilation) -> None:
     """Quantise and write the weights of every part."""
     with packing(work) as packer:
         for part in work.parts:
-            with work.pipeline.weight_file(work.graph_folder, part.data_file) as file:
+            with WeightFile(work.graph_folder, part.data_file, work.pipeline.dtype) as file:
                 work.packed.append(packer.pack(part, file, file))
             if not work.pipeline.graph_folder:
                 work.files[part.data_file] = file.entry
@@ -303,16 +302,12 @@ def _adds_nothing(checkpoint: Checkpoint, name: str) -> bool:
         return False
 
 
-def graphs_stage(write: Callable[[Compilation, GraphPlan], WrittenGraph]) -> Stage:
+def graphs_stage(work: Compilation, write: Callable[[Compilation, GraphPlan], WrittenGraph]) -> None:
     """Write one ONNX file for each part and shape."""
-
-    def written(work: Compilation) -> None:
-        work.progress.stage("graphs", len(work.plans()), "graphs")
-        for plan in work.plans():
-            work.graphs.append(save_graph(plan, write(work, plan), work.graph_folder))
-            work.progress.advance(1)
-
-    return written
+    work.progress.stage("graphs", len(work.plans()), "graphs")
+    for plan in work.plans():
+        work.graphs.append(save_graph(plan, write(work, plan), work.graph_folder))
+        work.progress.advance(1)
 
 
 def pool_graph(work: Compilation, plan: GraphPlan) -> WrittenGraph:

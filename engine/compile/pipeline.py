@@ -2,8 +2,9 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
-from engine.bundle.manifest import Manifest
+from engine.bundle.manifest import GraphKind, Manifest
 from engine.bundle.variant import StepShape
 from engine.compile import compilation
 from engine.compile.arguments import DEFAULT_SPLIT, CompileArguments, Layout
@@ -12,7 +13,7 @@ from engine.compile.compilation import Compilation, Pipeline, Stage, graphs_stag
 from engine.compile.graphs.fused import fused_graph
 from engine.compile.graphs.integer_graphs import calibration_stage, integer_graph
 from engine.compile.graphs.lowering import FUSED, NPU
-from engine.compile.graphs.pool import PartPlan, plan_parts
+from engine.compile.graphs.pool import PartPlan, one_part, plan_parts
 from engine.compile.graphs.recurrence import conv_weights_stage
 from engine.compile.graphs.vision import vision_stage
 from engine.compile.plan import (
@@ -30,7 +31,6 @@ from engine.compile.quantisation.choose.matrices import codes_told
 from engine.compile.quantisation.methods.method import Activations
 from engine.compile.quantisation.methods.table import method_of, with_kept_floats
 from engine.compile.quantisation.transforms.transformed import family_view
-from engine.compile.quantisation.weight_file import HalfWeightFile
 from engine.compile.sources.source import Source, is_model_file, open_source
 from engine.compile.sources.speech.source import is_speech
 from engine.compile.sources.task import SentenceFiles, check_task, names_in, resolve_task
@@ -38,7 +38,6 @@ from engine.compile.targets.cpu import (
     linear_graphs_stage,
     segment_losses_stage,
     segment_weights_stage,
-    whole_network,
 )
 from engine.compile.targets.encoder import compile_encoder
 from engine.compile.targets.measure import baseline_warning, measure_logits, parity_stage, quality_stage
@@ -52,16 +51,17 @@ from engine.models.stored_codes import read_stored_codes
 from engine.sources.publish import staged_folder
 
 WEIGHTS = (quality.balance_stage, quality.choose_codes_stage, compilation.weights_stage, quality.drop_codes_stage)
-FLOAT = (graphs_stage(compilation.pool_graph),)
-INTEGER = (calibration_stage, graphs_stage(integer_graph))
+FLOAT = (partial(graphs_stage, write=compilation.pool_graph),)
+INTEGER = (calibration_stage, partial(graphs_stage, write=integer_graph))
 
 
 def stages_of(is_npu: bool, graphs: Sequence[Stage], ending: Sequence[Stage] = (genie_stage,)) -> tuple[Stage, ...]:
     """In order; the text comes first: it is quick, and often what is missing. ending: what only an NPU's have."""
     made = (text_stage, vision_stage, *WEIGHTS, *graphs)
     if is_npu:
-        return (*made, binaries_stage, image_binary_stage, quality_stage(measure_logits), *ending, hash_stage)
-    return (*made, hash_stage, parity_stage(measure_logits))
+        measured = partial(quality_stage, measure=measure_logits)
+        return (*made, binaries_stage, image_binary_stage, measured, *ending, hash_stage)
+    return (*made, hash_stage, partial(parity_stage, measure=measure_logits))
 
 
 CPU_FLOAT = Pipeline(stages_of(False, FLOAT), FUSED, "float32", "float32")
@@ -74,8 +74,8 @@ CPU_SEGMENTS = replace(CPU_FLOAT, stages=SEGMENTS)
 PIPELINES = {
     (False, Activations.FLOAT32): CPU_FLOAT,
     (False, Activations.INTEGER): Pipeline(stages_of(False, INTEGER), NPU, "float32", "uint8"),
-    (True, Activations.FLOAT16): Pipeline(stages_of(True, FLOAT), NPU, "float16", "float16", HalfWeightFile, SOURCES),
-    (True, Activations.INTEGER): Pipeline(stages_of(True, INTEGER), NPU, "float32", "uint8", graph_folder=SOURCES),
+    (True, Activations.FLOAT16): Pipeline(stages_of(True, FLOAT), NPU, "float16", "float16", SOURCES),
+    (True, Activations.INTEGER): Pipeline(stages_of(True, INTEGER), NPU, "float32", "uint8", SOURCES),
 }
 
 
@@ -133,7 +133,7 @@ def pipeline_of(arguments: CompileArguments) -> Pipeline:
     pipeline = PIPELINES[arguments.is_npu, activations]
     if layout_of(arguments) is Layout.FUSED:
         calibration = [calibration_stage] if activations is Activations.INTEGER else []
-        stages = stages_of(arguments.is_npu, [*calibration, graphs_stage(fused_graph)], ending=())
+        stages = stages_of(arguments.is_npu, [*calibration, partial(graphs_stage, write=fused_graph)], ending=())
         return replace(pipeline, stages=stages)
     return pipeline
 
@@ -145,7 +145,7 @@ def plan_parts_for(arguments: CompileArguments, network: Network) -> tuple[PartP
     if arguments.is_npu:
         return plan_binaries(arguments, network, usable_memory())
     if layout_of(arguments) is Layout.SEGMENTS:
-        return (whole_network(network.spec.layers),)
+        return (one_part(GraphKind.LINEAR, network.spec.layers),)  # its graphs are cut at every layer
     return plan_parts(arguments.split or DEFAULT_SPLIT, [range(network.spec.layers)])
 
 

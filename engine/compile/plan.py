@@ -19,7 +19,7 @@ from engine.compile.arguments import (
     QualityLevel,
     Split,
 )
-from engine.compile.graphs.pool import DEEP_ROWS, PartPlan, plan_parts
+from engine.compile.graphs.pool import DEEP_ROWS, PartPlan, one_part
 from engine.compile.quantisation.methods.method import Activations
 from engine.compile.quantisation.methods.table import (
     CHOOSABLE,
@@ -79,8 +79,7 @@ def whole_part(network: Network) -> PartPlan:
     """The network as one graph. CompileError for a model that denoises blocks: a decode has one row."""
     if network.details.diffusion is not None:
         raise CompileError(f"--layout fused decodes token by token: {network.spec.family} denoises blocks of them")
-    (part,) = plan_parts(Split.NONE, [range(network.spec.layers)])
-    return replace(part, kind=GraphKind.FUSED)
+    return one_part(GraphKind.FUSED, network.spec.layers)
 
 
 HEAD_STEP = 8  # the attention operator takes heads of its multiples only

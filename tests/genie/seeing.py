@@ -11,7 +11,7 @@ from PIL import Image
 from engine.bundle.manifest import load_manifest
 from engine.bundle.vision import VisionSpec
 from engine.compile.graphs.vision import vision_graph
-from engine.compile.quantisation.weight_file import HalfWeightFile, WeightFile
+from engine.compile.quantisation.weight_file import WeightFile
 from engine.compile.sources.checkpoint import SafetensorsCheckpoint, read_json
 from engine.models.vision import read_vision
 from engine.models.vision_network import VISION_DATA, VisionFiles, with_one_size
@@ -43,7 +43,7 @@ def add_encoder(made: Generated, checkpoint: Path, change: Change = lambda _: No
     width = config["text_config"]["hidden_size"]  # type: ignore[index]
     with (
         SafetensorsCheckpoint(checkpoint) as weights,
-        (HalfWeightFile if dtype == "float16" else WeightFile)(folder, VISION_DATA) as file,
+        WeightFile(folder, VISION_DATA, dtype) as file,
     ):
         model = vision_graph(network, weights, file, width, dtype, lambda _: None).model(GRAPH)
     onnx.external_data_helper.load_external_data_for_model(model, str(folder))

@@ -19,7 +19,7 @@ from engine.compile.pipeline import CPU_FLOAT
 from engine.compile.progress import SilentProgress
 from engine.compile.quantisation.choose.matrices import groups_of, head_tensor
 from engine.compile.quantisation.choose.quality import choose_codes_stage, drop_codes_stage, resolve_quality
-from engine.compile.quantisation.methods.integer_blocks import as_blocks, floats_of, int8_blocks
+from engine.compile.quantisation.methods.integer_blocks import W4_FORM, as_int4_blocks, floats_of, int8_blocks
 from engine.compile.quantisation.methods.table import head_method
 from engine.compile.sources.checkpoint import Checkpoint
 from engine.compile.sources.source import open_source
@@ -72,7 +72,7 @@ def coded(work: Compilation, name: str) -> Float32:
     is_head = name == head_tensor(work.network) and head_method(work.arguments).choice is None
     if is_head or name in work.wide:
         return int8_blocks(piece, inputs).floats()[:, :inputs]
-    found = as_blocks(piece, inputs)
+    found = as_int4_blocks(piece, inputs, W4_FORM, has_offsets=True)
     offsets = None if found.offsets is None else halves(found.offsets)
     stored = replace(found, scales=halves(found.scales), offsets=offsets)
     return np.ascontiguousarray(floats_of(stored, inputs))  # safetensors writes the bytes of a view as they lie

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from engine.bundle.manifest import TextSpec
 from engine.errors import CompileError, InvalidRequest
-from engine.files import brief, one_line, open_regular, shown
+from engine.files import brief, one_line, open_regular, reading
 from engine.text.prompt import normalise_message
 from engine.text.rendering import Rendered, RenderRequest, read_template
 from engine.text.template_pool import render_all
@@ -154,12 +154,9 @@ class CalibrationFile:
     def opened(cls, path: Path, folder: Path, text: TextSpec) -> "CalibrationFile":
         """A file that can be read, is not too large and says something. CompileError. Its suffix tells JSON lines, or
         else its first line."""
-        try:
-            with open_regular(path) as stream:
-                size = os.fstat(stream.fileno()).st_size
-                first = next(filter(bytes.strip, _lines(stream)), b"") if size <= MOST_BYTES else b""
-        except OSError as error:
-            raise CompileError(f"--calibration {path} cannot be read: {shown(error)}") from error
+        with reading(f"--calibration {path}", CompileError), open_regular(path) as stream:
+            size = os.fstat(stream.fileno()).st_size
+            first = next(filter(bytes.strip, _lines(stream)), b"") if size <= MOST_BYTES else b""
         if size > MOST_BYTES:
             raise CompileError(f"--calibration {path} has {size / MIB:.0f} MiB, {MOST_BYTES // MIB} MiB is the most")
         if not first:
@@ -169,14 +166,11 @@ class CalibrationFile:
     def __iter__(self) -> Iterator[str]:
         """Documents that are not empty. CompileError naming the line that cannot be used."""
         has_any = False
-        try:
-            with open_regular(self.path) as stream:
-                for document in self._spoken(stream) if self.is_lines else self._pieces(stream):
-                    if document.strip():
-                        has_any = True
-                        yield document
-        except OSError as error:
-            raise CompileError(f"--calibration {self.path} cannot be read: {shown(error)}") from error
+        with reading(f"--calibration {self.path}", CompileError), open_regular(self.path) as stream:
+            for document in self._spoken(stream) if self.is_lines else self._pieces(stream):
+                if document.strip():
+                    has_any = True
+                    yield document
         if not has_any:
             raise CompileError(f"--calibration {self.path} has no text")
 

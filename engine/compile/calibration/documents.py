@@ -8,8 +8,7 @@ import ast
 import importlib
 import importlib.util
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, cycle, islice
 from pathlib import Path
 from random import Random
@@ -115,23 +114,15 @@ def _definitions(body: Sequence[ast.stmt], place: str) -> Iterator[tuple[str, De
 
 
 def calibration_documents(source: Path, file: Path | None, folder: Path, text: TextSpec) -> Iterable[str]:
-    """Whole documents in the form the model will see them, made as they are read; they may be read again. source: the
+    """Whole documents in the form the model will see them, made as they are read. source: the
     checkpoint. file: of `--calibration`. folder: of the template and tokenizer that `text` names. CompileError when the
     file cannot be used, now or when its bad line is reached; BundleError for a bad template."""
     if file is not None:
         return CalibrationFile.opened(file, folder, text)
     if is_shipped(source):
-        return _ReadAnew(lambda: shipped_texts(CALIBRATION))  # what the shipped models were trained on
+        return shipped_texts(CALIBRATION)  # what the shipped models were trained on
     # A few samples of many kinds, then as much English and code as is wanted.
-    return _ReadAnew(lambda: spoken(folder, text, chain(samples(), standard_library())))
-
-
-@dataclass(frozen=True, slots=True)
-class _ReadAnew:
-    read: Callable[[], Iterator[str]]
-
-    def __iter__(self) -> Iterator[str]:
-        return self.read()
+    return spoken(folder, text, chain(samples(), standard_library()))
 
 
 def samples() -> Iterator[str | CalibrationChat]:

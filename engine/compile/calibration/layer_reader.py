@@ -79,13 +79,22 @@ def above(gate: Float32, cutoff: float) -> Float32:
 
 def gated(stacked: Float32, activation: Activation = Activation.GATED_SILU) -> Float32:
     """Gate and up side by side [T, 2 * ffn], or up alone -> what the down projection is given [T, ffn]."""
-    if activation is Activation.SQUARED_RELU:
-        return np.square(np.maximum(stacked, 0))
+    if activation.matrices == 1:
+        return _activated(stacked, activation)
     gate, up = np.split(stacked, 2, axis=1)
-    if activation is Activation.GATED_SILU:
-        return gate * sigmoid(gate) * up
-    if activation is Activation.GATED_GELU:
-        share = np.float32(0.5) * (np.float32(1) + np.asarray(_ERF(gate / math.sqrt(2)), np.float32))
-        return np.asarray(gate * share * up, np.float32)
-    inner = np.float32(math.sqrt(2 / math.pi)) * (gate + np.float32(0.044715) * gate**3)
-    return np.asarray(np.float32(0.5) * gate * (np.float32(1) + np.tanh(inner)) * up, np.float32)
+    return _activated(gate, activation) * up
+
+
+def _activated(x: Float32, activation: Activation) -> Float32:
+    match activation:
+        case Activation.RELU:
+            return np.maximum(x, np.float32(0))
+        case Activation.SQUARED_RELU:
+            return np.square(np.maximum(x, np.float32(0)))
+        case Activation.GATED_SILU:
+            return x * sigmoid(x)
+        case Activation.GELU | Activation.GATED_GELU:
+            share = np.float32(1) + np.asarray(_ERF(x / math.sqrt(2)), np.float32)
+        case Activation.GELU_TANH | Activation.GATED_GELU_TANH:
+            share = np.float32(1) + np.tanh(np.float32(math.sqrt(2 / math.pi)) * (x + np.float32(0.044715) * x**3))
+    return np.asarray(np.float32(0.5) * x * share, np.float32)

@@ -3,7 +3,6 @@
 The definition shares no code with the graph writer. T: tokens of a text.
 """
 
-import math
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -13,16 +12,15 @@ from numpy.typing import NDArray
 from engine.bundle.manifest import Manifest
 from engine.bundle.specs import PoolingKind
 from engine.compile.calibration.attention import Kept, mixed_by_attention, rotation_of
+from engine.compile.calibration.forward import looked_up
 from engine.compile.calibration.forward import reference_hidden as decoder_hidden
 from engine.compile.calibration.layer_reader import LayerReader, gated
 from engine.compile.check.parity import parity_tokens
 from engine.compile.sources.checkpoint import Checkpoint, Float32
 from engine.errors import CompileError
-from engine.models.network import Activation, Network
+from engine.models.network import Network
 from engine.runtime.encoder import EncoderRuntime, pack_texts, pooled
 from engine.runtime.sessions import Provider
-
-_ERF = np.frompyfunc(math.erf, 1, 1)
 
 
 def reference_hidden(checkpoint: Checkpoint, network: Network, tokens: NDArray[np.int64]) -> Float32:
@@ -32,9 +30,10 @@ def reference_hidden(checkpoint: Checkpoint, network: Network, tokens: NDArray[n
     encoder, names = network.encoder, network.details.names
     assert encoder is not None
     places = np.arange(len(tokens))
-    x = _rows(checkpoint, names.embedding, tokens) + _rows(checkpoint, encoder.token_types, places * 0)
+    parts = [(names.embedding, tokens), (encoder.token_types, places * 0)]
     if encoder.positions is not None:
-        x = x + _rows(checkpoint, encoder.positions, places + encoder.spec.position_offset)
+        parts.append((encoder.positions, places + encoder.spec.position_offset))
+    x = np.add.reduce([looked_up(checkpoint, table, [rows.tolist()])[0] for table, rows in parts])
     x = LayerReader(checkpoint, network, 0).normed(x, encoder.embedding_norm)
     turn = rotation_of(network.spec.rope if encoder.positions is None else None, places)
     visible = np.ones((len(tokens), len(tokens)), np.bool_)
@@ -42,24 +41,9 @@ def reference_hidden(checkpoint: Checkpoint, network: Network, tokens: NDArray[n
         reader = LayerReader(checkpoint, network, layer)
         mixed = mixed_by_attention(reader, reader.project(x, names.qkv), turn, visible, Kept())
         x = reader.normed(x + reader.project(mixed, (names.output,)), names.attention_norm)
-        inner = _activate(reader.project(x, names.gate_up), encoder.activation)
+        inner = gated(reader.project(x, names.gate_up), encoder.activation)
         x = reader.normed(x + reader.project(inner, (names.down,)), names.ffn_norm)
     return x
-
-
-def _rows(checkpoint: Checkpoint, module: str, indices: NDArray[np.int64]) -> Float32:
-    return np.concatenate([checkpoint.rows(f"{module}.weight", int(index), int(index) + 1) for index in indices])
-
-
-def _activate(x: Float32, activation: Activation) -> Float32:
-    match activation:
-        case Activation.GELU:
-            return np.asarray(0.5 * x * (1 + np.asarray(_ERF(x / math.sqrt(2)), np.float32)), np.float32)
-        case Activation.GELU_TANH:
-            return np.asarray(0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))), np.float32)
-        case Activation.RELU:
-            return np.maximum(x, np.float32(0))
-    return gated(x, activation)
 
 
 Vectors = NDArray[np.float64]

@@ -18,21 +18,22 @@ import numpy as np
 import onnx
 from msgspec import Meta
 
+from engine.bundle.manifest import GraphKind
 from engine.bundle.specs import Heads, HeadSize, Layers, Name, Rows, TokenId, Tokens, Vocabulary
 from engine.bundle.tensors import MASK
 from engine.bundle.variant import StepShape
-from engine.compile.arguments import QUANTS, Backend, CompileArguments, ExportArguments, Quant, Split, Target
+from engine.compile.arguments import QUANTS, Backend, CompileArguments, ExportArguments, Quant, Target
 from engine.compile.calibration.attention import rotation_tables
 from engine.compile.compilation import check_all_used, overflow_refused
 from engine.compile.graphs.embedding import embed
 from engine.compile.graphs.graph_builder import GraphBuilder
 from engine.compile.graphs.layers import LayerWriter
 from engine.compile.graphs.lowering import FUSED, NPU, PLAIN, PLAIN_TABLES, Lowering, linear
-from engine.compile.graphs.pool import plan_parts
+from engine.compile.graphs.pool import one_part
 from engine.compile.progress import ProgressSink
 from engine.compile.quantisation.packed import PackedLayer, PackedPart
 from engine.compile.quantisation.packer import WeightPacker
-from engine.compile.quantisation.weight_file import HalfWeightFile, StoredTensor, WeightFile
+from engine.compile.quantisation.weight_file import StoredTensor, WeightFile
 from engine.compile.sources.source import Source, open_source
 from engine.errors import CompileError, UnsupportedModel
 from engine.files import brief
@@ -171,11 +172,11 @@ GRAPH_FILE, WEIGHTS_FILE = "model.onnx", "model.data"
 DEFAULT_BLOCK, MAX_BLOCK, MAX_BATCH = 4, 1024, 256
 
 
-# Lowering, type of masks, cache and logits, and the file of the weights.
-_FORMS: dict[Backend, tuple[Lowering, str, type[WeightFile]]] = {
-    Backend.CPU: (FUSED, "float32", WeightFile),
-    Backend.PORTABLE: (PLAIN, "float32", WeightFile),
-    Backend.NPU: (NPU, "float16", HalfWeightFile),
+# Lowering, and type of masks, cache and logits.
+_FORMS: dict[Backend, tuple[Lowering, str]] = {
+    Backend.CPU: (FUSED, "float32"),
+    Backend.PORTABLE: (PLAIN, "float32"),
+    Backend.NPU: (NPU, "float16"),
 }
 
 
@@ -202,10 +203,9 @@ def export_blocks(arguments: ExportArguments, progress: ProgressSink) -> BlockEx
 def _write_graph(
     arguments: ExportArguments, export: BlockExport, packer: WeightPacker, network: Network, folder: Path
 ) -> None:
-    lowering, dtype, weight_file = _FORMS[arguments.backend]
-    (part,) = plan_parts(Split.NONE, [range(network.spec.layers)])
-    with weight_file(folder, WEIGHTS_FILE) as file, overflow_refused(Quant(export.quant)):
-        packed = packer.pack(part, file, file)
+    lowering, dtype = _FORMS[arguments.backend]
+    with WeightFile(folder, WEIGHTS_FILE, dtype) as file, overflow_refused(Quant(export.quant)):
+        packed = packer.pack(one_part(GraphKind.DEFAULT, network.spec.layers), file, file)
         waves = rotation_tables(network.spec.rope, np.arange(export.context))
         tables = [file.add(f"rotary_{kind}", wave) for kind, wave in zip(("cos", "sin"), waves, strict=True)]
     graph = GraphBuilder(dtype, StepShape(export.batch * export.block, export.context))

@@ -18,7 +18,7 @@ from engine.compile.graphs.graph_builder import ROWS, GraphBuilder
 from engine.compile.graphs.layers import LayerWriter
 from engine.compile.graphs.lowering import PLAIN_TABLES, Lowering, activated, linear, rotate_by
 from engine.compile.graphs.pool import GraphPlan, PartPlan
-from engine.compile.quantisation.packed import PackedEncoder, PackedEncoderLayer, PackedNorm, PackedPart
+from engine.compile.quantisation.packed import PackedEncoder, PackedNorm, PackedPart, PackedTowerLayer
 from engine.models.network import Network
 
 
@@ -70,11 +70,11 @@ class _EncoderWriter:
             x = graph.op("Add", [x, graph.op("Gather", [graph.parameter(packed.positions), POSITIONS], axis=0)])
         return self._norm(x, packed.embedding_norm)
 
-    def layer(self, x: str, packed: PackedEncoderLayer) -> str:
+    def layer(self, x: str, packed: PackedTowerLayer) -> str:
         """x [1, N, hidden] -> the same shape."""
-        graph = self.graph
-        attended = linear(graph, self._attention(linear(graph, x, packed.qkv)), packed.output)
-        x = self._norm(graph.op("Add", [x, attended]), packed.attention_norm)
+        graph, own = self.graph, packed.own
+        attended = linear(graph, self._attention(linear(graph, x, own.inputs[0])), own.output)
+        x = self._norm(graph.op("Add", [x, attended]), own.norm)
         encoder = self.network.encoder
         assert encoder is not None
         inner, kind = linear(graph, x, packed.up), encoder.activation

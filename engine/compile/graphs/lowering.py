@@ -1,7 +1,8 @@
 """How graphs of each device write norms, SiLU and rotations, and linear layers by the method of their weights."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
+from enum import Enum
 from functools import partial
 from typing import Any
 
@@ -11,37 +12,52 @@ from engine.compile.graphs.graph_builder import CONTRIB, GraphBuilder
 from engine.compile.quantisation.packed import PackedLinear
 from engine.models.network import Activation
 
-
-@dataclass(frozen=True, slots=True)
-class Lowering:
-    """norm(graph, x, weight, epsilon): RMS over the last axis. silu(graph, x): x * sigmoid(x).
-
-    rotate(graph, x [1, heads, rows, head_dim], head_dim, rope, inputs): rotation by two of the graph's inputs
-    [1, 1, rows, rotary_dim / 2]. spreads_single_row: a lone row keeps its query heads apart instead of folding
-    them into rows, because the product of one row with a matrix needs no copy of the matrix.
-    """
-
-    norm: Callable[[GraphBuilder, str, str, float], str]
-    silu: Callable[[GraphBuilder, str], str]
-    rotate: Callable[[GraphBuilder, str, int, RopeSpec, tuple[str, str]], str]
-    spreads_single_row: bool
-
-
 Tables = tuple[str, str]  # cos and sin
 PLAIN_TABLES: Tables = (COS, SIN)
 LOCAL_TABLES: Tables = ("swa_position_ids_cos", "swa_position_ids_sin")
 
 
-def _fused_norm(graph: GraphBuilder, x: str, weight: str, epsilon: float) -> str:
-    return graph.op("RMSNormalization", [x, weight], axis=-1, epsilon=epsilon)
+class Lowering(Enum):
+    """What operators a graph is made of.
+
+    Measured on the CPU provider at hidden 1024, 128 rows: norm 44 us fused and 116 us plain, rotation 83 and 177 us;
+    SkipSimplifiedLayerNormalization (172 us) is slower than an addition and the norm (77 us).
+    """
+
+    FUSED = "fused"  # those of onnxruntime's CPU provider
+    PLAIN = "plain"  # arithmetic alone
+    NPU = "npu"
+
+    @property
+    def spreads_single_row(self) -> bool:
+        """Whether a lone row keeps its query heads apart instead of folding them into rows: the product of one row with
+        a matrix needs no copy of the matrix. One row, 8 key heads of 128, 512 columns: 57 us, of folded ones 136 us."""
+        return self is Lowering.FUSED
+
+    def norm(self, graph: GraphBuilder, x: str, weight: str, epsilon: float) -> str:
+        """RMS over the last axis. On the HTP in half precision, activations of 300: the native norm of a rank-3 tensor
+        is right to 0.05 %, the plain one wrong by 26 % because its squares overflow. L2 normalisation has no epsilon:
+        0.2 % wrong for activations of 0.02."""
+        if self is not Lowering.PLAIN:
+            return graph.op("RMSNormalization", [x, weight], axis=-1, epsilon=epsilon)
+        mean = graph.op("ReduceMean", [graph.op("Mul", [x, x]), graph.integers(-1)], keepdims=1)
+        root = graph.op("Sqrt", [graph.op("Add", [mean, graph.real(epsilon)])])
+        return graph.op("Mul", [graph.op("Div", [x, root]), weight])
+
+    def silu(self, graph: GraphBuilder, x: str) -> str:
+        """x * sigmoid(x)."""
+        if self is Lowering.FUSED:
+            return graph.op("QuickGelu", [x], domain=CONTRIB, alpha=1.0)
+        return graph.op("Mul", [x, graph.op("Sigmoid", [x])])
+
+    def rotate(self, graph: GraphBuilder, x: str, head_dim: int, rope: RopeSpec, inputs: Tables) -> str:
+        """x [1, heads, rows, head_dim], by two of the graph's inputs [1, 1, rows, rotary_dim / 2]."""
+        if self is Lowering.FUSED:
+            return rotate_by(graph, x, _table_rows(graph, rope.rotary_dim, inputs), head_dim, rope)
+        return turn_halves(graph, x, head_dim, rope.rotary_dim, inputs)
 
 
-def _fused_silu(graph: GraphBuilder, x: str) -> str:
-    return graph.op("QuickGelu", [x], domain=CONTRIB, alpha=1.0)
-
-
-def _fused_rotate(graph: GraphBuilder, x: str, head_dim: int, rope: RopeSpec, inputs: Tables) -> str:
-    return rotate_by(graph, x, _table_rows(graph, rope.rotary_dim, inputs), head_dim, rope)
+FUSED, PLAIN, NPU = Lowering.FUSED, Lowering.PLAIN, Lowering.NPU
 
 
 def rotate_by(graph: GraphBuilder, x: str, tables: Tables, head_dim: int, rope: RopeSpec) -> str:
@@ -67,20 +83,6 @@ def _table_rows(graph: GraphBuilder, rotary_dim: int, inputs: Tables = PLAIN_TAB
     return cos, sin
 
 
-def _plain_norm(graph: GraphBuilder, x: str, weight: str, epsilon: float) -> str:
-    mean = graph.op("ReduceMean", [graph.op("Mul", [x, x]), graph.integers(-1)], keepdims=1)
-    root = graph.op("Sqrt", [graph.op("Add", [mean, graph.real(epsilon)])])
-    return graph.op("Mul", [graph.op("Div", [x, root]), weight])
-
-
-def _plain_silu(graph: GraphBuilder, x: str) -> str:
-    return graph.op("Mul", [x, graph.op("Sigmoid", [x])])
-
-
-def _plain_rotate(graph: GraphBuilder, x: str, head_dim: int, rope: RopeSpec, inputs: Tables) -> str:
-    return turn_halves(graph, x, head_dim, rope.rotary_dim, inputs)
-
-
 def turn_halves(graph: GraphBuilder, x: str, head_dim: int, rotary_dim: int, tables: Tables) -> str:
     """Each number of the first half of the rotary part turns with its partner in the second half."""
     half, rest, (cos, sin) = rotary_dim // 2, head_dim - rotary_dim, tables
@@ -88,16 +90,6 @@ def turn_halves(graph: GraphBuilder, x: str, head_dim: int, rotary_dim: int, tab
     low = graph.op("Sub", [graph.op("Mul", [first, cos]), graph.op("Mul", [second, sin])])
     high = graph.op("Add", [graph.op("Mul", [second, cos]), graph.op("Mul", [first, sin])])
     return graph.op("Concat", [low, high, *kept], axis=-1)
-
-
-# Measured on the CPU provider at hidden 1024, 128 rows: norm 44 us fused and 116 us plain, rotation 83 and 177 us;
-# SkipSimplifiedLayerNormalization (172 us) is slower than an addition and the norm (77 us).
-# One row, 8 key heads of 128, 512 columns: a product of spread heads takes 57 us, of folded ones 136 us.
-FUSED = Lowering(_fused_norm, _fused_silu, _fused_rotate, spreads_single_row=True)
-PLAIN = Lowering(_plain_norm, _plain_silu, _plain_rotate, spreads_single_row=False)
-# On the HTP in half precision, activations of 300: the native norm of a rank-3 tensor is right to 0.05 %, the plain
-# one wrong by 26 % because its squares overflow. L2 normalisation has no epsilon: 0.2 % wrong for activations of 0.02.
-NPU = Lowering(_fused_norm, _plain_silu, _plain_rotate, spreads_single_row=False)
 
 
 def activated(graph: GraphBuilder, x: str, activation: Activation, lowering: Lowering) -> str:

@@ -45,6 +45,11 @@ class PartPlan:
         return f"part_{self.number}_of_{self.count}.data"
 
 
+def one_part(kind: GraphKind, layers: int) -> PartPlan:
+    """The whole network as one part."""
+    return PartPlan(1, 1, kind, True, range(layers), True, "input_ids", "logits")
+
+
 def plan_parts(split: Split, runs: Sequence[range]) -> tuple[PartPlan, ...]:
     """Parts in the order they run; a part's `source` is the `result` of the one before. runs: layers of one part."""
     alone = split is not Split.NONE  # the head

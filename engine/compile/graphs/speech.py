@@ -14,7 +14,7 @@ from engine.bundle.tensors import IDS, LOGITS, MASK
 from engine.compile.graphs.embedding import embed
 from engine.compile.graphs.graph_builder import CONTRIB, GraphBuilder
 from engine.compile.graphs.lowering import linear
-from engine.compile.quantisation.packed import PackedLinear, PackedNorm, PackedTable
+from engine.compile.quantisation.packed import PackedLinear, PackedNorm, PackedTable, PackedTowerLayer
 from engine.compile.quantisation.weight_file import StoredTensor
 from engine.models.network import Network
 from engine.models.speech import EPSILON, SpeechNetwork
@@ -26,36 +26,16 @@ TO_END = 2**31
 
 
 @dataclass(frozen=True, slots=True)
-class PackedAttention:
-    """query, key and value are one layer where a row attends to its own text; norm: of what goes in."""
-
-    norm: PackedNorm
-    inputs: tuple[PackedLinear, ...]
-    output: PackedLinear
-
-
-@dataclass(frozen=True, slots=True)
-class PackedSpeechLayer:
-    """heard: attention to what the encoder gives, None in the encoder; its inputs: the query, then keys and values."""
-
-    own: PackedAttention
-    heard: PackedAttention | None
-    ffn_norm: PackedNorm
-    up: PackedLinear
-    down: PackedLinear
-
-
-@dataclass(frozen=True, slots=True)
 class PackedSpeech:
     """Everything; convolutions are (weight, bias) and positions [T, hidden] and [P, hidden]."""
 
     convolutions: tuple[tuple[StoredTensor, StoredTensor], ...]
     heard_positions: StoredTensor
-    encoder: tuple[PackedSpeechLayer, ...]
+    encoder: tuple[PackedTowerLayer, ...]
     encoder_norm: PackedNorm
     table: PackedTable
     positions: StoredTensor
-    decoder: tuple[PackedSpeechLayer, ...]
+    decoder: tuple[PackedTowerLayer, ...]
     norm: PackedNorm
     head: PackedLinear
 
@@ -133,7 +113,7 @@ class SpeechWriter:
             x = self.feed_forward(x, layer)
         return self.norm(x, packed.encoder_norm)
 
-    def cross(self, x: str, layer: PackedSpeechLayer) -> list[str]:
+    def cross(self, x: str, layer: PackedTowerLayer) -> list[str]:
         """Keys and values of what was heard for a layer of the decoder, each [1, T, hidden]."""
         assert layer.heard is not None
         return self.graph.split(linear(self.graph, x, layer.heard.inputs[1]), *[self.network.spec.hidden] * 2)
@@ -144,12 +124,12 @@ class SpeechWriter:
         places = graph.op("Gather", [graph.parameter(packed.positions), contract.POSITIONS], axis=0)
         return graph.op("Add", [embed(graph, IDS, packed.table), places])
 
-    def parts(self, x: str, layer: PackedSpeechLayer) -> list[str]:
+    def parts(self, x: str, layer: PackedTowerLayer) -> list[str]:
         """Queries, keys and values of rows that see their own kind, each [B, N, hidden]."""
         stacked = linear(self.graph, self.norm(x, layer.own.norm), layer.own.inputs[0])
         return self.graph.split(stacked, *[self.network.spec.hidden] * 3)
 
-    def cached_attention(self, x: str, layer: PackedSpeechLayer, index: int) -> str:
+    def cached_attention(self, x: str, layer: PackedTowerLayer, index: int) -> str:
         """Each token over its text's cache, which the operator writes new keys and values into where it lies."""
         graph, heads = self.graph, self.network.spec.heads
         caches, updated = ([contract.self_name(side, index, end) for side in ("k", "v")] for end in ("in", "out"))
@@ -158,13 +138,13 @@ class SpeechWriter:
         mixed, *_ = graph.node("GroupQueryAttention", inputs, [f"own_{index}", *updated], CONTRIB, scale=1.0, **counts)
         return graph.op("Add", [x, linear(graph, mixed, layer.own.output)])
 
-    def own_attention(self, x: str, layer: PackedSpeechLayer, mask: str = "", heads: int = 0) -> str:
+    def own_attention(self, x: str, layer: PackedTowerLayer, mask: str = "", heads: int = 0) -> str:
         """Each row over those of its own kind, all of them new. heads: H where it is not the decoder's."""
         parts = zip(self.parts(x, layer), (ROW, KEY, ROW), strict=True)
         query, key, value = (self.heads(part, perm, count=heads) for part, perm in parts)
         return self.joined(x, self.graph.attention(query, key, value, mask), layer.own.output)
 
-    def moved_attention(self, x: str, layer: PackedSpeechLayer, index: int, places: int) -> str:
+    def moved_attention(self, x: str, layer: PackedTowerLayer, index: int, places: int) -> str:
         """One token over its text's cache of P = `places` and itself; the moved caches are outputs. NPU only."""
         graph, heads, size = self.graph, self.network.spec.heads, self.network.spec.head_dim
         query, *fresh = self.parts(x, layer)
@@ -178,7 +158,7 @@ class SpeechWriter:
         key, value = joined
         return self.joined(x, graph.attention(self.heads(query, ROW), key, value, MASK), layer.own.output)
 
-    def heard_attention(self, x: str, layer: PackedSpeechLayer, index: int) -> tuple[str, str]:
+    def heard_attention(self, x: str, layer: PackedTowerLayer, index: int) -> tuple[str, str]:
         """Each token over all of what was heard; the new x, and the scores [B, H, N, T]."""
         graph, spec, places, heard = self.graph, self.network.spec, self.npu_positions, layer.heard
         assert heard is not None
@@ -195,7 +175,7 @@ class SpeechWriter:
         heads = self.network.spec.heads
         return self.graph.reshape(self.graph.add_input(name, HALF, heads, 1, *sizes), 1, heads, *sizes)
 
-    def feed_forward(self, x: str, layer: PackedSpeechLayer) -> str:
+    def feed_forward(self, x: str, layer: PackedTowerLayer) -> str:
         """x [B, N, hidden] -> the same shape."""
         graph = self.graph
         inner = graph.op("Gelu", [linear(graph, self.norm(x, layer.ffn_norm), layer.up)])

@@ -17,7 +17,7 @@ from engine.bundle.vision import FEATURES, PIXEL_VALUES, PIXELS
 from engine.compile.compilation import Compilation
 from engine.compile.graphs.graph_builder import GraphBuilder
 from engine.compile.graphs.native_vision import NativeWriter, SizedWriter, TowerWriter
-from engine.compile.quantisation.weight_file import HalfWeightFile, WeightFile
+from engine.compile.quantisation.weight_file import WeightFile
 from engine.compile.sources.checkpoint import Checkpoint
 from engine.compile.sources.text_files import load_tokenizer
 from engine.errors import CompileError, UnsupportedModel
@@ -48,8 +48,8 @@ def vision_stage(work: Compilation) -> None:
     work.progress.stage("vision", network.layers, "layers")
     work.graph_folder.mkdir(exist_ok=True)
     # Also beside integer graphs: the encoder has encodings of its own, which text does not tell.
-    kind, dtype = (HalfWeightFile, "float16") if network.spec.fixed else (WeightFile, "float32")
-    with kind(work.graph_folder, VISION_DATA) as file:
+    dtype = "float16" if network.spec.fixed else "float32"
+    with WeightFile(work.graph_folder, VISION_DATA, dtype) as file:
         graph = vision_graph(network, work.checkpoint, file, work.network.spec.hidden, dtype, work.progress.advance)
     graph_spec = graph.save(work.graph_folder, "vision", GraphKind.IMAGE_ENCODER)
     work.vision, work.image_graph = network.spec, graph_spec if network.spec.fixed else None

@@ -183,15 +183,25 @@ class PackedNorm:
 
 
 @dataclass(frozen=True, slots=True)
-class PackedEncoderLayer:
-    """One layer; qkv holds the attention scale. up: the gate in front of it where there is one."""
+class PackedAttention:
+    """inputs: query, key and value as one, or the query alone, then keys and values of what was heard; the first holds
+    the attention scale. norm: of a speech model in front of all, of an encoder behind the sum, as of feed-forwards."""
 
-    qkv: PackedLinear
+    inputs: tuple[PackedLinear, ...]
     output: PackedLinear
-    attention_norm: PackedNorm
+    norm: PackedNorm
+
+
+@dataclass(frozen=True, slots=True)
+class PackedTowerLayer:
+    """Of an encoder or a speech model. up: the gate in front of it where there is one. heard: attention to what the
+    encoder of sound gives, None = there is none."""
+
+    own: PackedAttention
     up: PackedLinear
     down: PackedLinear
     ffn_norm: PackedNorm
+    heard: PackedAttention | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,4 +212,4 @@ class PackedEncoder:
     token_types: StoredTensor
     positions: StoredTensor | None
     embedding_norm: PackedNorm
-    layers: tuple[PackedEncoderLayer, ...]
+    layers: tuple[PackedTowerLayer, ...]

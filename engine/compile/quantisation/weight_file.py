@@ -49,10 +49,11 @@ class StoredTensor:
 
 
 class WeightFile:
-    """Appends tensors to `folder/name`; afterwards `entry` is its size and sha256."""
+    """Appends tensors to `folder/name`; afterwards `entry` is its size and sha256. dtype: of what flows through the
+    graphs; for float16 float32 tensors are rounded to it, and CompileError names one that it cannot hold."""
 
-    def __init__(self, folder: Path, name: str) -> None:
-        self.name = name
+    def __init__(self, folder: Path, name: str, dtype: str = "float32") -> None:
+        self.name, self._is_half = name, dtype == "float16"
         self._stream = (folder / name).open("wb")
         self._digest = hashlib.sha256()
         self._size = 0
@@ -71,6 +72,8 @@ class WeightFile:
         self, name: str, onnx_type: int, dims: tuple[int, ...], chunks: Iterable[NDArray[np.generic]]
     ) -> StoredTensor:
         """Append one tensor that arrives in pieces along its first axis."""
+        if self._is_half and onnx_type == onnx.TensorProto.FLOAT:
+            onnx_type, chunks = onnx.TensorProto.FLOAT16, _halves(name, chunks)
         items = int(np.prod(dims, dtype=np.int64))
         self._write(memoryview(bytes(-self._size % (PAGE if items >= _MAPPED_FROM else LINE))))
         offset = self._size
@@ -91,18 +94,6 @@ class WeightFile:
 
 
 HALF_LIMIT = float(np.finfo(np.float16).max)
-
-
-class HalfWeightFile(WeightFile):
-    """Same layout as `WeightFile`. CompileError names a tensor that half precision cannot hold."""
-
-    def add_chunks(
-        self, name: str, onnx_type: int, dims: tuple[int, ...], chunks: Iterable[NDArray[np.generic]]
-    ) -> StoredTensor:
-        """Append one tensor; float32 pieces are rounded to float16."""
-        if onnx_type != onnx.TensorProto.FLOAT:
-            return super().add_chunks(name, onnx_type, dims, chunks)
-        return super().add_chunks(name, onnx.TensorProto.FLOAT16, dims, _halves(name, chunks))
 
 
 def _halves(name: str, chunks: Iterable[NDArray[np.generic]]) -> Iterator[NDArray[np.float16]]:

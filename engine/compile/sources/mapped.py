@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from engine.errors import CompileError
-from engine.files import open_regular, shown
+from engine.files import open_regular, reading
 
 Bytes = np.ndarray[tuple[int], np.dtype[np.uint8]]
 
@@ -17,13 +17,11 @@ class MappedReader:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.place = 0
-        try:
+        with reading(path, CompileError):
             open_regular(path).close()
             is_empty = not path.stat().st_size
             # A plain array: slices of a memmap take ten times as long.
             self.data: Bytes = np.asarray(np.empty(0, np.uint8) if is_empty else np.memmap(path, np.uint8, "r"))
-        except OSError as error:
-            raise CompileError(f"{path} cannot be read: {shown(error)}") from error
 
     def number(self, form: str, most: int = 1 << 64) -> int:
         """The next number, from 0 to `most`. form: as `struct` has it."""

@@ -1,6 +1,7 @@
 """What a checkpoint is for, told from its files: chats, vectors or scores; and how its vectors and scores are made."""
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,7 @@ from engine.compile.plan import layout_of
 from engine.compile.sources.checkpoint import Checkpoint, read_optional_json
 from engine.compile.sources.text_files import TOKENIZER_CONFIG, read_template
 from engine.errors import CompileError, UnsupportedModel
-from engine.files import JSON_BYTES, brief, shown
-from engine.files import read_json as read_json_file
+from engine.files import JSON_BYTES, brief, read_json, reading
 from engine.models.config_fields import ConfigFields, architectures_of
 from engine.models.encoders import read_prompts
 from engine.models.family import untied
@@ -165,12 +165,9 @@ def _told(source: Path, config: Mapping[str, object], files: SentenceFiles) -> M
 def _modules(folder: Path) -> list[tuple[str, Path]]:
     """The class of each part, and where it lies."""
     path = folder / MODULES
-    try:
-        listed = read_json_file(path, JSON_BYTES)
-    except FileNotFoundError:
-        return []
-    except OSError as error:
-        raise CompileError(f"{path} cannot be read: {shown(error)}") from error
+    listed: object = []
+    with reading(path, CompileError), suppress(FileNotFoundError):
+        listed = read_json(path, JSON_BYTES)
     found: list[tuple[str, Path]] = []
     for module in listed if isinstance(listed, list) else []:
         kind, place = (module.get("type"), module.get("path")) if isinstance(module, dict) else (None, None)

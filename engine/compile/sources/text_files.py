@@ -14,7 +14,7 @@ from engine.bundle.manifest import TextSpec
 from engine.bundle.specs import UsualSampling
 from engine.compile.sources.checkpoint import read_optional_json
 from engine.errors import CompileError
-from engine.files import TEMPLATE_BYTES, TOKENIZER_BYTES, brief, read_text, shown
+from engine.files import TEMPLATE_BYTES, TOKENIZER_BYTES, brief, read_text, reading
 from engine.text.answer_finding import probed_answer
 from engine.text.format_table import end_marks
 from engine.text.tokenizer import parsed
@@ -30,12 +30,9 @@ def load_tokenizer(folder: Path) -> Tokenizer:
     """The tokenizer of a checkpoint or bundle folder; CompileError when it is missing or damaged. It neither cuts nor
     pads, whatever the file says."""
     path = folder / TOKENIZER_FILE
-    try:
-        content = read_text(path, TOKENIZER_BYTES)
-    except FileNotFoundError:
-        raise CompileError(f"{folder} has no {TOKENIZER_FILE} (only that form of tokenizer can be served)") from None
-    except OSError as error:
-        raise CompileError(f"{path} cannot be read: {shown(error)}") from error
+    content = _text_of(path, TOKENIZER_BYTES)
+    if content is None:
+        raise CompileError(f"{folder} has no {TOKENIZER_FILE} (only that form of tokenizer can be served)")
     try:
         tokenizer = parsed(content)
     except ValueError as error:
@@ -114,14 +111,11 @@ def read_template(source: Path, settings: Mapping[str, object]) -> str | None:
     return _declared(settings, TOKENIZER_CONFIG) if own is None else own
 
 
-def _text_of(path: Path) -> str | None:
+def _text_of(path: Path, limit: int = TEMPLATE_BYTES) -> str | None:
     """None where there is no such file."""
-    try:
-        return read_text(path, TEMPLATE_BYTES)
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise CompileError(f"{path} cannot be read: {shown(error)}") from error
+    with reading(path, CompileError), suppress(FileNotFoundError):
+        return read_text(path, limit)
+    return None
 
 
 def _declared(settings: Mapping[str, object], file: str) -> str | None:

@@ -20,7 +20,6 @@ from engine.compile.compilation import Compilation, describe, packing
 from engine.compile.graphs.attention import attention_graphs, masked_attention_graphs
 from engine.compile.graphs.graph_builder import GraphBuilder
 from engine.compile.graphs.layers import lora_modules
-from engine.compile.graphs.pool import PartPlan
 from engine.compile.graphs.recurrence import recurrent_graph
 from engine.compile.graphs.segments import linear_graph
 from engine.compile.plan import float_kv, tries_int8
@@ -186,11 +185,6 @@ def _with_caches(work: Compilation, kv: KvType) -> Manifest:
     for name, graph in graphs.items():
         _write(work, name, GraphKind.ATTENTION, graph)
     return describe(work)
-
-
-def whole_network(layers: int) -> PartPlan:
-    """Everything as one part: its weights are packed together, its graphs are cut at every layer."""
-    return PartPlan(1, 1, GraphKind.LINEAR, True, range(layers), True, "input_ids", "logits")
 
 
 def segment_weights_stage(work: Compilation) -> None:

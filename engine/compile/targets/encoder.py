@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -27,9 +28,9 @@ from engine.compile.plan import MAX_ROWS, check_numbers
 from engine.compile.progress import ProgressSink
 from engine.compile.quantisation.linear_packer import LinearSource
 from engine.compile.quantisation.methods.table import FOR_ENCODERS, is_exact, with_kept_floats
-from engine.compile.quantisation.packed import PackedEncoder, PackedEncoderLayer, PackedNorm, PackedPart
+from engine.compile.quantisation.packed import PackedAttention, PackedEncoder, PackedNorm, PackedPart, PackedTowerLayer
 from engine.compile.quantisation.packer import WeightPacker
-from engine.compile.quantisation.weight_file import HalfWeightFile, StoredTensor, WeightFile
+from engine.compile.quantisation.weight_file import StoredTensor, WeightFile
 from engine.compile.sources.checkpoint import Checkpoint, Float32, SafetensorsCheckpoint, read_optional_json
 from engine.compile.sources.source import Source
 from engine.compile.sources.task import MODULES, SentenceFiles, names_in, pooling_spec
@@ -51,9 +52,7 @@ from engine.sources.publish import staged_folder
 class EncoderPacker:
     """Writes an encoder's weights into one file."""
 
-    network: Network
     packer: WeightPacker
-    checkpoint: Checkpoint
     file: WeightFile
 
     def pack(self, details: EncoderDetails) -> PackedEncoder:
@@ -64,11 +63,11 @@ class EncoderPacker:
             self._rows("token_types", details.token_types, details.spec.token_types),
             positions,
             self._norm("embedding_norm", details.embedding_norm),
-            tuple(self._layer(layer, details.activation.matrices) for layer in range(self.network.spec.layers)),
+            tuple(self._layer(layer, details.activation.matrices) for layer in range(self.packer.network.spec.layers)),
         )
 
-    def _layer(self, layer: int, gates: int) -> PackedEncoderLayer:
-        spec, details, at = self.network.spec, self.network.details, f"layer_{layer}"
+    def _layer(self, layer: int, gates: int) -> PackedTowerLayer:
+        spec, details, at = self.packer.network.spec, self.packer.network.details, f"layer_{layer}"
         names, hidden = details.names, spec.hidden
 
         def named(*modules: str) -> tuple[str, ...]:
@@ -79,20 +78,25 @@ class EncoderPacker:
         output = LinearSource(named(names.output), (hidden,), hidden, details.output_bias)
         up = LinearSource(named(*names.gate_up), (spec.ffn,) * gates, hidden, details.ffn_bias)
         down = LinearSource(named(names.down), (hidden,), spec.ffn, details.ffn_bias)
-        return PackedEncoderLayer(
-            self.packer.linear(self.file, self.file, f"{at}_qkv", qkv),
+        own = PackedAttention(
+            (self.packer.linear(self.file, self.file, f"{at}_qkv", qkv),),
             self.packer.linear(self.file, self.file, f"{at}_output", output),
             self._norm(f"{at}_attention_norm", *named(names.attention_norm)),
+        )
+        return PackedTowerLayer(
+            own,
             self.packer.linear(self.file, self.file, f"{at}_up", up),
             self.packer.linear(self.file, self.file, f"{at}_down", down),
             self._norm(f"{at}_ffn_norm", *named(names.ffn_norm)),
         )
 
     def _norm(self, name: str, module: str) -> PackedNorm:
-        return self.packer.layer_norm(self.file, name, module, self.network.spec.hidden)
+        return self.packer.layer_norm(self.file, name, module, self.packer.network.spec.hidden)
 
     def _rows(self, name: str, module: str, rows: int) -> StoredTensor:
-        return self.file.add(name, self.checkpoint.tensor(f"{module}.weight", (rows, self.network.spec.hidden)))
+        return self.file.add(
+            name, self.packer.checkpoint.tensor(f"{module}.weight", (rows, self.packer.network.spec.hidden))
+        )
 
 
 def write_score_head(checkpoint: Checkpoint, network: Network, path: Path) -> None:
@@ -270,8 +274,8 @@ def encoder_weights_stage(work: Compilation) -> None:
     assert encoder is not None
     part, is_two_way = work.parts[0], work.network.details.sees_both_ways
     with packing(work) as packer:
-        with work.pipeline.weight_file(work.graph_folder, part.data_file) as file:
-            whole = EncoderPacker(work.network, packer, work.checkpoint, file)
+        with WeightFile(work.graph_folder, part.data_file, work.pipeline.dtype) as file:
+            whole = EncoderPacker(packer, file)
             work.packed_encoder = packer.pack(part, file, file) if is_two_way else whole.pack(encoder)
         if not work.pipeline.graph_folder:
             work.files[part.data_file] = file.entry
@@ -307,14 +311,11 @@ def measure_encoder(work: Compilation, manifest: Manifest, provider: Provider) -
         )
 
 
-MADE = (encoder_text_stage, encoder_weights_stage, graphs_stage(encoder_graph))
-ENCODER_CPU = Pipeline((*MADE, hash_stage, parity_stage(measure_encoder)), FUSED, "float32", "float32")
-ENCODER_NPU = Pipeline(
-    (*MADE, binaries_stage, quality_stage(measure_encoder), hash_stage),
-    *(NPU, "float16", "float16"),
-    weight_file=HalfWeightFile,
-    graph_folder=SOURCES,
-)
+MADE = (encoder_text_stage, encoder_weights_stage, partial(graphs_stage, write=encoder_graph))
+CPU_STAGES = (*MADE, hash_stage, partial(parity_stage, measure=measure_encoder))
+NPU_STAGES = (*MADE, binaries_stage, partial(quality_stage, measure=measure_encoder), hash_stage)
+ENCODER_CPU = Pipeline(CPU_STAGES, FUSED, "float32", "float32")
+ENCODER_NPU = Pipeline(NPU_STAGES, NPU, "float16", "float16", SOURCES)
 
 
 def told_by(source: Source, path: Path) -> SentenceFiles:

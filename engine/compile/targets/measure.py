@@ -20,7 +20,7 @@ from engine.compile.check.parity import (
     parity_texts,
     plain_cpu,
 )
-from engine.compile.compilation import Compilation, Stage, describe
+from engine.compile.compilation import Compilation, describe
 from engine.compile.plan import longest_sequence
 from engine.compile.quantisation.choose.wide import q4_0_of
 from engine.compile.quantisation.methods.method import Activations
@@ -48,28 +48,24 @@ NOT_MEASURED = "not measured: too large for this machine"
 Measure = Callable[[Compilation, Manifest, Provider], None]
 
 
-def parity_stage(measure: Measure) -> Stage:
+def parity_stage(work: Compilation, measure: Measure) -> None:
     """Run the finished bundle on the CPU; a float bundle that differs is a bug, so it fails."""
-    return lambda work: measure(work, describe(work), plain_cpu())
+    measure(work, describe(work), plain_cpu())
 
 
-def quality_stage(measure: Measure) -> Stage:
+def quality_stage(work: Compilation, measure: Measure) -> None:
     """Measure context binaries, or the graphs they were made of, where this machine can; then drop these."""
-
-    def measured(work: Compilation) -> None:
-        assert work.npu is not None
-        way = choose_way(work.network.spec.parameters, bool(work.npu.shared), is_device())
-        work.npu = msgspec.structs.replace(work.npu, parity_on=way)
-        if way == ON_CPU:
-            folder = work.pipeline.graph_folder
-            graphs = [msgspec.structs.replace(graph, file=f"{folder}/{graph.file}") for graph in work.onnx_graphs]
-            measure(work, msgspec.structs.replace(describe(work), graphs=tuple(graphs)), plain_cpu())
-        elif way != NOT_MEASURED:
-            options = run_options(NPU_TARGETS[work.arguments.target], extra="")
-            measure(work, describe(work), Provider(way, partial(open_session, options=options, config={})))
-        shutil.rmtree(work.graph_folder)
-
-    return measured
+    assert work.npu is not None
+    way = choose_way(work.network.spec.parameters, bool(work.npu.shared), is_device())
+    work.npu = msgspec.structs.replace(work.npu, parity_on=way)
+    if way == ON_CPU:
+        folder = work.pipeline.graph_folder
+        graphs = [msgspec.structs.replace(graph, file=f"{folder}/{graph.file}") for graph in work.onnx_graphs]
+        measure(work, msgspec.structs.replace(describe(work), graphs=tuple(graphs)), plain_cpu())
+    elif way != NOT_MEASURED:
+        options = run_options(NPU_TARGETS[work.arguments.target], extra="")
+        measure(work, describe(work), Provider(way, partial(open_session, options=options, config={})))
+    shutil.rmtree(work.graph_folder)
 
 
 def choose_way(parameters: int, shared: bool, device: bool) -> str:

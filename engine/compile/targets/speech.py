@@ -13,15 +13,14 @@ from engine.bundle.speech import check_speech
 from engine.compile.arguments import CompileArguments, QualityLevel
 from engine.compile.compilation import manifest_of, overflow_refused, summary
 from engine.compile.graphs import speech as graphs_of_speech
-from engine.compile.graphs.speech import HALF, PackedAttention, PackedSpeech, PackedSpeechLayer
+from engine.compile.graphs.speech import HALF, PackedSpeech
 from engine.compile.plan import check_numbers
 from engine.compile.progress import ProgressSink
 from engine.compile.quantisation.linear_packer import LinearSource
 from engine.compile.quantisation.methods.table import FOR_SPEECH, hearing_method, wide_method
-from engine.compile.quantisation.packed import PackedLinear, PackedNorm
+from engine.compile.quantisation.packed import PackedAttention, PackedLinear, PackedNorm, PackedTowerLayer
 from engine.compile.quantisation.packer import WeightPacker
-from engine.compile.quantisation.weight_file import HalfWeightFile, StoredTensor, WeightFile
-from engine.compile.sources.checkpoint import Checkpoint
+from engine.compile.quantisation.weight_file import StoredTensor, WeightFile
 from engine.compile.sources.speech.source import KEY_BIAS, NEEDLESS, SpeechSource, open_speech
 from engine.compile.targets.npu import NPU_TARGETS, SOURCES, make_binary, save_chain, told_by
 from engine.errors import CompileError, UnsupportedModel
@@ -76,10 +75,10 @@ def _written(arguments: CompileArguments, source: SpeechSource, folder: Path, pr
     sources = folder / SOURCES if arguments.is_npu else folder
     sources.mkdir(exist_ok=True)
     progress.stage(f"weights ({arguments.quant})", checkpoint.total_bytes(), "B")
-    weights = HalfWeightFile if arguments.is_npu else WeightFile
-    with overflow_refused(arguments.quant), weights(sources, WEIGHTS) as file:
+    dtype = HALF if arguments.is_npu else graphs_of_speech.DTYPE
+    with overflow_refused(arguments.quant), WeightFile(sources, WEIGHTS, dtype) as file:
         packer = WeightPacker(checkpoint, network.decoder, arguments, progress.advance)
-        packed = SpeechPacker(network, packer, checkpoint, file, arguments).pack()
+        packed = SpeechPacker(network, packer, file).pack()
     if left := [name for name in checkpoint.unused() if name not in NEEDLESS]:
         raise UnsupportedModel(f"the checkpoint has tensor {left[0]}, which whisper does not use")
     if arguments.is_npu:
@@ -135,9 +134,7 @@ class SpeechPacker:
 
     network: SpeechNetwork
     packer: WeightPacker
-    checkpoint: Checkpoint
     file: WeightFile
-    arguments: CompileArguments
 
     @property
     def _hidden(self) -> int:
@@ -148,8 +145,8 @@ class SpeechPacker:
         inputs = ((hidden, network.mels, 3), (hidden, hidden, 3))
         convolutions = [
             (
-                self.file.add(f"{name}_weight", self.checkpoint.tensor(f"model.encoder.{name}.weight", shape)),
-                self.file.add(f"{name}_bias", self.checkpoint.tensor(f"model.encoder.{name}.bias", (hidden,))),
+                self.file.add(f"{name}_weight", self.packer.checkpoint.tensor(f"model.encoder.{name}.weight", shape)),
+                self.file.add(f"{name}_bias", self.packer.checkpoint.tensor(f"model.encoder.{name}.bias", (hidden,))),
             )
             for name, shape in zip(("conv1", "conv2"), inputs, strict=True)
         ]
@@ -163,21 +160,22 @@ class SpeechPacker:
             positions=self._positions("decoder", network.decoder.compiled_context),
             decoder=tuple(self._layer("decoder", index) for index in range(spec.layers)),
             norm=self._norm("norm", "model.decoder.layer_norm"),
-            head=self.packer.linear(self.file, self.file, "head", head, wide_method(self.arguments)),
+            head=self.packer.linear(self.file, self.file, "head", head, wide_method(self.packer.arguments)),
         )
 
-    def _layer(self, half: str, index: int) -> PackedSpeechLayer:
+    def _layer(self, half: str, index: int) -> PackedTowerLayer:
         is_decoder, at, name = half == "decoder", f"model.{half}.layers.{index}", f"{half}_{index}"
         ffn = self.network.decoder.spec.ffn if is_decoder else self.network.encoder_ffn
         heads = self.network.decoder.spec.heads if is_decoder else self.network.encoder_heads
         own = self._attention(f"{name}_own", f"{at}.self_attn", (("q_proj", "k_proj", "v_proj"),), heads)
         stacks = ("q_proj",), ("k_proj", "v_proj")
         heard = self._attention(f"{name}_heard", f"{at}.encoder_attn", stacks, heads) if is_decoder else None
-        return PackedSpeechLayer(
-            *(own, heard),
-            self._norm(f"{name}_ffn_norm", f"{at}.final_layer_norm"),
-            self._linear(f"{name}_up", LinearSource((f"{at}.fc1",), (ffn,), self._hidden, has_bias=True)),
-            self._linear(f"{name}_down", LinearSource((f"{at}.fc2",), (self._hidden,), ffn, has_bias=True)),
+        return PackedTowerLayer(
+            own,
+            ffn_norm=self._norm(f"{name}_ffn_norm", f"{at}.final_layer_norm"),
+            up=self._linear(f"{name}_up", LinearSource((f"{at}.fc1",), (ffn,), self._hidden, has_bias=True)),
+            down=self._linear(f"{name}_down", LinearSource((f"{at}.fc2",), (self._hidden,), ffn, has_bias=True)),
+            heard=heard,
         )
 
     def _attention(self, name: str, at: str, stacks: tuple[tuple[str, ...], ...], heads: int) -> PackedAttention:
@@ -188,16 +186,16 @@ class SpeechPacker:
             stacked = LinearSource(modules, (hidden,) * len(stack), hidden, True, scaled, scale)
             inputs.append(self._linear(f"{name}_{number}", stacked))
         output = self._linear(f"{name}_output", LinearSource((f"{at}.out_proj",), (hidden,), hidden, has_bias=True))
-        return PackedAttention(self._norm(f"{name}_norm", f"{at}_layer_norm"), tuple(inputs), output)
+        return PackedAttention(tuple(inputs), output, self._norm(f"{name}_norm", f"{at}_layer_norm"))
 
     def _linear(self, name: str, source: LinearSource) -> PackedLinear:
         hears = all(module.startswith("model.encoder.") or module.endswith(HEARD) for module in source.names)
-        method = hearing_method(self.arguments) if hears else None
+        method = hearing_method(self.packer.arguments) if hears else None
         return self.packer.linear(self.file, self.file, name, source, method)
 
     def _norm(self, name: str, module: str) -> PackedNorm:
         return self.packer.layer_norm(self.file, name, module, self._hidden)
 
     def _positions(self, half: str, rows: int) -> StoredTensor:
-        table = self.checkpoint.tensor(f"model.{half}.embed_positions.weight", (rows, self._hidden))
+        table = self.packer.checkpoint.tensor(f"model.{half}.embed_positions.weight", (rows, self._hidden))
         return self.file.add(f"{half}_positions", table)

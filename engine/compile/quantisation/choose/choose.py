@@ -1,8 +1,7 @@
 """Streams texts through the network layer by layer and chooses the codes of each matrix on the inputs it then has."""
 
-import math
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,12 +23,12 @@ CODES, SCALES, ZEROS = "codes", "scales", "zeros"
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
-    """rows: type and shape of a row of each file."""
+    """row: what is stored of a row of the matrix."""
 
+    row: np.dtype[Any]
     block: int
     inputs: int
     bits: int
-    rows: Mapping[str, tuple[np.dtype[Any], tuple[int, ...]]]
 
 
 class CodesFolder:
@@ -42,33 +41,35 @@ class CodesFolder:
     def append(self, name: str, codes: BlockCodes) -> None:
         """Write further rows of a tensor. ValueError unless they have the form of those before them."""
         packed, zeros = codes.codes if codes.bits == 8 else pack_nibbles(codes.codes), codes.grid.zeros
-        files: dict[str, NDArray[Any]] = {CODES: packed, SCALES: codes.grid.scales.astype(np.float32, copy=False)}
-        files |= {} if zeros is None else {ZEROS: zeros}
-        rows = {kind: (values.dtype, values.shape[1:]) for kind, values in files.items()}
-        layout = _Layout(codes.grid.block, codes.inputs, codes.bits, rows)
+        parts: dict[str, NDArray[Any]] = {CODES: packed, SCALES: codes.grid.scales.astype(np.float32, copy=False)}
+        parts |= {} if zeros is None else {ZEROS: zeros}
+        row = np.dtype([(part, values.dtype, values.shape[1:]) for part, values in parts.items()])
+        layout = _Layout(row, codes.grid.block, codes.inputs, codes.bits)
         if self.layouts.setdefault(name, layout) != layout:
             raise ValueError(f"rows of {name} have another form than those before them")
-        for kind, values in files.items():
-            with self._path(name, kind).open("ab") as stream:
-                stream.write(values.tobytes())
+        rows = np.empty(len(packed), row)
+        for part, values in parts.items():
+            rows[part] = values
+        with self._path(name).open("ab") as stream:
+            rows.tofile(stream)
 
     def form(self, name: str) -> BlockForm:
         """Of a tensor's codes; KeyError when it has none here."""
         layout = self.layouts[name]
-        return BlockForm(layout.bits, layout.block, ZEROS in layout.rows and layout.rows[ZEROS][0] == np.uint8)
+        has_zeros = ZEROS in (layout.row.names or ()) and layout.row[ZEROS].base == np.uint8
+        return BlockForm(layout.bits, layout.block, has_zeros)
 
     def read(self, name: str, start: int = 0, stop: int | None = None) -> BlockCodes:
         """Rows start..stop of a tensor, None = to the last; KeyError when it has no codes here."""
-        layout, found = self.layouts[name], dict[str, NDArray[Any]]()
-        for kind, (dtype, shape) in layout.rows.items():
-            size = math.prod(shape)
-            count, offset = -1 if stop is None else (stop - start) * size, start * size * dtype.itemsize
-            found[kind] = np.fromfile(self._path(name, kind), dtype, count, offset=offset).reshape(-1, *shape)
+        layout = self.layouts[name]
+        count = -1 if stop is None else stop - start
+        rows = np.fromfile(self._path(name), layout.row, count, offset=start * layout.row.itemsize)
+        found = {part: np.ascontiguousarray(rows[part]) for part in layout.row.names or ()}
         codes = found[CODES] if layout.bits == 8 else unpack_nibbles(found[CODES])
         return BlockCodes(codes, BlockScales(found[SCALES], found.get(ZEROS), layout.block), layout.inputs, layout.bits)
 
-    def _path(self, name: str, kind: str) -> Path:
-        return self._folder / f"{list(self.layouts).index(name)}.{kind}"
+    def _path(self, name: str) -> Path:
+        return self._folder / f"{list(self.layouts).index(name)}.rows"
 
 
 class ChosenCheckpoint(CheckpointView):

@@ -6,6 +6,7 @@ keep and w4: blocks that a file has stay what they are. Others become blocks of 
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import onnx
@@ -23,9 +24,9 @@ ZEROS, ONES = 0x88, 0x99  # two codes of 4 bits around 8
 SUMMED_TOGETHER = 8  # blocks in a product of few rows; with all of a row most of the work is zeros
 
 
-def int4_blocks(weight: Float32, block: int, asymmetric: bool) -> Blocks:
+def int4_blocks(weight: Float32, block: int, asymmetric: bool, has_offsets: bool = False) -> Blocks:
     """Quantise [outputs, inputs]: `block` inputs share a scale; a last block that is not full is padded with zeros."""
-    coding = Coding.ASYMMETRIC if asymmetric else Coding.SYMMETRIC
+    coding = Coding.OFFSET if has_offsets else Coding.ASYMMETRIC if asymmetric else Coding.SYMMETRIC
     return rounded(weight, extreme_scales(weight, block, coding)).blocks()
 
 
@@ -64,10 +65,11 @@ def _store_int4(file: WeightFile, matrix: FloatMatrix, arguments: CompileArgumen
     return store_blocks(file, matrix, form, lambda piece: as_int4_blocks(piece, matrix.inputs, form))
 
 
-def as_int4_blocks(piece: Float32 | Blocks, inputs: int, form: BlockForm) -> Blocks:
-    """Rows [some, inputs]: blocks that fit this form as they are, others rounded to nearest."""
-    kept = kept_form(piece, inputs, form)
-    return int4_blocks(floats_of(piece, inputs), form.block, form.has_zero_points) if kept is None else kept
+def as_int4_blocks(piece: Float32 | Blocks, inputs: int, form: BlockForm, has_offsets: bool = False) -> Blocks:
+    """Rows [some, inputs]: blocks that fit this form as they are, others rounded to nearest. has_offsets: of w4."""
+    if (kept := kept_form(piece, inputs, form, has_offsets)) is not None:
+        return kept
+    return int4_blocks(floats_of(piece, inputs), form.block, form.has_zero_points, has_offsets)
 
 
 def kept_form(piece: Float32 | Blocks, inputs: int, form: BlockForm, has_offsets: bool = False) -> Blocks | None:
@@ -89,19 +91,17 @@ def floats_of(piece: Float32 | Blocks, inputs: int) -> Float32:
 
 
 def multiply_blocks(graph: GraphBuilder, x: str, matrix: StoredMatrix) -> str:
-    """Blocks of 4 or 8 bits. Accuracy level 4: the operator rounds each block of each row to int8 by itself."""
+    """Blocks of 4 or 8 bits."""
     assert matrix.scales is not None
     zeros = [graph.stored(matrix.zero_points)] if matrix.zero_points else []
-    return graph.op(
-        "MatMulNBits",
-        [x, graph.stored(matrix.weight), graph.parameter(matrix.scales), *zeros],
-        domain=CONTRIB,
-        K=matrix.inputs,
-        N=matrix.outputs,
-        bits=matrix.bits,
-        block_size=matrix.block,
-        accuracy_level=4,
-    )
+    inputs = [x, graph.stored(matrix.weight), graph.parameter(matrix.scales), *zeros]
+    return _product(graph, inputs, matrix.inputs, matrix.outputs, BlockForm(matrix.bits, matrix.block))
+
+
+def _product(graph: GraphBuilder, operands: list[str], inputs: int, outputs: int, form: BlockForm) -> str:
+    """Accuracy level 4: the operator rounds each block of each row to int8 by itself."""
+    sizes: dict[str, Any] = {"K": inputs, "N": outputs, "bits": form.bits, "block_size": form.block}
+    return graph.op("MatMulNBits", operands, domain=CONTRIB, **sizes, accuracy_level=4)
 
 
 # Four bits a weight and a float32 scale for each block of 32.
@@ -195,17 +195,8 @@ def _block_sums(graph: GraphBuilder, x: str, inputs: int) -> str:
     codes = np.full((together, together, KEPT_BLOCK // 2), ZEROS, np.uint8)
     codes[np.arange(together), np.arange(together)] = ONES
     pieces = graph.reshape(x, 1, f"rows*{count // together}", together * KEPT_BLOCK)
-    sums = graph.op(
-        "MatMulNBits",
-        [pieces, graph.constant(codes), graph.constant(np.ones((together, together), np.float32))],
-        domain=CONTRIB,
-        K=together * KEPT_BLOCK,
-        N=together,
-        bits=4,
-        block_size=KEPT_BLOCK,
-        accuracy_level=4,
-    )
-    return graph.reshape(sums, 1, "rows", count)
+    operands = [pieces, graph.constant(codes), graph.constant(np.ones((together, together), np.float32))]
+    return graph.reshape(_product(graph, operands, together * KEPT_BLOCK, together, W4_FORM), 1, "rows", count)
 
 
 def _kept_stack(pieces: tuple[Float32 | Blocks, ...], arguments: CompileArguments) -> BlockForm:
@@ -228,15 +219,7 @@ KEEP = Method(
 
 
 def _store_w4(file: WeightFile, matrix: FloatMatrix, arguments: CompileArguments) -> StoredMatrix:
-    return store_blocks(file, matrix, W4_FORM, lambda piece: as_blocks(piece, matrix.inputs))
-
-
-def as_blocks(piece: Float32 | Blocks, inputs: int) -> Blocks:
-    """Rows [some, inputs]: codes of 4 bits as they are, others rounded to nearest."""
-    if (kept := kept_form(piece, inputs, W4_FORM, has_offsets=True)) is not None:
-        return kept
-    weight = floats_of(piece, inputs)
-    return rounded(weight, extreme_scales(weight, KEPT_BLOCK, Coding.OFFSET)).blocks()
+    return store_blocks(file, matrix, W4_FORM, lambda piece: as_int4_blocks(piece, matrix.inputs, W4_FORM, True))
 
 
 # Four bits a weight, a half-precision scale and an offset for each block of 32.

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from engine.compile.arguments import CompileArguments, Quant
 from engine.compile.graphs.graph_builder import CONTRIB, GraphBuilder
-from engine.compile.quantisation.methods.blocks import INT8_MIDDLE, Blocks, Float32
+from engine.compile.quantisation.methods.blocks import INT8_MIDDLE, Blocks, Float32, pack_nibbles
 from engine.compile.quantisation.methods.integer_blocks import INT8_LIMIT, floats_of
 from engine.compile.quantisation.methods.method import Activations, CodeChoice, FloatMatrix, Method, StoredMatrix
 from engine.compile.quantisation.rounding.codes import BlockCodes, BlockScales, rounded, rounded_rows
@@ -71,14 +71,12 @@ def multiply_integers(graph: GraphBuilder, x: str, matrix: StoredMatrix) -> str:
 
 def store_int8_outputs(file: WeightFile, matrix: FloatMatrix, arguments: CompileArguments) -> StoredMatrix:
     """Integers [inputs, outputs] and scales [outputs]. Rows in this very form are kept."""
-    integers, scales = joined([_row_columns(_rows(piece, matrix.inputs)) for piece in matrix.in_order])
-    dims = (matrix.inputs, matrix.outputs)
+    inputs = matrix.inputs
+    codes = (_kept(piece, inputs, inputs, 8) or rounded_rows(floats_of(piece, inputs)) for piece in matrix.in_order)
+    integers, scales = joined([_row_columns(each) for each in codes])
+    dims = (inputs, matrix.outputs)
     weight = file.add_chunks(f"{matrix.name}_weight", onnx.TensorProto.INT8, dims, [integers])
     return StoredMatrix(*dims, weight, file.add(f"{matrix.name}_scales", scales))
-
-
-def _rows(piece: Float32 | Blocks, inputs: int) -> BlockCodes:
-    return _kept(piece, inputs, inputs, bits=8) or rounded_rows(floats_of(piece, inputs))
 
 
 def _kept(piece: Float32 | Blocks, inputs: int, block: int, bits: int) -> BlockCodes | None:
@@ -114,9 +112,7 @@ def int4_columns(weight: Float32, block: int) -> BlockCodes:
 def pack_int4(integers: SignedBytes) -> NDArray[np.uint8]:
     """ONNX's INT4 layout: two's complement, the first of two in the low half; an odd last one stands beside a zero."""
     flat = integers.reshape(-1).view(np.uint8) & np.uint8(15)
-    if flat.size % 2:
-        flat = np.append(flat, np.uint8(0))
-    return flat[0::2] | (flat[1::2] << np.uint8(4))
+    return pack_nibbles(np.pad(flat, (0, flat.size % 2)))
 
 
 def _store_w4a16(file: WeightFile, matrix: FloatMatrix, arguments: CompileArguments) -> StoredMatrix:

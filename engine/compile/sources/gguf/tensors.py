@@ -24,7 +24,7 @@ from engine.compile.sources.gguf.header import GgufHeader, StoredRows
 from engine.compile.sources.quantised.checkpoint import MatricesView
 from engine.compile.sources.quantised.matrices import FloatCodes
 from engine.errors import CompileError, UnsupportedModel
-from engine.files import brief, open_regular, shown
+from engine.files import brief, open_regular, reading
 from engine.processes import install_command
 
 Bytes = NDArray[np.uint8]
@@ -60,10 +60,8 @@ def gguf_tensors(header: GgufHeader, architecture: GgufArchitecture, geometry: G
 
 
 def _opened(path: Path) -> BufferedReader:
-    try:
+    with reading(path, CompileError):
         return open_regular(path)
-    except OSError as error:
-        raise CompileError(f"{path} cannot be read: {shown(error)}") from error
 
 
 class GgufTensors(Checkpoint):
@@ -162,12 +160,10 @@ class GgufTensors(Checkpoint):
         if stop > stored.rows:
             raise CompileError(f"{self._title}: the rows of tensor {stored.name} are no whole heads")
         size = (stop - start) * stored.row_bytes
-        try:
+        with reading(self._title, CompileError):
             stream = self._streams[stored.path]
             stream.seek(stored.offset + start * stored.row_bytes, os.SEEK_SET)
             content = stream.read(size)
-        except OSError as error:
-            raise CompileError(f"{self._title} cannot be read: {shown(error)}") from error
         if len(content) != size:
             raise CompileError(f"{self._title} became shorter while it was read")
         return np.frombuffer(content, np.uint8).reshape(stop - start, stored.row_bytes)

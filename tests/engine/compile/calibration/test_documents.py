@@ -48,7 +48,6 @@ def test_a_broken_template_is_said(tmp_path: Path) -> None:
 
 
 def test_shipped_models_are_calibrated_on_their_own_corpus(tmp_path: Path) -> None:
-    documents = calibration_documents(demo_folder(), None, tmp_path, TEXT)
-    first, again = list(islice(documents, 50)), list(islice(documents, 50))
+    first, again = (list(islice(calibration_documents(demo_folder(), None, tmp_path, TEXT), 50)) for _ in range(2))
     assert first == again  # they can be read twice
     assert any("<|im_start|>" in each for each in first)

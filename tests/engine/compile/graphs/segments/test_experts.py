@@ -10,6 +10,7 @@ import onnxruntime as ort
 import pytest
 from safetensors.numpy import load_file, save_file
 
+from engine.bundle.manifest import GraphKind
 from engine.bundle.segments import EXPERTS
 from engine.compile.arguments import CompileArguments, Quant
 from engine.compile.calibration.forward import mixed_by_experts
@@ -18,11 +19,11 @@ from engine.compile.graphs.experts import grouped, routed
 from engine.compile.graphs.graph_builder import GraphBuilder
 from engine.compile.graphs.layers import LayerWriter
 from engine.compile.graphs.lowering import FUSED, linear
+from engine.compile.graphs.pool import one_part
 from engine.compile.quantisation.methods.integer_blocks import int4_blocks, int8_blocks
 from engine.compile.quantisation.packer import WeightPacker
 from engine.compile.quantisation.weight_file import WeightFile
 from engine.compile.sources.checkpoint import Float32, SafetensorsCheckpoint, read_json
-from engine.compile.targets.cpu import whole_network
 from engine.models.experts import ClippedSwiglu, GroupScore, RouterScore, Routing
 from engine.models.family import read_network
 from engine.models.network import Activation, Network
@@ -57,7 +58,7 @@ def rows_of(arguments: CompileArguments, network: Network, folder: Path, x: Floa
     """Of the graph: what the experts make of x [1, N, hidden], the router's outputs, and who was chosen."""
     with SafetensorsCheckpoint(arguments.source) as checkpoint, WeightFile(folder, "weights.bin") as file:
         packer = WeightPacker(checkpoint, network, arguments, lambda _: None)
-        experts = packer.pack(whole_network(1), file, file).layers[0].experts
+        experts = packer.pack(one_part(GraphKind.LINEAR, 1), file, file).layers[0].experts
     assert experts is not None and network.details.experts is not None
     graph = GraphBuilder("float32", None)
     graph.add_input("x", "float32", 1, "rows", network.spec.hidden)

@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from engine.bundle.manifest import GraphKind
 from engine.compile.arguments import CompileArguments, Quant
+from engine.compile.graphs.pool import one_part
 from engine.compile.quantisation.choose.choose import ChosenCheckpoint, CodesFolder
 from engine.compile.quantisation.choose.form import CodeForm
 from engine.compile.quantisation.choose.matrices import groups_of
@@ -17,9 +19,8 @@ from engine.compile.quantisation.methods.method import StoredMatrix
 from engine.compile.quantisation.methods.table import METHODS
 from engine.compile.quantisation.packer import WeightPacker
 from engine.compile.quantisation.rounding.codes import BlockCodes
-from engine.compile.quantisation.weight_file import HalfWeightFile, StoredTensor, WeightFile
+from engine.compile.quantisation.weight_file import StoredTensor, WeightFile
 from engine.compile.sources.source import FolderSource
-from engine.compile.targets.cpu import whole_network
 from engine.models.family import read_network
 from tests.engine.compile.quantisation.choose.texts import choose, random_texts
 
@@ -81,12 +82,12 @@ def test_stored_codes_and_scales_are_the_chosen_ones(
     source, form = FolderSource(folder), CodeForm.of(METHODS[Quant(quant)], arguments)
     assert form is not None
     network = read_network(source.config)
-    file_type = HalfWeightFile if quant == "w4" else WeightFile
+    dtype = "float16" if quant == "w4" else "float32"
     with source.tensors() as checkpoint:
         codes, _, _ = choose(checkpoint, network, tmp_path / "codes", random_texts(2, 32), form, None)
         packer = WeightPacker(ChosenCheckpoint(checkpoint, codes), network, arguments, lambda _: None)
-        with file_type(tmp_path, "weights") as file, WeightFile(tmp_path, "small") as small:
-            (layer,) = packer.pack(whole_network(1), file, small).layers
+        with WeightFile(tmp_path, "weights", dtype) as file, WeightFile(tmp_path, "small") as small:
+            (layer,) = packer.pack(one_part(GraphKind.LINEAR, 1), file, small).layers
     for group, linear in zip(groups_of(network, 0), (layer.qkv, layer.output, layer.gate_up, layer.down), strict=True):
         kept, scales, zeros = stacked(codes, group.tensors)
         if family == "Llama" and group.kind == "qkv":
