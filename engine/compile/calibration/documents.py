@@ -114,9 +114,9 @@ def _definitions(body: Sequence[ast.stmt], place: str) -> Iterator[tuple[str, De
 
 
 def calibration_documents(source: Path, file: Path | None, folder: Path, text: TextSpec) -> Iterable[str]:
-    """Whole documents in the form the model will see them, made as they are read. source: the
-    checkpoint. file: of `--calibration`. folder: of the template and tokenizer that `text` names. CompileError when the
-    file cannot be used, now or when its bad line is reached; BundleError for a bad template."""
+    """Whole documents in the form the model will see them, made as they are read. source: the checkpoint. file: of
+    `--calibration`. folder: of the template and tokenizer that `text` names. CompileError when the file cannot be used,
+    now or when its bad line is reached; BundleError for a bad template."""
     if file is not None:
         return CalibrationFile.opened(file, folder, text)
     if is_shipped(source):
