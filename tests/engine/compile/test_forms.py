@@ -13,7 +13,7 @@ import pytest
 from engine.bundle.manifest import Manifest
 from engine.bundle.variant import StepShape
 from engine.compile.arguments import Quant, Split
-from engine.compile.graphs.lowering import PLAIN
+from engine.compile.graphs.lowering import PLAIN, Lowering
 from engine.compile.pipeline import CPU_FLOAT, PIPELINES
 from engine.compile.quantisation.methods.method import Activations
 from engine.compile.quantisation.methods.table import quants_with
@@ -112,8 +112,8 @@ def test_graphs_pass_the_onnx_checker(split: Split, tiny_checkpoint: Path, build
 
 def test_a_wrong_float_bundle_fails(tiny_checkpoint: Path, build: Build, monkeypatch: pytest.MonkeyPatch) -> None:
     """The last stage is a gate: a lowering that is wrong cannot produce an fp32 bundle."""
-    broken = replace(PLAIN, silu=lambda graph, x: graph.op("Sigmoid", [x]))
-    monkeypatch.setitem(PIPELINES, (False, Activations.FLOAT32), replace(CPU_FLOAT, lowering=broken))
+    monkeypatch.setattr(Lowering, "silu", lambda _, graph, x: graph.op("Sigmoid", [x]))
+    monkeypatch.setitem(PIPELINES, (False, Activations.FLOAT32), replace(CPU_FLOAT, lowering=PLAIN))
     with pytest.raises(CompileError, match="differ from the checkpoint"):
         build(tiny_checkpoint, quant=Quant.FP32)
 

@@ -11,8 +11,7 @@ from engine.bundle.check import check_contract, check_listed
 from engine.bundle.manifest import GraphKind, GraphSpec, Manifest, load_manifest, verify_hashes
 from engine.bundle.variant import shape_table
 from engine.compile.arguments import Layout, Quant
-from engine.compile.graphs import segments as graphs
-from engine.compile.graphs.lowering import FUSED
+from engine.compile.graphs.lowering import Lowering
 from engine.errors import CompileError
 
 Build = Callable[..., tuple[Path, Manifest]]
@@ -101,9 +100,6 @@ def test_the_embedding_is_stored_once(segmented_bundle: Path) -> None:
 
 def test_a_wrong_float_bundle_fails(tiny_checkpoint: Path, build: Build, monkeypatch: pytest.MonkeyPatch) -> None:
     """A lowering that is wrong cannot produce an fp32 bundle."""
-    from dataclasses import replace
-
-    broken = replace(FUSED, silu=lambda graph, x: graph.op("Sigmoid", [x]))
-    monkeypatch.setattr(graphs, "FUSED", broken)
+    monkeypatch.setattr(Lowering, "silu", lambda _, graph, x: graph.op("Sigmoid", [x]))
     with pytest.raises(CompileError, match="differ from the checkpoint"):
         build(tiny_checkpoint, quant=Quant.FP32, layout=Layout.SEGMENTS)
