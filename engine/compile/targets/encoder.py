@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from engine.bundle.encoder import PROJECTION
-from engine.bundle.manifest import Manifest
+from engine.bundle.manifest import Manifest, describe_file
 from engine.bundle.specs import ModelTask, PoolingKind, PoolingSpec, RerankKind, RerankSpec
 from engine.bundle.variant import StepShape
 from engine.bundle.weight_files import write_floats
@@ -261,6 +261,7 @@ def encoder_text_stage(work: Compilation) -> None:
         work.pooling = encoder_pooling(tokenizer, files, encoder, outputs)
         if layer is not None:
             write_floats(work.folder / PROJECTION, *layer)  # the weight [X, H], then the bias [X]
+            work.files[PROJECTION] = describe_file(work.folder / PROJECTION)
             spec = msgspec.structs.replace(encoder.spec, projection=PROJECTION)
             work.network = replace(network, encoder=replace(encoder, spec=spec))
     else:
@@ -280,7 +281,9 @@ def encoder_weights_stage(work: Compilation) -> None:
         if not work.pipeline.graph_folder:
             work.files[part.data_file] = file.entry
         if encoder.spec.score_head:
-            write_score_head(work.checkpoint, work.network, work.folder / encoder.spec.score_head)
+            path = work.folder / encoder.spec.score_head
+            write_score_head(work.checkpoint, work.network, path)
+            work.files[path.name] = describe_file(path)
 
 
 def encoder_graph(work: Compilation, plan: GraphPlan) -> WrittenGraph:

@@ -1,6 +1,7 @@
 """Encoders as context binaries of an X Elite, in the HTP emulator: vectors against transformers, whoever is beside."""
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -72,3 +73,19 @@ def test_vectors_in_the_emulator(made: tuple[Assembled, Any]) -> None:
     for found in (together, alone):
         cosines = np.sum(found * wanted, axis=1) / np.linalg.norm(found, axis=1) / np.linalg.norm(wanted, axis=1)
         assert cosines.min() > 0.9999
+
+
+def test_scores_of_pairs_in_the_emulator(tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime_qnn")
+    alike = {"num_labels": 1, "type_vocab_size": 1, "pad_token_id": 0}
+    model = write_encoder(tmp_path / "tiny", "XLMRoberta", "ForSequenceClassification", **alike)
+    bundle = tmp_path / "bundle"
+    arguments = CompileArguments(tmp_path / "tiny", bundle, target=Target.X_ELITE, quant=Quant.FP16, rows=(16,))
+    assert compile_bundle(arguments, SilentProgress()).parity["cosine"] > 0.9999
+    assembled = assemble(EngineConfig(bundle=str(bundle)))
+    text = tuple(range(5, 14))
+    (found,) = vectors(assembled, [text])
+    assembled.loop.close()
+    assembled.runtime.close()
+    with torch.no_grad():
+        assert found.tolist() == pytest.approx([model(input_ids=torch.tensor([text])).logits[0, 0].item()], abs=5e-3)
