@@ -53,6 +53,7 @@ WITH_WINDOW = {"llama": "MistralForCausalLM", "olmo2": "Olmo3ForCausalLM"}
 GEMMA_LARGEST = {"gemma2": 46, "gemma3": 62, "gemma-embedding": 0}  # layers of the 27B models
 # The base of layers with a window, where the file does not say, 0 = that of the others.
 TWO_BASES = dict.fromkeys(("gemma3", "gemma3n", "gemma4", "gemma-embedding", "modern-bert"), 10_000.0) | {"olmo2": 0.0}
+UNSAID_WINDOWS = {"gemma2": 4096}  # of files made before the key was; llama.cpp takes the same
 WITHOUT_TRUNCATION = ("gpt-oss",)  # whose ramp of YaRN begins and ends between frequencies
 NO_POOLING, LAST_TOKEN = 0, 3  # of `pooling_type`; files of chat models have none
 POOLINGS = {NO_POOLING: "mean", 1: "mean", 2: "cls", LAST_TOKEN: "lasttoken"}  # of encoders
@@ -75,7 +76,7 @@ def network_config(
     is_other = gating != Gating.UNTOLD and (gating == Gating.SIGMOID) != (architecture.gating is Gating.SIGMOID)
     if is_other and not architecture.has_latents:
         raise UnsupportedModel(f"{fields.title}: {architecture.name}.expert_gating_func {gating} is not supported")
-    window = fields.integer("attention.sliding_window", 0, 1 << 40, 0)
+    window = fields.integer("attention.sliding_window", 0, 1 << 40, UNSAID_WINDOWS.get(fields.name, 0))
     turned = fields.integer("rope.dimension_count", 2, 1024, geometry.head_dim)
     others = (WITH_WINDOW if window else {}) | (WITH_EXPERTS if fields.number(EXPERT_COUNT, 0.0, 4096.0, 0.0) else {})
     family = others.get(architecture.name, architecture.family)

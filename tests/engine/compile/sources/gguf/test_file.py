@@ -320,6 +320,14 @@ def test_the_scale_of_gemmas_attention(
     assert read_network(config).attention_scale == pytest.approx(scalar**-0.5, rel=1e-12)
 
 
+@pytest.mark.parametrize(("architecture", "window"), [("gemma2", 4096), ("llama", 0)])
+def test_the_window_of_a_file_that_does_not_say_it(architecture: str, window: int, tmp_path: Path) -> None:
+    header = read_header(facts(tmp_path / "m.gguf", architecture))
+    found = architecture_of(header)
+    config = network_config(header, found, read_geometry(header, found), Table())
+    assert (config["sliding_window"] or 0) == window
+
+
 class Table(Checkpoint):
     """A checkpoint with nothing but an embedding."""
 
