@@ -19,6 +19,7 @@ from engine.runtime.interface import PackedSegment
 COLUMN_STEP = 64
 SLIDE_SHARE = 4  # of a window: columns that come before its memory is used from the front again
 KEPT_PLACES = 4  # rows of a step that a cache stays bound to: decodes mostly stay where they are
+EXACT = "fp32"  # `quant` of bundles in which nothing is rounded
 BlockName = int  # its number in the pool
 Bound = TypeVar("Bound")
 
@@ -60,11 +61,12 @@ class GroupColumns:
 
 class CacheForm:
     """What memory a bundle's sequences need. is_uniform: all bits stay as they were, and where they were: layers with
-    a window give nothing back, and no cache rests as float16."""
+    a window give nothing back, and no cache rests as float16. Nor where nothing else is rounded."""
 
     def __init__(self, manifest: Manifest, is_uniform: bool) -> None:
         self.dtype = manifest.kv_dtype
-        self.resting_dtype = HALF if manifest.kv_dtype == FLOAT and not is_uniform else manifest.kv_dtype
+        rests = manifest.kv_dtype == FLOAT and manifest.quant != EXACT and not is_uniform
+        self.resting_dtype = HALF if rests else manifest.kv_dtype
         groups = manifest.model.cache_groups
         self.window = 0 if is_uniform else max((group.window for group in groups), default=0)
         self.full = tuple(group for group in groups if not (self.window and group.window))

@@ -62,8 +62,8 @@ def main() -> int:
     parser.add_argument("--context", type=int, help="tokens of a window, instead of 512: llama.cpp then runs beside")
     parser.add_argument("--made", action="store_true", help="also files made by llama-quantize, which is built first")
     options, console = parser.parse_args(), wide_console()
-    if options.context and (options.half or options.made):
-        parser.error("--context measures all windows of the published file: leave out --half and --made")
+    if options.context and options.made:
+        parser.error("--context measures the published file: leave out --made")
     models = RealModels(options.folder)
     kinds = (PUBLISHED, *MADE) if options.made else (PUBLISHED,)
     names = options.models.split(",")

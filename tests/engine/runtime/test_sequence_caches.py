@@ -155,7 +155,7 @@ def test_what_a_finished_sequence_did_not_use_is_given_back(caches: Caches) -> N
     assert heir is cache and tokens_of(heir, 77) == [*range(76), 5]
 
 
-FLOATS = msgspec.structs.replace(smallest_manifest(), kv_dtype="float32")
+FLOATS = msgspec.structs.replace(smallest_manifest(), kv_dtype="float32", quant="int8")
 
 
 def finished(caches: Caches, *values: float) -> SequenceCache[None]:
@@ -187,7 +187,9 @@ def test_what_float16_cannot_hold_stays_as_it_is(value: float) -> None:
 
 
 def test_where_all_bits_stay_nothing_rests_as_float16() -> None:
-    assert finished(SequenceCaches(FLOATS, is_uniform=True)).keys.dtype == np.float32
+    exact = msgspec.structs.replace(FLOATS, quant="fp32")
+    for caches in (SequenceCaches(FLOATS, is_uniform=True), SequenceCaches(exact)):
+        assert finished(caches).keys.dtype == np.float32
 
 
 def test_a_copy_in_the_host_cache_comes_back_as_another_block(caches: Caches) -> None:

@@ -45,7 +45,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ):
         patch.setattr(graphs_of_speech, "HALF", "float32")  # so that tokens are transformers' to the last one
         packer = WeightPacker(source.checkpoint, source.network.decoder, arguments, lambda size: None)
-        packed = speech.SpeechPacker(source.network, packer, source.checkpoint, file, arguments).pack()
+        packed = speech.SpeechPacker(source.network, packer, file).pack()
         graphs = (
             graphs_of_speech.write_npu_encoder(packed, source.network, made / "bundle"),
             graphs_of_speech.write_npu_decoder(packed, source.network, CONTEXT - 1, made / "bundle"),

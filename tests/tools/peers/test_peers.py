@@ -17,7 +17,7 @@ from server.commands.own_server import OwnServer
 from tools.fidelity import __main__ as tools_fidelity
 from tools.fidelity.__main__ import BAR
 from tools.fidelity.served import ServedFile
-from tools.llama_cpp.figures import Fidelity, Halfway, PrintedMean
+from tools.llama_cpp.figures import Fidelity, FirstWindows, PrintedMean
 from tools.llama_cpp.programs import BuildFailed, LlamaCpp
 from tools.peers import __main__ as peers
 from tools.peers import fidelity, report, setup
@@ -71,8 +71,7 @@ def test_other_servers_have_names() -> None:
         (["peers", "--starts", "--with", "ik"], "--starts compiles the file itself"),
         (["peers", "--starts", "--bundle", "b"], "--starts compiles the file itself"),
         (["peers", "--with", "foo"], "argument --with: foo is none of"),
-        (["fidelity", "--context", "64", "--half"], "--context measures all windows of the published file"),
-        (["fidelity", "--context", "64", "--made"], "--context measures all windows of the published file"),
+        (["fidelity", "--context", "64", "--made"], "--context measures the published file"),
     ],
 )
 def test_options_that_would_be_passed_over_are_refused(
@@ -197,7 +196,7 @@ def test_fidelity_is_one_kl_over_the_other(
             texts.append(text.read_text())
             (tmp_path / "scratch" / "llama").mkdir()
             mean = PrintedMean(2e-3, 1e-4)
-            return Fidelity("m", kind, floats, mean, mean, mean, mean, mean, Halfway(8, mean, mean))
+            return Fidelity("m", kind, floats, mean, mean, mean, mean, mean, FirstWindows(4, mean, mean))
 
     def served(file: Path, text: str, *given: object) -> ServedFile:
         texts.append(text)
