@@ -40,7 +40,7 @@ test: $(DEV)
 
 # The long rest: other people's clients in environments of their own, Qualcomm's emulator, Genie, large inputs; then
 # what `make test-real` runs. Much of it waits for other processes, so one more runs than on two cores otherwise.
-test-all: WORKERS = 3
+test-all: WORKERS := $(if $(filter environment,$(origin WORKERS)),$(WORKERS),3)
 test-all: $(DEV)
 	$(BIN)/python -m tests.clients.environments
 	$(BIN)/python -m tools.real_models

@@ -29,7 +29,7 @@ from engine.runtime.kv_memory import COLUMN_STEP, BlockName, Bound, CacheForm, G
 # twice the time there; four decodes over 1,024 columns and 2,048 of their own take as long as with copies.
 MOST_TIMES = 3
 LEAST_SPARE = 32  # columns
-MOST_COPIED = 64 << 20  # bytes: to make float16 of them takes 40 ms, which the step of others waits
+MOST_COPIED = 64 << 20  # bytes in a step: to make float16 of them takes 40 ms
 
 
 class SequenceCaches(BlockStore, Generic[Bound]):
@@ -46,11 +46,13 @@ class SequenceCaches(BlockStore, Generic[Bound]):
         self._pieces: dict[BlockName, tuple[GroupColumns, ...]] = {}
         self._unwanted: set[BlockName] = set()
         self._offloaded: dict[bytes, SequenceCache[Bound]] = {}
-        # Of the step at hand: columns of a block, segments and their caches; and the caches of the step before.
+        # Of the step at hand: columns of a block, segments and their caches; the caches of the step before; and those
+        # that are still to be set aside.
         self._size = 1
         self._segments: tuple[PackedSegment, ...] = ()
         self._taken: list[SequenceCache[Bound]] = []
         self._before: list[SequenceCache[Bound]] = []
+        self._late: list[SequenceCache[Bound]] = []
         self.widened = 0
 
     def place(self, batch: PackedBatch, least_rows: int = 1) -> list[SequenceCache[Bound]]:
@@ -73,10 +75,7 @@ class SequenceCaches(BlockStore, Generic[Bound]):
             found.expect_writes(least - found.base_columns)
             found.has_ended = False
             self._taken.append(found)
-        for cache in self._before:
-            if not self._is_taken(cache):  # what finished sequences leave behind is many caches
-                cache.bound.clear()
-                self._set_aside(cache)
+        self._let_go([cache for cache in (*self._late, *self._before) if not self._is_taken(cache)])
         self._before = []
         return list(self._taken)
 
@@ -140,7 +139,7 @@ class SequenceCaches(BlockStore, Generic[Bound]):
         self._offloaded.pop(key, None)
 
     def clear(self) -> None:
-        self._segments, self._taken, self._before = (), [], []
+        self._segments, self._taken, self._before, self._late = (), [], [], []
         self._owners.clear()
         self._offloaded.clear()
         self._pieces.clear()
@@ -182,13 +181,25 @@ class SequenceCaches(BlockStore, Generic[Bound]):
                 self._assign(made, index, name)
         return made
 
+    def _let_go(self, caches: Sequence[SequenceCache[Bound]]) -> None:
+        """What finished sequences leave behind is many caches: bound to nothing, and set aside. The step of others
+        waits for that, so it goes on in the next steps, and very large ones stay as they are."""
+        self._late, left = [], MOST_COPIED
+        for cache in caches:
+            cache.bound.clear()
+            size = sum(side.nbytes for side in cache.sides())
+            if not cache.has_ended or not cache.owned or cache.is_base or size > MOST_COPIED:
+                continue
+            if size > left:
+                self._late.append(cache)
+                continue
+            left -= size
+            self._set_aside(cache)
+
     def _set_aside(self, cache: SequenceCache[Bound]) -> None:
         """Give back what a finished sequence has reserved and not used, and keep the rest as float16 where floats are
-        computed with. The step of others waits for the copy, so only of a small cache."""
-        used = (max(cache.owned, default=-1) + 1) * self._size
-        is_small = sum(side.nbytes for side in cache.sides()) <= MOST_COPIED
-        if not cache.has_ended or not used or cache.is_base or not is_small:
-            return
+        computed with."""
+        used = (max(cache.owned) + 1) * self._size
         if self._form.resting_dtype != self._form.dtype:
             cache.rest(used)
         elif cache.columns - used >= max(LEAST_SPARE, cache.columns // 16):

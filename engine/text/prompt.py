@@ -183,8 +183,8 @@ class PromptMaker:
         before tokenising. With `keep` only the last tokens are used, the BOS among them."""
         if keep is not None:
             ids = self.tokenizer.encode(self._ending(text, keep), allow_special=True)
-            room = keep - len(self.tokenizer.with_bos(()))
-            return self.tokenizer.with_bos(ids if len(ids) <= room else ids[len(ids) - room :])
+            room = max(0, keep - len(self.tokenizer.with_bos(())))
+            return self.tokenizer.with_bos(ids if len(ids) <= room else ids[len(ids) - room :])[:keep]
         self._check_chars(len(text), max_context, "prompt")
         self._check_beginning(text, max_context, "prompt")
         return self.tokenizer.with_bos(self.tokenizer.encode(text, allow_special=True))

@@ -9,6 +9,7 @@ import pytest
 
 from engine.bundle.model_spec import CacheGroup
 from engine.bundle.variant import StepShape
+from engine.runtime import kv
 from engine.runtime.interface import PackedBatch, PackedSegment
 from engine.runtime.kv import SequenceCaches
 from engine.runtime.kv_memory import GroupColumns, SequenceCache
@@ -177,6 +178,16 @@ def test_a_finished_sequence_rests_as_float16_and_is_computed_with_as_float32() 
     for each in (heir, sharer):
         assert each.keys[0, 0, 0, :4, 0].tolist() == [np.float32(np.float16(1 / 3)), 2.5, 2, 3]
     assert caches.widened == 0
+
+
+def test_of_many_that_finish_together_some_wait_for_the_next_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    caches: Caches = SequenceCaches(FLOATS)
+    ended = run(caches, *(((place, place + 1), 0, (1, 2, 3, 4, 5)) for place in (0, 2, 4)))
+    monkeypatch.setattr(kv, "MOST_COPIED", 2 * sum(side.nbytes for side in ended[0].sides()))
+    caches.free((1, 3, 5))
+    for resting in ([True, True, False], [True, True, True]):
+        run(caches, ((30,), 0, (1,)))
+        assert [cache.is_resting for cache in ended] == resting
 
 
 @pytest.mark.parametrize("value", [7e4, -7e4, np.nan])

@@ -11,6 +11,7 @@ from engine.bundle.answer_format import Markers
 from engine.bundle.manifest import TextSpec
 from engine.bundle.specs import UsualSampling
 from engine.compile.sources.text_files import load_tokenizer, write_text_files
+from engine.text.prompt import MessageForm, PromptMaker
 from engine.text.renderer import ChatTemplate
 from engine.text.tokenizer import Tokenizer as TextTokenizer
 from tools.random_checkpoint import byte_tokenizer
@@ -163,3 +164,5 @@ def test_two_tokens_before_a_text_are_those_of_transformers(source: Path) -> Non
     assert spec.prefix == (256, 257) and not spec.add_bos
     whole = ours.with_bos(ours.encode("one", allow_special=True))
     assert list(whole) == theirs("one")["input_ids"] and whole[:2] == spec.prefix and ours.with_bos(whole) == whole
+    maker = PromptMaker(ours, None, {}, MessageForm())
+    assert [maker.text("one", 100, keep) for keep in (1, 2, 3)] == [(256,), (256, 257), (256, 257, whole[-1])]
