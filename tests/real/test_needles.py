@@ -36,6 +36,6 @@ def test_behind_six_windows(gemma: Path, tmp_path: Path) -> None:
 
 
 def test_behind_the_original_context(qwen_coder: Path, tmp_path: Path) -> None:
-    """YaRN from 1,024 tokens on, four times as far."""
-    write_yarn(qwen_coder, longer := tmp_path / "longer.gguf", 4.0, original=1024)
-    assert missed(longer, tmp_path, 4096, goes_on=False) == []
+    """YaRN from 512 tokens on, four times as far."""
+    write_yarn(qwen_coder, longer := tmp_path / "longer.gguf", 4.0, original=512)
+    assert missed(longer, tmp_path, 2048, goes_on=False) == []
