@@ -16,7 +16,7 @@ from tools.speech.recordings import ReadAloud, recordings_of_people
 from tools.speech.report import wrong_words
 
 MOST_WORSE = 0.005  # of all words
-FIGURES = Path(__file__).with_name("faster_whisper_words.json")  # of faster-whisper on the same recordings
+FIGURES = Path(__file__).with_name("faster_whisper_words.json")
 
 
 @pytest.fixture(scope="module")
