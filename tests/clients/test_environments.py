@@ -55,6 +55,19 @@ def test_packages_that_want_an_older_python_are_left_out(tmp_path: Path, monkeyp
     assert sorted(built) == ["any", "new"]
 
 
+def test_what_only_a_full_run_uses_is_built_for_it_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(environments, "CLIENTS", tmp_path)
+    for name in ("any", *environments.FULL_ALONE):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "requirements.txt").write_text("")
+    for full, expected in (("", ["any"]), ("1", ["any", *environments.FULL_ALONE])):
+        monkeypatch.setenv("FULL", full)
+        built: list[str] = []
+        monkeypatch.setattr(environments, "python_environment", built.append)
+        assert environments.main() == 0
+        assert sorted(built) == sorted(expected)
+
+
 def test_what_stands_behind_the_mark_is_installed_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A package that is not there is asked for by one that is installed without what it requires."""
     wheel = tmp_path / "lonely-1.0-py3-none-any.whl"

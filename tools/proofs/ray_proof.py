@@ -18,6 +18,9 @@ from typing import Any
 
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 os.environ.setdefault("RAY_raylet_start_wait_time_s", "180")  # the machine may be busy
+# Serve ends a proxy that is slow, with all its connections.
+os.environ.setdefault("RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S", "300")
+os.environ.setdefault("RAY_SERVE_PROXY_HEALTH_CHECK_TIMEOUT_S", "300")
 # Else Ray leaves loopback for the address of the machine.
 os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
 
@@ -108,7 +111,8 @@ def replica_pids() -> list[int]:
 
 
 def started(options: Options) -> AsyncOpenAI:
-    """The application, ready."""
+    """The application, ready, behind one proxy: all nodes' would share the port of this machine."""
+    serve.start(proxy_location="HeadOnly")
     serve.run(build(options), name="hexserve", route_prefix="/")
     return AsyncOpenAI(base_url="http://127.0.0.1:8000/v1", api_key="none", timeout=300, max_retries=0)
 
