@@ -18,7 +18,7 @@ TOWNS = ("Aston", "Brill", "Corby", "Dover", "Epsom", "Frome", "Goole", "Hythe",
 FACT = "The secret number of the blue door is {number}."
 QUESTION = "What is the secret number of the blue door? Answer with the number only."
 BEGINNING = FACT.partition(" {")[0]
-PROBE, SHARE = 100, 64  # most sentences of the prompt whose tokens are counted first; tokens for each of them
+PROBE, SHARE = 100, 128  # most sentences of the prompt whose tokens are counted first; tokens for each of them
 RESERVE = 120  # tokens of fact, question, template and answer
 ANSWER_TOKENS = 24
 

@@ -1,53 +1,55 @@
 """What a client is served of published files, against their own floats, beside llama.cpp on the same tokens."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import astuple
+from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-import msgspec
 import pytest
 from rich.console import Console
 
 from engine.compile.sources.source import open_source
+from engine.evaluation.evaluate import Quality
 from engine.models.family import read_network
 from engine.models.network import Network
-from tests.real.conftest import FIGURES
 from tools.fidelity.__main__ import BAR, MADE, at_context, measured
 from tools.fidelity.served import read_as_served
 from tools.llama_cpp.__main__ import MODELS, TREE
-from tools.llama_cpp.fidelity import PUBLISHED, PUBLISHED_ALONE
+from tools.llama_cpp.fidelity import CONTEXT, PUBLISHED, PUBLISHED_ALONE
 from tools.llama_cpp.figures import LlamaFigures
 from tools.random_checkpoint import write_shards
 from tools.real_models.fetch import RealModels
 from tools.real_models.held_out import held_out_text
 
+WINDOWS = 2  # of 255 scored tokens: what is left of the bars is more than a window's chance
+
 
 @pytest.fixture(scope="module")
-def folders() -> Iterator[Callable[[str], Path]]:
-    """A folder for each model's bundles: that of its floats serves all tests of the model."""
-    with TemporaryDirectory(prefix="hexserve-") as made:
+def served(real_models: RealModels) -> Callable[[str], list[Quality]]:
+    """What is lost of a published file and, of most, of a folder of its floats, which are read once for both."""
 
-        def folder_of(name: str) -> Path:
-            (folder := Path(made) / name).mkdir(exist_ok=True)
-            return folder
+    @cache
+    def of(name: str) -> list[Quality]:
+        with TemporaryDirectory(prefix="hexserve-") as made:
+            files = [real_models.fetch(name)]
+            if name in MODELS:
+                files.append(as_folder(files[0], Path(made) / name))
+            text = held_out_text(real_models.fetch(TREE))
+            return [each.quality for each in read_as_served(files, text, CONTEXT, WINDOWS, Path(made))]
 
-        yield folder_of
+    return of
 
 
 @pytest.mark.parametrize("name", (*MODELS, *PUBLISHED_ALONE))
 def test_published_files_lose_no_more_than_the_bar(
-    name: str, real_models: RealModels, folders: Callable[[str], Path], tmp_path: Path
+    name: str, served: Callable[[str], list[Quality]], llama_cpp_figures: LlamaFigures
 ) -> None:
-    """On 2,048 tokens, of which the second half of each window is scored; the likeliest is as often the floats'."""
-    figures = msgspec.json.decode(FIGURES.read_bytes(), type=LlamaFigures)
-    theirs = figures.of(name, PUBLISHED).beginning
-    assert theirs is not None
-    file, text = real_models.fetch(name), held_out_text(real_models.fetch(TREE))
-    folder = folders(name) if name in MODELS else tmp_path
-    ours = read_as_served(file, text, figures.context, theirs.windows, folder).quality
-    assert ours.tokens == 4 * 255 and ours.kl is not None
+    """On 1,024 tokens, of which the second half of each window is scored; the likeliest is as often the floats'."""
+    theirs, ours = llama_cpp_figures.of(name, PUBLISHED).beginning, served(name)[0]
+    assert theirs is not None and theirs.windows == WINDOWS
+    assert ours.tokens == WINDOWS * llama_cpp_figures.scored and ours.kl is not None
     assert ours.kl.value <= BAR * theirs.kl.mean
     assert ours.top1 is not None and ours.top1.value >= theirs.same_top.mean - 2 * theirs.same_top.error
 
@@ -75,20 +77,14 @@ def test_files_that_llama_quantize_makes_lose_no_more(name: str, real_models: Re
     assert {kind: ratio for kind, ratio in lost.items() if ratio > BAR} == {}
 
 
-WINDOWS = 4  # of a folder: what is left of the bar is far more than a window's chance
-
-
 @pytest.mark.parametrize("name", MODELS)
 def test_a_folder_is_served_no_farther_from_its_floats_than_q4_k_m(
-    name: str, real_models: RealModels, folders: Callable[[str], Path], tmp_path: Path
+    name: str, served: Callable[[str], list[Quality]], llama_cpp_figures: LlamaFigures
 ) -> None:
     """By default, of the floats of the published file; llama.cpp makes Q4_K_M of the same."""
-    figures = msgspec.json.decode(FIGURES.read_bytes(), type=LlamaFigures)
-    folder = as_folder(real_models.fetch(name), tmp_path / name)
-    text = held_out_text(real_models.fetch(TREE))
-    found = read_as_served(folder, text, figures.context, WINDOWS, folders(name)).quality
-    assert found.tokens == WINDOWS * figures.scored and found.kl is not None
-    assert found.kl.high <= figures.of(name, "Q4_K_M", "published").kl.mean
+    found = served(name)[1]
+    assert found.tokens == WINDOWS * llama_cpp_figures.scored and found.kl is not None
+    assert found.kl.high <= llama_cpp_figures.of(name, "Q4_K_M", PUBLISHED).kl.mean
 
 
 def tensor_names(network: Network) -> list[str]:

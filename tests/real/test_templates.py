@@ -18,7 +18,7 @@ from engine.text.format_table import atoms, is_tag
 from tests.real.chat_templates import FUNCTIONS, INSIDE, OUTSIDE, calls_of, loaded, marks, read, spoken, written
 from tests.real.written_calls import TEMPLATES
 
-LONG = 1000  # characters, of which not every cut is tried
+LONG = 200  # characters, of which not every cut is tried
 NAMES = pytest.mark.parametrize("name", TEMPLATES)
 
 

@@ -87,7 +87,7 @@ def measured(models: RealModels, names: list[str], kinds: tuple[str, ...], conso
                     file = programs.quantised(file, Path(folder) / f"{kind}.gguf", kind)
                 say(f"{name} {kind}")
                 theirs = figures.of(name, kind)
-                ours = read_as_served(file, text, figures.context, figures.windows, Path(folder))
+                (ours,) = read_as_served([file], text, figures.context, figures.windows, Path(folder))
                 yield FileBeside(name, kind, theirs.kl.mean, theirs.same_top, ours)
 
 
@@ -100,7 +100,7 @@ def at_context(models: RealModels, name: str, context: int, console: Console) ->
         (path := folder / "text").write_text(text, encoding="utf-8", newline="\n")
         theirs = Measurement(name, file, programs, folder / "llama", say, windows).one(path, PUBLISHED, OWN)
         shutil.rmtree(folder / "llama")
-        ours = read_as_served(file, text, context, windows.count, folder)
+        (ours,) = read_as_served([file], text, context, windows.count, folder)
     return FileBeside(name, f"{PUBLISHED}, {context} tokens", theirs.kl.mean, theirs.same_top, ours)
 
 

@@ -9,7 +9,7 @@ from engine.compile.arguments import CompileArguments, Quant, default_quant
 from engine.compile.arguments import Target as CompileTarget
 from engine.compile.pipeline import compile_bundle
 from engine.compile.progress import SilentProgress
-from engine.evaluation.evaluate import Quality, TextWindow, evaluate, quality
+from engine.evaluation.evaluate import Quality, TextWindow, evaluate, quality, windows_of
 from engine.evaluation.models import open_bundle, open_served
 
 SEED = 0
@@ -25,25 +25,26 @@ class ServedFile:
     size: int
 
 
-def read_as_served(file: Path, text: str, context: int, count: int, folder: Path) -> ServedFile:
-    """Figures over the second halves of `count` windows of `context` tokens, as llama-perplexity takes them.
-
-    folder: gets both bundles, unless it has that of the floats. CompileError, BundleError, EngineFailure.
+def read_as_served(files: Sequence[Path], text: str, context: int, count: int, folder: Path) -> list[ServedFile]:
+    """Figures over the second halves of `count` windows of `context` tokens, as llama-perplexity takes them: of a
+    file, and of others with its floats and tokens. folder: gets the bundles. CompileError, BundleError, EngineFailure.
     """
-    served, floats = folder / "served", folder / "floats"
-    quant = default_quant(CompileTarget.CPU, file)
-    asked = CompileArguments(file, served, quant=quant, force=True, parity_tokens=LEAST_TOKENS)
-    manifest = compile_bundle(asked, SilentProgress())
-    if not floats.exists():
-        exact = CompileArguments(file, floats, quant=Quant.FP32, parity_tokens=LEAST_TOKENS)
-        compile_bundle(exact, SilentProgress())
+    exact = CompileArguments(files[0], folder / "floats", quant=Quant.FP32, parity_tokens=LEAST_TOKENS)
+    compile_bundle(exact, SilentProgress())
+    caches, models = [], []
     with ExitStack() as stack:
-        model = open_served(file.name, served, "", stack)
-        reference = open_bundle("floats", floats, None, stack)
-        vocabulary = model.vocabulary
+        for number, file in enumerate(files):
+            quant, served = default_quant(CompileTarget.CPU, file), folder / f"served-{number}"
+            asked = CompileArguments(file, served, quant=quant, parity_tokens=LEAST_TOKENS)
+            caches.append(compile_bundle(asked, SilentProgress()).kv_dtype)
+            models.append(open_served(file.name, served, "", stack))
+        windows_of(models, text, context * count, context, 0)  # refuses a file to which it is other tokens
+        reference = open_bundle("floats", exact.output, None, stack)
+        vocabulary = models[0].vocabulary
         windows = second_halves(vocabulary.tokens(text, context * count), context, vocabulary.bos)
-        found, _ = evaluate([model], reference, windows, lambda _: None)
-        return ServedFile(quality(found[0], SEED), manifest.kv_dtype, model.size)
+        found, _ = evaluate(models, reference, windows, lambda _: None)
+    told = zip(found, caches, models, strict=True)
+    return [ServedFile(quality(scores, SEED), kv, model.size) for scores, kv, model in told]
 
 
 def second_halves(tokens: Sequence[int], context: int, bos: Sequence[int] = ()) -> list[TextWindow]:

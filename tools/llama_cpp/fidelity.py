@@ -19,7 +19,7 @@ from tools.llama_cpp.figures import Fidelity, LlamaFigures, fidelity_in
 from tools.llama_cpp.programs import BuildFailed, LlamaCpp
 from tools.real_models.held_out import SHA256
 
-CONTEXT, WINDOWS, BEGINNING = 512, 32, 4  # of the first windows a figure is also kept alone
+CONTEXT, WINDOWS, BEGINNING = 512, 32, 2  # of the first windows a figure is also kept alone
 QUANTIZE = "llama-quantize --allow-requantize {file} {made} {kind}"
 FLOATS = "-ctk f32 -ctv f32 -fa off -f {text}"
 SCORES = "-ctk f16 -ctv f16 --kl-divergence --kl-divergence-base {logits}"

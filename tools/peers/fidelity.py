@@ -31,7 +31,7 @@ def ratio_of_fidelity(gguf: Path, llama: LlamaCpp, folder: Path, say: Callable[[
         text.write_text(held_out_text(llama.tree), encoding="utf-8", newline="\n")
         theirs = Measurement(gguf.stem, gguf, llama, folder / "llama", say).one(text, PUBLISHED, OWN)
         shutil.rmtree(folder / "llama")
-        ours = read_as_served(gguf, text.read_text(encoding="utf-8"), CONTEXT, WINDOWS, folder)
+        (ours,) = read_as_served([gguf], text.read_text(encoding="utf-8"), CONTEXT, WINDOWS, folder)
     finally:
         shutil.rmtree(folder)
     kl = ours.quality.kl

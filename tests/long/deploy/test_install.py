@@ -5,8 +5,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from tests.clients.environments import program_from_pypi, python_with
 from tests.deploy.test_install import DEPLOY, ROOT, folder_of, install, posix
 
@@ -20,21 +18,21 @@ print(*[path for path in sys.argv[1:] if parser.parse(open(path, "rb").read()).r
 
 
 @posix
-@pytest.mark.parametrize("tool", ["python3", "uv"])
-def test_from_an_empty_home_to_an_answer(tool: str, tmp_path: Path) -> None:
-    found = {"uv": program_from_pypi("uv", UV)} if tool == "uv" else {}
-    programs = folder_of(tmp_path / "bin", python3=sys.executable, **found)
-    for _ in range(2 if tool == "uv" else 1):  # the second time it updates
+def test_from_an_empty_home_to_an_answer(tmp_path: Path) -> None:
+    """With uv; then with Python alone, which updates what is there."""
+    alone = folder_of(tmp_path / "alone", python3=sys.executable)
+    with_uv = folder_of(tmp_path / "with uv", python3=sys.executable, uv=program_from_pypi("uv", UV))
+    for programs in (with_uv, alone):
         done = install(tmp_path, programs)
         assert done.returncode == 0, done.stderr
-    command = tmp_path / ".local" / "bin" / "hexserve"
-    assert f"Try: {command} run smollm2" in done.stdout
-    asked = subprocess.run(
-        [command, "run", "demo"],
-        input="What is the capital of France?\n", capture_output=True, text=True, check=False, cwd=tmp_path,
-        env={"HOME": str(tmp_path), "PATH": str(programs)},
-    )  # fmt: skip
-    assert asked.returncode == 0 and "Paris" in asked.stdout, asked.stderr
+        command = tmp_path / ".local" / "bin" / "hexserve"
+        assert f"Try: {command} run smollm2" in done.stdout
+        asked = subprocess.run(
+            [command, "run", "demo"],
+            input="What is the capital of France?\n", capture_output=True, text=True, check=False, cwd=tmp_path,
+            env={"HOME": str(tmp_path), "PATH": str(programs)},
+        )  # fmt: skip
+        assert asked.returncode == 0 and "Paris" in asked.stdout, asked.stderr
 
 
 def test_every_powershell_script_parses(tmp_path: Path) -> None:

@@ -198,9 +198,9 @@ def test_fidelity_is_one_kl_over_the_other(
             mean = PrintedMean(2e-3, 1e-4)
             return Fidelity("m", kind, floats, mean, mean, mean, mean, mean, FirstWindows(4, mean, mean))
 
-    def served(file: Path, text: str, *given: object) -> ServedFile:
+    def served(files: list[Path], text: str, *given: object) -> list[ServedFile]:
         texts.append(text)
-        return ServedFile(Quality(8160, Interval(9.0, 8.0, 10.0), kl=kl), "float32", 1)
+        return [ServedFile(Quality(8160, Interval(9.0, 8.0, 10.0), kl=kl), "float32", 1) for _ in files]
 
     monkeypatch.setattr(fidelity, "Measurement", Measured)
     monkeypatch.setattr(fidelity, "read_as_served", served)
