@@ -1,6 +1,7 @@
 """Published models for every test here, all marked `real`: fetched once, and never skipped for want of them."""
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -21,6 +22,13 @@ FIGURES = HERE / "llama_cpp_figures.json"
 def real_models() -> RealModels:
     """The cache folder, from which a test fetches what it names."""
     return RealModels(default_folder())
+
+
+@pytest.fixture(scope="session")
+def bundle_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A cache of bundles that the workers of this run share: what two files serve is compiled once."""
+    own = tmp_path_factory.getbasetemp()
+    return (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "bundles"
 
 
 def fetched(models: RealModels, name: str) -> Path:

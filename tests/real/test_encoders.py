@@ -51,9 +51,9 @@ TEXTS = [
 
 
 @pytest.fixture(scope="module")
-def server(minilm: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
+def server(minilm: Path, bundle_cache: Path) -> Iterator[LiveServer]:
     """No option says how weights are stored."""
-    with serving(str(minilm), cache=tmp_path_factory.mktemp("bundles")) as running:
+    with serving(str(minilm), cache=bundle_cache) as running:
         yield running
 
 

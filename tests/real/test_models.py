@@ -34,13 +34,13 @@ def test_the_encoder_is_a_folder_of_sentence_transformers(minilm: Path) -> None:
 
 
 @pytest.mark.parametrize("name", sorted({*catalogue()} - {"qwen-coder"}))  # which tests/real/test_run.py serves
-def test_the_catalogue_says_what_the_files_say(real_models: RealModels, name: str, tmp_path: Path) -> None:
+def test_the_catalogue_says_what_the_files_say(real_models: RealModels, name: str, bundle_cache: Path) -> None:
     """What a model can do as `/v1/models` reads it from its files; its licence where a file has one."""
     entry, place = catalogue()[name], fetched(real_models, name)
     if place.suffix == ".gguf":
         assert read_header(place).metadata.get("general.license", "apache-2.0") == entry.licence.lower()
     elif (card := place / "README.md").is_file():
         assert f"license: {entry.licence.lower()}" in card.read_text(encoding="utf-8")
-    with serving(str(place), cache=tmp_path) as server:
+    with serving(str(place), cache=bundle_cache) as server:
         (model,) = httpx.get(f"{server.url}/v1/models", timeout=60).json()["data"]
     assert set(model["meta"]["capabilities"]) == set(entry.abilities)

@@ -22,17 +22,17 @@ FIGURES = Path(__file__).with_name("faster_whisper_words.json")
 @pytest.fixture(scope="module")
 def said() -> list[ReadAloud]:
     try:
-        return recordings_of_people(default_folder())
+        return recordings_of_people(default_folder())[::2]
     except FetchFailed as error:
         pytest.fail(f"recordings of people cannot be tested: {error}", pytrace=False)
 
 
 def test_no_more_words_are_wrong_than_with_faster_whisper(
-    said: list[ReadAloud], real_models: RealModels, tmp_path: Path
+    said: list[ReadAloud], real_models: RealModels, bundle_cache: Path
 ) -> None:
     """Both with weights of 8 bits, greedily, and with higher temperatures for what is improbable."""
     with (
-        serving(str(fetched(real_models, MODEL)), cache=tmp_path / "cache") as server,
+        serving(str(fetched(real_models, MODEL)), cache=bundle_cache) as server,
         openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client,
         ThreadPoolExecutor(4) as pool,
     ):

@@ -34,9 +34,8 @@ MOST_WRONG = 0.1  # faster-whisper 1.2.1 with float32 has 0.086
 
 
 @pytest.fixture(scope="module")
-def server(real_models: RealModels, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
-    folder = fetched(real_models, MODEL)
-    with serving(str(folder), cache=tmp_path_factory.mktemp("bundles")) as running:
+def server(real_models: RealModels, bundle_cache: Path) -> Iterator[LiveServer]:
+    with serving(str(fetched(real_models, MODEL)), cache=bundle_cache) as running:
         yield running
 
 
@@ -129,7 +128,7 @@ def test_what_was_said_live(server: LiveServer, turns: str, tmp_path: Path) -> N
 
 def test_words_come_while_somebody_speaks(server: LiveServer, tmp_path: Path) -> None:
     """Before the client says that this was all."""
-    sound = write_pcm("harvard.opus", tmp_path / "harvard.pcm", seconds=12.0)
+    sound = write_pcm("harvard.opus", tmp_path / "harvard.pcm", seconds=6.0)
     told = {"OPENAI_BASE_URL": f"{server.url}/v1", "OPENAI_API_KEY": "none", "OPENAI_MODEL": MODEL, "PACED": "1"}
     done = run_client("openai_python", told | {"SOUND": str(sound), "TURNS": "none"}, "realtime.py")
     assert done.code == 0, done.output + done.errors

@@ -37,9 +37,13 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 @pytest.fixture(scope="module")
-def server(folders: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(scope="module")
+def server(folders: dict[str, Path], cache: Path) -> Iterator[LiveServer]:
     lora = [part for name in MODELS[1:] for part in ("--lora", f"{name}={folders[name]}")]
-    cache = tmp_path_factory.mktemp("cache")
     with serving("--bundle", str(folders["tiny"]), *lora, "--deterministic", cache=cache) as live:
         yield live
 
@@ -118,9 +122,9 @@ async def test_a_worker_that_dies_loses_no_adapter(client: AsyncOpenAI, server: 
         ("a", "lora: 'a' is not NAME=FOLDER"),
     ],
 )
-def test_what_cannot_be_served_ends_the_start(folders: dict[str, Path], tmp_path: Path, lora: str, told: str) -> None:
-    named = lora.format(none=tmp_path / "none", french=folders["french"])
-    cache = ["--cache-dir", str(tmp_path / "cache"), "--port", "0"]
-    command = [sys.executable, "-m", "server", "serve", str(folders["tiny"]), "--lora", named, *cache]
+def test_what_cannot_be_served_ends_the_start(folders: dict[str, Path], cache: Path, lora: str, told: str) -> None:
+    named = lora.format(none=cache / "none", french=folders["french"])
+    more = ["--cache-dir", str(cache), "--port", "0"]
+    command = [sys.executable, "-m", "server", "serve", str(folders["tiny"]), "--lora", named, *more]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     assert result.returncode == 2 and told in " ".join(result.stderr.split())

@@ -24,21 +24,26 @@ def stop(server: LiveServer) -> int:
     return server.process.wait(40)
 
 
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cache")
+
+
 @pytest.mark.parametrize("arguments", [(), ("--deterministic",)], ids=["default", "deterministic"])
-def test_a_conversation_goes_on(tmp_path: Path, arguments: tuple[str, ...]) -> None:
+def test_a_conversation_goes_on(tmp_path: Path, cache: Path, arguments: tuple[str, ...]) -> None:
     options = ("--bundle", "demo", "--kv-file", str(tmp_path / "pages"), *arguments)
-    with serving(*options, cache=tmp_path / "cache") as server:
+    with serving(*options, cache=cache) as server:
         said, cached = chat(server, FIRST)
         assert cached == 0
         second = [*FIRST, {"role": "assistant", "content": said}, {"role": "user", "content": "And of Italy?"}]
         assert stop(server) == 0
     assert (tmp_path / "pages").stat().st_mode & 0o777 == 0o600
-    with serving(*options, cache=tmp_path / "cache") as server:
+    with serving(*options, cache=cache) as server:
         answer, cached = chat(server, second)
         assert cached >= 16
         assert chat(server, FIRST)[0] == said
         assert stop(server) == 0
-    with serving("--bundle", "demo", *arguments, cache=tmp_path / "cache") as server:
+    with serving("--bundle", "demo", *arguments, cache=cache) as server:
         assert chat(server, second) == (answer, 0)
 
 
