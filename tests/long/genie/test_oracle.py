@@ -57,8 +57,11 @@ def test_prefill_of_32_rows_then_one_row(
 ) -> None:
     """20 questions; one is longer than 32 tokens. The model has no BOS token, and Genie must not put one in front."""
     prompts, genie = asked
-    assert len(prompts) == 20 and max(map(len, prompts)) > 32
-    assert ours(demo, [(prompt, COUNT, 32) for prompt in prompts], tmp_path) == genie.tokens
+    assert len(prompts) == 20
+    asked_again = slice(-8, None)  # the server below answers them all
+    assert max(map(len, prompts[asked_again])) > 32
+    jobs = [(prompt, COUNT, 32) for prompt in prompts[asked_again]]
+    assert ours(demo, jobs, tmp_path) == genie.tokens[asked_again]
     assert ran(genie, "ar32_cl256_1_of_2") == sum(-(-len(prompt) // 32) for prompt in prompts)
     assert ran(genie, "ar1_cl256_1_of_2") == (COUNT - 1) * len(prompts)
 
@@ -91,7 +94,7 @@ def test_eight_clients_get_genies_answers_in_fewer_steps(
 
 def test_one_row_alone(asked: tuple[list[list[int]], GenieAnswers], tmp_path: Path) -> None:
     """Token by token from the first one on: the answers of 32 rows are not looked at."""
-    prompts = asked[0][:6]
+    prompts = asked[0][-2:]
     demo = compile_demo(tmp_path / "demo", "--quant", "fp16", "--rows", "1")
     theirs = genie_greedy(demo, [(prompt, COUNT) for prompt in prompts], tmp_path)
     assert ours(demo, [(prompt, COUNT) for prompt in prompts], tmp_path) == theirs.tokens
@@ -107,9 +110,9 @@ def test_one_row_alone(asked: tuple[list[list[int]], GenieAnswers], tmp_path: Pa
     ],
     ids=["w4", "w8a16", "w4a16"],
 )
-def test_the_other_modes(tmp_path: Path, options: tuple[str, ...]) -> None:
+def test_the_other_modes(tmp_path: Path, options: tuple[str, ...], short_text: Path) -> None:
     """w4 in four parts, two of them layers; w8a16 in one, whose graphs keep their names."""
-    demo = compile_demo(tmp_path / "demo", "--rows", "1,32", *options)
+    demo = compile_demo(tmp_path / "demo", "--rows", "1,32", "--calibration", str(short_text), *options)
     maker = InProcess.load(demo, load_manifest(demo).text)
     prompts = [list(maker.chat([{"role": "user", "content": text}], None, {}, CONTEXT)) for text in QUESTIONS[:2]]
     theirs = genie_greedy(demo, [(prompt, 3) for prompt in prompts], tmp_path)

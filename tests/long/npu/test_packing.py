@@ -50,7 +50,7 @@ def test_neighbours_change_no_bit(runtime: OnnxRuntime) -> None:
     """Whoever else is in the step. Rows are right-aligned, so those of the last sequence keep their place."""
     alone = [run(runtime, segment("a", LONG[start : start + 20], start, PAGES))[0] for start in range(0, 80, 20)]
     alone.append(run(runtime, segment("a", (33,), 80, PAGES))[0])
-    for count in (1, 7, 12):
+    for count in (1, 12):
         other = segment("b", OTHER[:count], 0, (12,))
         found = [
             run(runtime, other, segment("a", LONG[start : start + 20], start, PAGES))[1] for start in range(0, 80, 20)
@@ -62,7 +62,7 @@ def test_neighbours_change_no_bit(runtime: OnnxRuntime) -> None:
 def test_other_rows_and_columns_change_the_order_of_half_precision_sums_and_nothing_else(runtime: OnnxRuntime) -> None:
     """Integer graphs change no bit there either: tests/engine/compile/graphs/integer/test_emulator.py."""
     alone = [run(runtime, segment("a", LONG[start : start + 20], start, PAGES))[0] for start in range(0, 80, 20)]
-    for seed in range(4):
+    for seed in (0, 3):
         order = tuple(map(int, np.random.default_rng(seed).permutation(14)))
         mine, theirs = order[: len(PAGES)], order[len(PAGES) :]
         for start, want in zip(range(0, 80, 20), alone, strict=True):

@@ -36,7 +36,7 @@ def test_a_long_answer_holds_a_bounded_number_of_columns(
     the last of which read what others have (Gemma 4 and 3n)."""
     model, source = make_oracle(family, **({"sliding_window": WINDOW, "head_dim": 16, "pad_token_id": 0} | changes))
     folder, _ = build(source, quant=Quant.FP32, layout=Layout.SEGMENTS, kv=KvType.FLOAT32)
-    served = assemble(EngineConfig(str(folder), threads=1, max_rows=24, spin="off", lookup_rows=2))
+    served = assemble(EngineConfig(str(folder), threads=1, max_rows=24, kv_slots=4096, spin="off", lookup_rows=2))
     runtime, windows = served.runtime, served.loop.scheduler._pool.windows  # type: ignore[attr-defined]
     assert isinstance(runtime, SegmentRuntime) and windows.window == WINDOW
     expected = model.generate(torch.tensor([prompt]), max_new_tokens=TOKENS, do_sample=False, eos_token_id=None)

@@ -68,22 +68,35 @@ def libraries() -> Path:
     return folder
 
 
+@pytest.fixture(scope="module")
+def rounded(libraries: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[Path], Path]:
+    """rounded(checkpoint) is a folder with what each case makes of its matrices. Every test's are the same, and one
+    process makes it of all: to import the libraries takes longer than to use them."""
+    folder = tmp_path_factory.mktemp("rounded")
+
+    def make(source: Path) -> Path:
+        given = folder / "given.safetensors"
+        if not given.exists():
+            tensors = load_file(source / "model.safetensors")
+            save_file({name: each for name, each in tensors.items() if name.endswith(LINEAR)}, given)
+            command = [sys.executable, str(HERE / "rounding.py"), str(given), str(folder), *CASES]
+            subprocess.run(command, check=True, env=os.environ | {"PYTHONPATH": str(libraries)})
+        return folder
+
+    return make
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_logits_are_those_of_the_floats_that_the_library_makes(
     case: str,
-    libraries: Path,
+    rounded: Callable[[Path], Path],
     make_oracle: Callable[..., tuple[Any, Path]],
     build: Callable[..., tuple[Path, Manifest]],
     tmp_path: Path,
     prompt: list[int],
 ) -> None:
     model, source = make_oracle("Llama", hidden_size=128, intermediate_size=192, num_hidden_layers=1)
-    given, stored, meant = (tmp_path / f"{name}.safetensors" for name in ("given", "stored", "meant"))
-    matrices = {name: each for name, each in load_file(source / "model.safetensors").items() if name.endswith(LINEAR)}
-    save_file(matrices, given)
-    command = [sys.executable, str(HERE / "rounding.py"), case, str(given), str(stored), str(meant)]
-    subprocess.run(command, check=True, env=os.environ | {"PYTHONPATH": str(libraries)})
-    codes, floats = load_file(stored), load_file(meant)
+    codes, floats = (load_file(rounded(source) / f"{case}.{name}") for name in ("stored", "meant"))
 
     def store(module: str, _: torch.Tensor) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
         return {name: each for name, each in codes.items() if name.startswith(f"{module}.")}, floats[f"{module}.weight"]

@@ -1,11 +1,10 @@
-"""What the libraries that define formats make of matrices: `rounding.py CASE IN OUT MEANT`, all safetensors.
+"""What the libraries that define formats make of matrices: `rounding.py IN FOLDER CASE...`, all safetensors.
 
 Runs in a process of its own: the libraries need torch and lie in a folder that PYTHONPATH names.
 """
 
 import importlib.machinery
 import importlib.util
-import json
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -180,19 +179,26 @@ MAKERS = {
 }
 
 
-def main(case: str, source: str, target: str, meant_file: str) -> None:
-    """Every matrix of the file."""
+def main(source: str, folder: str, *cases: str) -> None:
+    """Every matrix of the file, by each case."""
+    matrices = {name: weight.float() for name, weight in load_file(source).items()}
+    for case in cases:
+        stored, meant = rounded(case, matrices)
+        save_file(stored, Path(folder) / f"{case}.stored")
+        save_file(meant, Path(folder) / f"{case}.meant")
+
+
+def rounded(case: str, matrices: Tensors) -> tuple[Tensors, Tensors]:
+    """Codes, and the floats that are meant."""
     make = compressed if case in COMPRESSED else MAKERS[case.split("-", maxsplit=1)[0]]
     tensors: Tensors = {}
     meant: Tensors = {}
-    for name, weight in load_file(source).items():
-        stored, floats = make(case, weight.float())
+    for name, weight in matrices.items():
+        stored, floats = make(case, weight)
         module = name.removesuffix(".weight")
         tensors |= {f"{module}.{part}": tensor for part, tensor in stored.items()}
         meant[name] = floats.contiguous()
-    save_file(tensors, target)
-    save_file(meant, meant_file)
-    print(json.dumps(sorted(tensors)[:4]))
+    return tensors, meant
 
 
 if __name__ == "__main__":
