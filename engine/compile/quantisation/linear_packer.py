@@ -70,14 +70,23 @@ class LinearPacker:
         """Write the matrix of a linear layer into `file`, its bias into `small`. method: None = the arguments'."""
         bias = small.add(f"{name}_bias", self._bias(source)) if source.has_bias else None
         is_wide = all(f"{each}.weight" in self._wide for each in source.names)
-        return self.store(file, name, source, method or (wide_method if is_wide else method_of)(self.arguments), bias)
+        method = method or (wide_method if is_wide else method_of)(self.arguments)
+        return self.store(file, name, source, method, bias, keeps_coarse=False)
 
     def store(
-        self, file: WeightFile, name: str, source: LinearSource, method: Method, bias: StoredTensor | None = None
+        self,
+        file: WeightFile,
+        name: str,
+        source: LinearSource,
+        method: Method,
+        bias: StoredTensor | None = None,
+        keeps_coarse: bool = True,
     ) -> PackedLinear:
-        """Write a matrix as the method has it; its bias is written."""
+        """Write a matrix as the method has it; its bias is written. keeps_coarse: codes of fewer bits than they get are
+        kept too, as a table of rows needs them; else they are rounded in the form that is fastest."""
         forms = {self.checkpoint.form(f"{each}.weight") for each in source.names}
         form = forms.pop() if len(forms) == 1 else None
+        form = None if form is not None and form.is_coarse and not keeps_coarse else form
         kept = self._runs(source, keeps=True, keeps_order=form is not None)
         matrix = FloatMatrix(name, sum(source.outputs), source.inputs, self.slices(source), kept, form)
         return PackedLinear(method, method.store(file, matrix, self.arguments), bias)

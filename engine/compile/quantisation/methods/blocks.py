@@ -14,17 +14,21 @@ Floats = NDArray[np.floating[Any]]
 Places = slice | NDArray[np.int64]
 INT4_MIDDLE, INT8_MIDDLE = 8, 128
 KEPT_BLOCK = 32  # weights of a block in GGUF files
+ROTATED = 32  # inputs that are rotated together
 
 
 @dataclass(frozen=True, slots=True)
 class BlockForm:
     """What all blocks of a matrix have in common. block: inputs that share a scale. order: int64 as bytes: which input
-    each place of a row belongs to, b"" = inputs stand in their own order."""
+    each place of a row belongs to, b"" = inputs stand in their own order. is_coarse: the file has fewer bits.
+    is_rotated: rows are times `hadamard`, so inputs have to be."""
 
     bits: int
     block: int = KEPT_BLOCK
     has_zero_points: bool = False
     order: bytes = b""
+    is_coarse: bool = False
+    is_rotated: bool = False
 
     def places(self) -> NDArray[np.int64] | None:
         return np.frombuffer(self.order, np.int64) if self.order else None
@@ -97,6 +101,15 @@ class Blocks:
         if points is None or self.bits == 8:
             return points
         return pack_nibbles(np.pad(points, ((0, 0), (0, points.shape[1] % 2)), constant_values=INT4_MIDDLE))
+
+
+def hadamard() -> Float32:
+    """H [ROTATED, ROTATED], Sylvester's Hadamard matrix as a rotation: H H = 1, so (x H) (w H)ᵀ = x wᵀ. What one input
+    has of its size all of them share then, and rounding them together loses less (QuaRot, Ashkboos et al. 2024)."""
+    matrix = np.ones((1, 1))
+    while len(matrix) < ROTATED:
+        matrix = np.block([[matrix, matrix], [matrix, -matrix]])
+    return np.asarray(matrix / np.sqrt(ROTATED), np.float32)
 
 
 def pack_nibbles(codes: Bytes) -> Bytes:

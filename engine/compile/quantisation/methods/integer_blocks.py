@@ -12,8 +12,17 @@ import numpy as np
 import onnx
 
 from engine.compile.arguments import CompileArguments, Quant
-from engine.compile.graphs.graph_builder import CONTRIB, GraphBuilder
-from engine.compile.quantisation.methods.blocks import INT8_MIDDLE, KEPT_BLOCK, BlockForm, Blocks, Bytes, Float32
+from engine.compile.graphs.graph_builder import CONTRIB, ROWS, GraphBuilder
+from engine.compile.quantisation.methods.blocks import (
+    INT8_MIDDLE,
+    KEPT_BLOCK,
+    ROTATED,
+    BlockForm,
+    Blocks,
+    Bytes,
+    Float32,
+    hadamard,
+)
 from engine.compile.quantisation.methods.method import Activations, CodeChoice, FloatMatrix, Method, StoredMatrix
 from engine.compile.quantisation.rounding.codes import Coding, extreme_scales, in_blocks, rounded, usable
 from engine.compile.quantisation.weight_file import WeightFile, ahead
@@ -56,8 +65,8 @@ def store_blocks(
     stored_offsets = file.add(f"{matrix.name}_offsets", offsets) if offsets.any() else None
     places = form.places()
     order = None if places is None else file.add(f"{matrix.name}_order", places)
-    sizes = matrix.inputs, matrix.outputs
-    return StoredMatrix(*sizes, weight, stored_scales, stored_zeros, form.block, form.bits, stored_offsets, order)
+    sizes, numbers = (matrix.inputs, matrix.outputs), (form.block, form.bits)
+    return StoredMatrix(*sizes, weight, stored_scales, stored_zeros, *numbers, stored_offsets, order, form.is_rotated)
 
 
 def _store_int4(file: WeightFile, matrix: FloatMatrix, arguments: CompileArguments) -> StoredMatrix:
@@ -93,9 +102,16 @@ def floats_of(piece: Float32 | Blocks, inputs: int) -> Float32:
 def multiply_blocks(graph: GraphBuilder, x: str, matrix: StoredMatrix) -> str:
     """Blocks of 4 or 8 bits."""
     assert matrix.scales is not None
+    x = graph.once(f"{x}_rotated", lambda: rotate(graph, x, matrix.inputs)) if matrix.is_rotated else x
     zeros = [graph.stored(matrix.zero_points)] if matrix.zero_points else []
     inputs = [x, graph.stored(matrix.weight), graph.parameter(matrix.scales), *zeros]
     return _product(graph, inputs, matrix.inputs, matrix.outputs, BlockForm(matrix.bits, matrix.block))
+
+
+def rotate(graph: GraphBuilder, x: str, inputs: int) -> str:
+    """x [1, rows, inputs], runs of `ROTATED` inputs times H."""
+    runs = graph.reshape(x, f"rows*{inputs // ROTATED}", ROTATED)
+    return graph.reshape(graph.op("MatMul", [runs, graph.constant(hadamard())]), 1, ROWS, inputs)
 
 
 def _product(graph: GraphBuilder, operands: list[str], inputs: int, outputs: int, form: BlockForm) -> str:
@@ -129,8 +145,9 @@ def int8_blocks(piece: Float32 | Blocks, inputs: int, block: int = KEPT_BLOCK, h
         blocks = piece if piece.block == block else piece.spread(block, inputs)
     else:
         values = in_blocks(floats_of(piece, inputs), block)
-        scales = usable(np.abs(values).max(axis=2) / np.float32(INT8_LIMIT))
-        codes = np.rint(values / scales[:, :, None]) + np.float32(INT8_MIDDLE)
+        scales = usable(np.maximum(values.max(axis=2), -values.min(axis=2)) / np.float32(INT8_LIMIT))
+        codes = np.rint(np.divide(values, scales[:, :, None]))
+        codes += np.float32(INT8_MIDDLE)
         blocks = Blocks(8, codes.astype(np.uint8), scales)
     return replace(blocks, zero_points=blocks.points()) if has_points else blocks
 
@@ -140,11 +157,29 @@ def _is_held(piece: Blocks, block: int, has_points: bool) -> bool:
     return piece.offsets is None and (has_points or not has_own) and piece.block % block == 0
 
 
+WIDE_BLOCK, PADDED = 128, 1.15  # the widest that pays, and how much longer rows may become by whole blocks
+
+
+def int8_form(inputs: int, is_npu: bool) -> BlockForm:
+    """Wide blocks are multiplied 1.3 times as fast as those of 32; over rotated inputs they lose no more."""
+    has_wide = inputs % ROTATED == 0 and -(-inputs // WIDE_BLOCK) * WIDE_BLOCK <= PADDED * inputs
+    return BlockForm(8, WIDE_BLOCK, is_rotated=True) if has_wide and not is_npu else BlockForm(8)
+
+
 def _store_int8(file: WeightFile, matrix: FloatMatrix, arguments: CompileArguments) -> StoredMatrix:
-    return store_blocks(file, matrix, BlockForm(8), lambda piece: int8_blocks(piece, matrix.inputs))
+    form, rotation = int8_form(matrix.inputs, arguments.is_npu), hadamard()
+
+    def rounded_rows(piece: Float32 | Blocks) -> Blocks:
+        if not form.is_rotated:
+            return int8_blocks(piece, matrix.inputs)
+        rows = floats_of(piece, matrix.inputs)
+        runs = rows.reshape(len(rows), -1, ROTATED)  # a row each: products of threads that wait for each other are slow
+        return int8_blocks((runs @ rotation).reshape(rows.shape), matrix.inputs, form.block)
+
+    return store_blocks(file, matrix, form, rounded_rows)
 
 
-# Eight bits a weight and a float32 scale for each block of 32.
+# Eight bits a weight and a float32 scale for each block of 32, or of 128 over rotated inputs.
 INT8 = Method(
     Quant.INT8,
     Activations.FLOAT32,

@@ -46,7 +46,7 @@ class FloatMatrix:
 class StoredMatrix:
     """A matrix as it lies in the weight file; the layout is its method's. block: inputs that share a scale, 0 = all.
     bits: of a code in blocks. offsets: [outputs, blocks], what is added to every weight of a block. order: [inputs],
-    which input each column belongs to, None = the one of its number."""
+    which input each column belongs to, None = the one of its number. is_rotated: as `BlockForm` has it."""
 
     inputs: int
     outputs: int
@@ -57,6 +57,7 @@ class StoredMatrix:
     bits: int = 4
     offsets: StoredTensor | None = None
     order: StoredTensor | None = None
+    is_rotated: bool = False
 
     def halves(self) -> "tuple[StoredMatrix, StoredMatrix]":
         """The first and the last half of the outputs, of a matrix whose tensors have outputs as first axis."""

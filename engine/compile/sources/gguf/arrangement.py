@@ -9,7 +9,7 @@ from gguf.quants import MXFP4, Q4_K
 from numpy.typing import NDArray
 
 from engine.bundle.specs import RecurrentSpec
-from engine.compile.quantisation.methods.blocks import INT4_MIDDLE, INT8_MIDDLE, Blocks
+from engine.compile.quantisation.methods.blocks import INT4_MIDDLE, INT8_MIDDLE, BlockForm, Blocks
 from engine.compile.sources.checkpoint import Float32
 from engine.compile.sources.gguf.architectures import GgufArchitecture
 from engine.compile.sources.gguf.geometry import GgufGeometry
@@ -138,9 +138,11 @@ def kept_blocks(kind: GGMLQuantizationType, content: Bytes) -> Blocks | None:
     return read(content.reshape(len(content), -1, GGML_QUANT_SIZES[kind][1])) if read else None
 
 
-def block_bits(kind: GGMLQuantizationType) -> int:
-    """Bits of a code in `kept_blocks` of this type, 0 when it has none."""
-    return 0 if kind not in _READERS else 4 if kind in FOUR_BIT else 8
+def kept_form(kind: GGMLQuantizationType) -> BlockForm | None:
+    """Of `kept_blocks` of this type, None when it has none."""
+    if kind not in _READERS:
+        return None
+    return BlockForm(4 if kind in FOUR_BIT else 8, is_coarse=kind is GGMLQuantizationType.Q5_0)
 
 
 def _q8_0(parts: Bytes) -> Blocks:

@@ -140,7 +140,8 @@ def test_rows_are_looked_up_in_the_tables_own_blocks(
     build: Build,
     tmp_path: Path,
 ) -> None:
-    """Each is the file's to the bit, and a tied head has the same bytes. Blocks with offsets become half precision."""
+    """Each is the file's to the bit, and a tied head has the same bytes. Blocks with offsets become half precision.
+    Codes of 5 bits are kept there alone: in layers they are rounded to the blocks of 8 bits that are fastest."""
     sizes = {"hidden_size": 256, "intermediate_size": 256, "num_hidden_layers": 1, "tie_word_embeddings": is_tied}
     _, source = make_oracle("Llama", **sizes)
     path = write_gguf(source, tmp_path / "m.gguf", kind, quantize=any_kind)
@@ -152,6 +153,8 @@ def test_rows_are_looked_up_in_the_tables_own_blocks(
     (rows,) = session.run(["hidden_out"], {"input_ids": ids, **given})
     has_blocks = kind is not Q4_K
     assert np.array_equal(rows[0], table if has_blocks else table.astype(np.float16).astype(np.float32))
+    blocks = stored(folder / "linear_2_of_2.onnx")["layer_0_down_scales"].shape[1]
+    assert blocks * (128 if kind is Q5_0 else 32) == 256
     beside = 16_384  # norms and the like
     bits = {Q4_0: 4 + 1, Q5_0: 8 + 1, Q8_0: 8 + 1, Q4_K: 16}[kind] * (not (is_tied and has_blocks))
     assert manifest.files["shared.data"].bytes < table.size * bits // 8 + beside
