@@ -12,7 +12,7 @@ import numpy as np
 import onnx
 
 from engine.compile.arguments import CompileArguments, Quant
-from engine.compile.graphs.graph_builder import CONTRIB, ROWS, GraphBuilder
+from engine.compile.graphs.graph_builder import CONTRIB, GraphBuilder
 from engine.compile.quantisation.methods.blocks import (
     INT8_MIDDLE,
     KEPT_BLOCK,
@@ -109,9 +109,9 @@ def multiply_blocks(graph: GraphBuilder, x: str, matrix: StoredMatrix) -> str:
 
 
 def rotate(graph: GraphBuilder, x: str, inputs: int) -> str:
-    """x [1, rows, inputs], runs of `ROTATED` inputs times H."""
-    runs = graph.reshape(x, f"rows*{inputs // ROTATED}", ROTATED)
-    return graph.reshape(graph.op("MatMul", [runs, graph.constant(hadamard())]), 1, ROWS, inputs)
+    """x [batch, rows, inputs], runs of `ROTATED` inputs times H."""
+    runs = graph.op("Reshape", [x, graph.integers(0, -1, ROTATED)])
+    return graph.op("Reshape", [graph.op("MatMul", [runs, graph.constant(hadamard())]), graph.integers(0, -1, inputs)])
 
 
 def _product(graph: GraphBuilder, operands: list[str], inputs: int, outputs: int, form: BlockForm) -> str:
