@@ -162,7 +162,7 @@ def widened(losses: Losses, forms: Forms, kept: frozenset[str], target: float, o
 
 
 def _roundings(checkpoint: Checkpoint, units: Sequence[_Unit], form: CodeForm | None) -> Roundings:
-    """Of each matrix in a form, made once; none without a form, for 8 bits in small blocks are as good as floats."""
+    """Of each matrix in a form, made once; none without a form, for 8 bits are as good as floats."""
     if form is None:
         return {}
     names = [name for unit in units for name in unit.tensors]

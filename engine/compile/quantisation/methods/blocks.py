@@ -20,8 +20,8 @@ ROTATED = 32  # inputs that are rotated together
 @dataclass(frozen=True, slots=True)
 class BlockForm:
     """What all blocks of a matrix have in common. block: inputs that share a scale. order: int64 as bytes: which input
-    each place of a row belongs to, b"" = inputs stand in their own order. is_coarse: the file has fewer bits.
-    is_rotated: rows are times `hadamard`, so inputs have to be."""
+    each place of a row belongs to, b"" = inputs stand in their own order. is_coarse: the file's codes have fewer bits,
+    so rounding them once more loses little. is_rotated: rows are times `hadamard`, so inputs have to be."""
 
     bits: int
     block: int = KEPT_BLOCK

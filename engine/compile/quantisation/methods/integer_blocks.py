@@ -1,6 +1,7 @@
 """Blocks of inputs that share a scale: products round activations to 8 bits. int4, perhaps with zero points, and int8.
 
-keep and w4: blocks that a file has stay what they are. Others become blocks of 8 bits, or of 4 for an NPU.
+keep and w4: blocks that a file has stay what they are. Others, and in layers those of 5 bits, become blocks of 8 bits,
+or of 4 for an NPU.
 """
 
 import math
@@ -102,13 +103,13 @@ def floats_of(piece: Float32 | Blocks, inputs: int) -> Float32:
 def multiply_blocks(graph: GraphBuilder, x: str, matrix: StoredMatrix) -> str:
     """Blocks of 4 or 8 bits."""
     assert matrix.scales is not None
-    x = graph.once(f"{x}_rotated", lambda: rotate(graph, x, matrix.inputs)) if matrix.is_rotated else x
+    x = graph.once(f"{x}_rotated", lambda: _rotated(graph, x, matrix.inputs)) if matrix.is_rotated else x
     zeros = [graph.stored(matrix.zero_points)] if matrix.zero_points else []
     inputs = [x, graph.stored(matrix.weight), graph.parameter(matrix.scales), *zeros]
     return _product(graph, inputs, matrix.inputs, matrix.outputs, BlockForm(matrix.bits, matrix.block))
 
 
-def rotate(graph: GraphBuilder, x: str, inputs: int) -> str:
+def _rotated(graph: GraphBuilder, x: str, inputs: int) -> str:
     """x [batch, rows, inputs], runs of `ROTATED` inputs times H."""
     runs = graph.op("Reshape", [x, graph.integers(0, -1, ROTATED)])
     return graph.op("Reshape", [graph.op("MatMul", [runs, graph.constant(hadamard())]), graph.integers(0, -1, inputs)])
@@ -161,7 +162,7 @@ WIDE_BLOCK, PADDED = 128, 1.15  # the widest that pays, and how much longer rows
 
 
 def int8_form(inputs: int, is_npu: bool) -> BlockForm:
-    """Wide blocks are multiplied 1.3 times as fast as those of 32; over rotated inputs they lose no more."""
+    """Wide blocks are multiplied 1.3 times as fast as those of 32; over rotated inputs they lose about as much."""
     has_wide = inputs % ROTATED == 0 and -(-inputs // WIDE_BLOCK) * WIDE_BLOCK <= PADDED * inputs
     return BlockForm(8, WIDE_BLOCK, is_rotated=True) if has_wide and not is_npu else BlockForm(8)
 
@@ -179,7 +180,7 @@ def _store_int8(file: WeightFile, matrix: FloatMatrix, arguments: CompileArgumen
     return store_blocks(file, matrix, form, rounded_rows)
 
 
-# Eight bits a weight and a float32 scale for each block of 32, or of 128 over rotated inputs.
+# Eight bits a weight and a float32 scale for each block of 128 over rotated inputs, or of 32.
 INT8 = Method(
     Quant.INT8,
     Activations.FLOAT32,

@@ -138,7 +138,7 @@ def kept_blocks(kind: GGMLQuantizationType, content: Bytes) -> Blocks | None:
     return read(content.reshape(len(content), -1, GGML_QUANT_SIZES[kind][1])) if read else None
 
 
-def kept_form(kind: GGMLQuantizationType) -> BlockForm | None:
+def block_form(kind: GGMLQuantizationType) -> BlockForm | None:
     """Of `kept_blocks` of this type, None when it has none."""
     if kind not in _READERS:
         return None

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from engine.compile.quantisation.methods.blocks import BlockForm, Blocks
 from engine.compile.sources.checkpoint import Checkpoint, Float32, finite
 from engine.compile.sources.gguf.architectures import LONG_FACTORS, ROPE_FACTORS, GgufArchitecture
-from engine.compile.sources.gguf.arrangement import AS_STORED, BLOCK, Arrangement, arrangements, kept_blocks, kept_form
+from engine.compile.sources.gguf.arrangement import AS_STORED, BLOCK, Arrangement, arrangements, block_form, kept_blocks
 from engine.compile.sources.gguf.geometry import ArchitectureFields, GgufGeometry
 from engine.compile.sources.gguf.header import GgufHeader, StoredRows
 from engine.compile.sources.quantised.checkpoint import MatricesView
@@ -117,7 +117,7 @@ class GgufTensors(Checkpoint):
         return values if columns is None else values[:, columns.places(np.arange(values.shape[1]))]
 
     def form(self, name: str) -> BlockForm | None:
-        return None if self._has_mixed_blocks(name) else kept_form(self._find(name).kind)
+        return None if self._has_mixed_blocks(name) else block_form(self._find(name).kind)
 
     def blocks(self, name: str, start: int, stop: int) -> Blocks | None:
         """As `rows`, as blocks of 32, None unless they lie in the file as such."""

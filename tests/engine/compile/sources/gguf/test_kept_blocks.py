@@ -104,7 +104,8 @@ def meant_bytes(tensors: dict[str, NDArray[Any]], name: str) -> Floats:
 
 
 def test_keep_holds_every_block_as_it_is(tiny_checkpoint: Path, build: Build, tmp_path: Path) -> None:
-    """Matrices of 4 bits stay so, those of 8 bits too, and a stack of both loses nothing by becoming 8 bits."""
+    """Matrices of 4 bits stay so, those of 8 bits too. A stack of both becomes 8 bits; it loses nothing where rows are
+    too short for wide blocks, as here."""
     kinds = {"attn_v": Q8_0, "ffn_down": Q8_0, "token_embd": F16}
     path = write_gguf(
         tiny_checkpoint,
