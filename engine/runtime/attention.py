@@ -2,7 +2,7 @@
 Legend: L = layers with keys and values, N = rows, K = KV heads, T = columns of a cache, D = head size."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from math import isfinite
 
@@ -23,6 +23,9 @@ HIDDEN = np.float32(-1e30)  # added to a score; infinity would make NaN of a row
 # When the graph for few rows is faster, besides by the queries of a key head: rows, and columns that there is memory
 # for by those that are seen.
 GROUPED_ROWS, MOST_COMPUTED = 8, 1.5
+# The operator computes the scores of all its rows with all columns, hidden ones too, and holds them at once. Fewer rows
+# at a time leave out most of the hidden ones. Behind many columns these are few, and few rows are multiplied slower.
+ROWS_AT_ONCE, MANY_COLUMNS, ROWS_BEHIND_MANY = 128, 4096, 256
 _GROUPED = 0  # marks its places: what stands under a mask says there how far from the end it is, at least 1
 
 
@@ -119,6 +122,18 @@ class CausalAttention:
         width = 0 if manifest.kv_dtype == segments.FLOAT else model.kv_heads * model.head_dim
         self._codes = np.zeros((2, 1, rows.most + 1, width), manifest.kv_dtype)
         self.least_rows = 2 if is_uniform else 1
+        # Where caches are rounded, every part would widen the past anew.
+        self._has_parts = manifest.kv_dtype == segments.FLOAT and not is_uniform
+
+    def parts(self, segment: PackedSegment) -> list[PackedSegment]:
+        """The rows that are computed at once: each part sees the keys and values that those before it have written."""
+        is_near = segment.past + segment.count <= MANY_COLUMNS
+        most = (ROWS_AT_ONCE if is_near else ROWS_BEHIND_MANY) if self._has_parts else segment.count
+        start, count, past = segment.start, segment.count, segment.past
+        return [
+            replace(segment, start=start + done, count=min(most, count - done), past=past + done)
+            for done in range(0, count, most)
+        ]
 
     def prepare(self, segment: PackedSegment, cache: Cache, rows: int) -> BoundAttention:
         """The cache bound to the segment's rows in a step of `rows` rows, its lengths those of this step."""

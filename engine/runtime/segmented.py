@@ -180,7 +180,7 @@ class SegmentRuntime(Runtime):
             if segment.block_rows > 1 or cache.base is not None or is_long:
                 hidden.append((segment, cache))
             else:
-                work.causal.append(self._causal.prepare(segment, cache, rows))
+                work.causal += [self._causal.prepare(part, cache, rows) for part in self._causal.parts(segment)]
         if hidden:
             has_blocks = any(segment.block_rows > 1 for segment, _ in hidden)
             if self._masked is None or (has_blocks and self._recurrent):

@@ -12,6 +12,7 @@ from engine.bundle.tensors import Array
 from engine.config import CPU_DEVICE
 from engine.errors import BundleError, StepFailed
 from engine.files import confined, open_regular
+from engine.runtime.integer_sums import cuts_sums
 from engine.runtime.onnx_library import ort
 
 
@@ -107,6 +108,8 @@ def cpu_provider(threads: int, spins: bool = False, is_exact: bool = False) -> P
     else:
         options.intra_op_num_threads = threads
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    if cuts_sums(options):
+        options.add_session_config_entry("session.x64quantprecision", "1")
     if is_exact:
         options.add_session_config_entry("session.qdq_matmulnbits_accuracy_level", "1")
     _open_shared_memory()

@@ -19,7 +19,8 @@ from engine.compile.pipeline import CPU_FLOAT
 from engine.compile.progress import SilentProgress
 from engine.compile.quantisation.choose.matrices import groups_of, head_tensor
 from engine.compile.quantisation.choose.quality import choose_codes_stage, drop_codes_stage, resolve_quality
-from engine.compile.quantisation.methods.integer_blocks import W4_FORM, as_int4_blocks, floats_of, int8_blocks
+from engine.compile.quantisation.methods.blocks import floats_of
+from engine.compile.quantisation.methods.integer_blocks import W4_FORM, as_int4_blocks, int8_blocks
 from engine.compile.quantisation.methods.table import head_method
 from engine.compile.sources.checkpoint import Checkpoint
 from engine.compile.sources.source import open_source

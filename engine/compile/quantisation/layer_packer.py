@@ -167,7 +167,8 @@ class LayerPacker:
             return None
         has_experts = self._layer in self._network.expert_layers
         ffn = details.experts.spec.shared if details.experts and has_experts else self._network.ffn_of(self._layer)
-        source = self._source(gate_up, (ffn,) * details.activation.matrices, hidden, details.ffn_bias)
+        matrices = details.activation.matrices
+        source = replace(self._source(gate_up, (ffn,) * matrices, hidden, details.ffn_bias), parts=matrices)
         return source, self._added(self._source((down,), (hidden,), ffn, details.ffn_bias))
 
     def _experts(self) -> packed.PackedExperts:

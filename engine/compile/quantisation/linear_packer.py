@@ -20,7 +20,8 @@ _SLICE_ITEMS = 1 << 21  # numbers worked on at once: small enough for the caches
 
 @dataclass(frozen=True, slots=True)
 class LinearSource:
-    """Matrices [outputs, inputs] stacked along outputs. The first `scaled_rows` outputs are multiplied by `scale`."""
+    """Matrices [outputs, inputs] stacked along outputs. The first `scaled_rows` outputs are multiplied by `scale`.
+    parts: as `FloatMatrix` has it."""
 
     names: tuple[str, ...]
     outputs: tuple[int, ...]
@@ -28,6 +29,7 @@ class LinearSource:
     has_bias: bool = False
     scaled_rows: int = 0
     scale: float = 1.0
+    parts: int = 1
 
     @property
     def stored(self) -> list[tuple[str, int]]:
@@ -88,7 +90,7 @@ class LinearPacker:
         form = forms.pop() if len(forms) == 1 else None
         form = None if form is not None and form.is_coarse and not keeps_coarse else form
         kept = self._runs(source, keeps=True, keeps_order=form is not None)
-        matrix = FloatMatrix(name, sum(source.outputs), source.inputs, self.slices(source), kept, form)
+        matrix = FloatMatrix(name, sum(source.outputs), source.inputs, self.slices(source), kept, form, source.parts)
         return PackedLinear(method, method.store(file, matrix, self.arguments), bias)
 
     def _bias(self, source: LinearSource) -> Float32:

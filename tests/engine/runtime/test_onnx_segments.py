@@ -1,5 +1,6 @@
 """Tiny real graphs on the CPU provider: rows of several sequences in a step, each over a cache of its own."""
 
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,6 +12,7 @@ from engine.bundle.manifest import load_manifest
 from engine.bundle.variant import ShapeTable, StepShape, pin, shape_table
 from engine.core.plan import Segment, StepPlan
 from engine.errors import StepFailed
+from engine.runtime import attention
 from engine.runtime.attention import NonFiniteRows
 from engine.runtime.interface import pack
 from engine.runtime.linear import RowBuffers
@@ -87,6 +89,30 @@ def test_a_prompt_in_two_steps_is_the_prompt_in_one(bundles: Bundles, first: int
     run(runtime, segment("b", PROMPT[:first], 0, (1, 3, 5)))
     halved = run(runtime, segment("b", PROMPT[first:], first, (1, 3, 5)))
     np.testing.assert_allclose(halved, whole, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("most", [7, 16])
+def test_rows_that_are_attended_in_parts_are_the_whole(
+    most: int, bundles: Bundles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Behind a past, beside a decode, and with a last part of a few rows that another graph computes."""
+    runtime = open_segments(bundles("segments"))
+    whole = run(runtime, segment("a", PROMPT, 0, (4, 2, 9), 40))
+    monkeypatch.setattr(attention, "ROWS_AT_ONCE", most)
+    run(runtime, segment("b", PROMPT[:5], 0, (1, 3, 5)), segment("c", PROMPT[:39], 0, (6, 7, 8)))
+    mixed = run(runtime, segment("b", PROMPT[5:], 5, (1, 3, 5), 35), segment("c", PROMPT[39:], 39, (6, 7, 8)))
+    np.testing.assert_allclose(mixed, np.concatenate([whole[5:], whole[-1:]]), rtol=1e-4, atol=1e-4)
+
+
+def test_parts_are_wide_behind_many_columns_and_whole_over_rounded_caches(bundles: Bundles) -> None:
+    def counts(kind: str, past: int, pinned: int = 0) -> list[tuple[int, int, int]]:
+        given = pack(StepPlan(StepShape(40, 64), (segment("a", PROMPT, 0, (4, 2, 9)),)), 16).segments[0]
+        causal = open_segments(bundles(kind), pinned=pinned)._causal
+        return [(each.start, each.count, each.past) for each in causal.parts(replace(given, count=300, past=past))]
+
+    assert counts("segments", 100) == [(0, 128, 100), (128, 128, 228), (256, 44, 356)]
+    assert counts("segments", 4000) == [(0, 256, 4000), (256, 44, 4256)]
+    assert counts(INT8_CACHES, 100) == counts("segments", 100, pinned=64) == [(0, 300, 100)]
 
 
 def test_prompts_and_decodes_of_any_length_share_a_step(bundles: Bundles) -> None:

@@ -12,16 +12,15 @@ Float32 = NDArray[np.float32]
 Float64 = NDArray[np.float64]
 Floats = NDArray[np.floating[Any]]
 Places = slice | NDArray[np.int64]
-INT4_MIDDLE, INT8_MIDDLE = 8, 128
+INT4_MIDDLE, INT8_MIDDLE, INT8_LIMIT = 8, 128, 127
 KEPT_BLOCK = 32  # weights of a block in GGUF files
-ROTATED = 32  # inputs that are rotated together
 
 
 @dataclass(frozen=True, slots=True)
 class BlockForm:
     """What all blocks of a matrix have in common. block: inputs that share a scale. order: int64 as bytes: which input
     each place of a row belongs to, b"" = inputs stand in their own order. is_coarse: the file's codes have fewer bits,
-    so rounding them once more loses little. is_rotated: rows are times `hadamard`, so inputs have to be."""
+    so rounding them once more loses little. is_rotated: runs of each row are (`hadamard.py`), so inputs have to be."""
 
     bits: int
     block: int = KEPT_BLOCK
@@ -103,13 +102,9 @@ class Blocks:
         return pack_nibbles(np.pad(points, ((0, 0), (0, points.shape[1] % 2)), constant_values=INT4_MIDDLE))
 
 
-def hadamard() -> Float32:
-    """H [ROTATED, ROTATED], Sylvester's Hadamard matrix as a rotation: H H = 1, so (x H) (w H)ᵀ = x wᵀ. What one input
-    has of its size all of them share then, and rounding them together loses less (QuaRot, Ashkboos et al. 2024)."""
-    matrix = np.ones((1, 1))
-    while len(matrix) < ROTATED:
-        matrix = np.block([[matrix, matrix], [matrix, -matrix]])
-    return np.asarray(matrix / np.sqrt(ROTATED), np.float32)
+def floats_of(piece: Float32 | Blocks, inputs: int) -> Float32:
+    """A run of rows [some, inputs] as the floats that it stands for."""
+    return piece.floats()[:, :inputs] if isinstance(piece, Blocks) else piece
 
 
 def pack_nibbles(codes: Bytes) -> Bytes:

@@ -11,9 +11,9 @@ import onnx
 from numpy.typing import NDArray
 
 from engine.compile.arguments import CompileArguments, Quant
-from engine.compile.graphs.graph_builder import CONTRIB, GraphBuilder
-from engine.compile.quantisation.methods.blocks import INT8_MIDDLE, Blocks, Float32, pack_nibbles
-from engine.compile.quantisation.methods.integer_blocks import INT8_LIMIT, floats_of
+from engine.compile.graphs.graph_builder import GraphBuilder
+from engine.compile.quantisation.methods.blocks import Blocks, Float32, floats_of, pack_nibbles
+from engine.compile.quantisation.methods.integer_rows import multiply_rows
 from engine.compile.quantisation.methods.method import Activations, CodeChoice, FloatMatrix, Method, StoredMatrix
 from engine.compile.quantisation.rounding.codes import BlockCodes, BlockScales, rounded, rounded_rows
 from engine.compile.quantisation.rounding.gptq import has_multiples, searched_multiples
@@ -142,33 +142,6 @@ W4A16 = Method(
     wider=Quant.W8A16,
     takes_block=True,
 )
-
-
-LEAST_REACH = 1e-30  # of a row of zeros
-
-
-def multiply_rows(graph: GraphBuilder, x: str, matrix: StoredMatrix) -> str:
-    """x [1, rows, inputs] as integers around 128: unsigned ones are multiplied fastest on both kinds of CPU. Without
-    VNNI, sums of two products are cut at 32,767: in Whisper base 0.3 to 2.5 % of what comes out."""
-    assert matrix.scales is not None
-    scales = graph.once(f"{x} row scales", lambda: _row_scales(graph, x))
-    codes = graph.once(f"{x} row codes", lambda: _row_codes(graph, x, scales))
-    one, middle = graph.real(1.0), graph.constant(np.array(INT8_MIDDLE, np.uint8))
-    inputs = [codes, graph.stored(matrix.weight), one, graph.parameter(matrix.scales), middle]
-    return graph.op("Mul", [graph.op("MatMulIntegerToFloat", inputs, domain=CONTRIB), scales])
-
-
-def _row_scales(graph: GraphBuilder, x: str) -> str:
-    """[1, rows, 1]: of the largest number of each row, with either sign."""
-    most, least = (graph.op(kind, [x, graph.integers(-1)], keepdims=1) for kind in ("ReduceMax", "ReduceMin"))
-    reach = graph.op("Max", [most, graph.op("Neg", [least]), graph.real(LEAST_REACH)])
-    return graph.op("Div", [reach, graph.real(INT8_LIMIT)])
-
-
-def _row_codes(graph: GraphBuilder, x: str, scales: str) -> str:
-    flat = graph.op("Reshape", [scales, graph.integers(-1)])
-    middles = graph.op("Expand", [graph.constant(np.array(INT8_MIDDLE, np.uint8)), graph.op("Shape", [flat])])
-    return graph.op("QuantizeLinear", [x, flat, middles], axis=1)
 
 
 # `table.py` says what is stored so.

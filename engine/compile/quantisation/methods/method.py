@@ -27,7 +27,7 @@ class Activations(Enum):
 class FloatMatrix:
     """A matrix [outputs, inputs] as the checkpoint has it. slices: runs of its rows, in order, to be read once. kept:
     the same runs, to be read instead, where those that are stored as blocks come as such. form: of all of them, None =
-    they differ, or some are floats."""
+    they differ, or some are floats. parts: matrices of as many outputs that it stacks and that are multiplied apart."""
 
     name: str
     outputs: int
@@ -35,6 +35,7 @@ class FloatMatrix:
     slices: Iterator[Float32]
     kept: Iterator[Float32 | Blocks] | None = None
     form: BlockForm | None = None
+    parts: int = 1
 
     @property
     def in_order(self) -> "Iterator[Float32 | Blocks]":

@@ -18,7 +18,15 @@ from numpy.typing import NDArray
 from engine.compile.quantisation.methods.blocks import BlockForm, Blocks
 from engine.compile.sources.checkpoint import Checkpoint, Float32, finite
 from engine.compile.sources.gguf.architectures import LONG_FACTORS, ROPE_FACTORS, GgufArchitecture
-from engine.compile.sources.gguf.arrangement import AS_STORED, BLOCK, Arrangement, arrangements, block_form, kept_blocks
+from engine.compile.sources.gguf.arrangement import (
+    AS_STORED,
+    BLOCK,
+    FOUR_BIT,
+    Arrangement,
+    arrangements,
+    block_form,
+    kept_blocks,
+)
 from engine.compile.sources.gguf.geometry import ArchitectureFields, GgufGeometry
 from engine.compile.sources.gguf.header import GgufHeader, StoredRows
 from engine.compile.sources.quantised.checkpoint import MatricesView
@@ -80,6 +88,7 @@ class GgufTensors(Checkpoint):
         self._names = TensorNames(header.tensors, architecture, geometry)
         self._stored = _unstacked(header.tensors)
         self._used = {ROPE_FACTORS, *LONG_FACTORS.values()}
+        self._rounds_few_bits = _has_few_of_four_bits(header.tensors.values())
 
     def __contains__(self, name: str) -> bool:
         return self._names.stored(name) in self._stored
@@ -117,7 +126,8 @@ class GgufTensors(Checkpoint):
         return values if columns is None else values[:, columns.places(np.arange(values.shape[1]))]
 
     def form(self, name: str) -> BlockForm | None:
-        return None if self._has_mixed_blocks(name) else block_form(self._find(name).kind)
+        form = None if self._has_mixed_blocks(name) else block_form(self._find(name).kind)
+        return replace(form, is_coarse=True) if form is not None and form.bits == 4 and self._rounds_few_bits else form
 
     def blocks(self, name: str, start: int, stop: int) -> Blocks | None:
         """As `rows`, as blocks of 32, None unless they lie in the file as such."""
@@ -220,6 +230,14 @@ def _dequantized(content: Bytes, kind: GGMLQuantizationType) -> Float32:
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(fill, range(0, len(blocks), SLAB_BLOCKS)))
     return found.reshape(len(content), -1)
+
+
+def _has_few_of_four_bits(tensors: Collection[StoredRows]) -> bool:
+    """Whether less than half of the layers' weights have 4 bits. Those then cost little memory as 8 bits, which are
+    multiplied up to 1.6 times as fast."""
+    matrices = [each for each in tensors if each.name.startswith("blk.") and len(each.shape) > 1]
+    few = sum(math.prod(each.shape) for each in matrices if each.kind in FOUR_BIT)
+    return 2 * few < sum(math.prod(each.shape) for each in matrices)
 
 
 def _unstacked(tensors: Mapping[str, StoredRows]) -> dict[str, StoredRows]:

@@ -10,7 +10,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from engine.compile.arguments import CompileArguments, Quant, Target
 from engine.compile.graphs.graph_builder import ROWS, GraphBuilder
-from engine.compile.quantisation.methods.blocks import BlockForm, Blocks, hadamard
+from engine.compile.quantisation.methods.blocks import BlockForm, Blocks
 from engine.compile.quantisation.methods.integer_blocks import int4_blocks, int8_blocks, int8_form
 from engine.compile.quantisation.methods.method import FloatMatrix
 from engine.compile.quantisation.methods.table import METHODS
@@ -93,11 +93,6 @@ ROTATED, PLAIN = BlockForm(8, 128, is_rotated=True), BlockForm(8)
 def test_blocks_are_wide_where_rows_hold_whole_ones(inputs: int, is_npu: bool, form: BlockForm) -> None:
     """A ninth more than a row has is little, twice as much is not; and runs of inputs are rotated whole."""
     assert int8_form(inputs, is_npu) == form
-
-
-def test_what_rotates_is_orthogonal_and_spreads_one_input_evenly() -> None:
-    assert np.allclose(hadamard() @ hadamard().T, np.eye(32), atol=1e-6)
-    assert np.allclose(np.abs(hadamard()), 32**-0.5)
 
 
 @pytest.mark.parametrize("rows", [1, 16])

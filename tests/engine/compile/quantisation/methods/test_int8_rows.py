@@ -5,10 +5,12 @@ from pathlib import Path
 import numpy as np
 import onnxruntime as ort
 
-from engine.compile.arguments import CompileArguments
+from engine.compile.arguments import CompileArguments, Quant, Target
 from engine.compile.graphs.graph_builder import ROWS, GraphBuilder
+from engine.compile.quantisation.methods.hadamard import OF_ROWS, rotated
 from engine.compile.quantisation.methods.integer_graphs import INT8_ROWS
 from engine.compile.quantisation.methods.method import FloatMatrix
+from engine.compile.quantisation.methods.table import METHODS
 from engine.compile.quantisation.weight_file import WeightFile
 from tests.engine.compile.quantisation.methods.operators import weights
 
@@ -40,6 +42,34 @@ def test_products_are_those_of_rounded_rows(tmp_path: Path) -> None:
         np.testing.assert_allclose(product[0], wanted, rtol=1e-5, atol=1e-5)
         error = np.linalg.norm(product[0] - x[0] @ matrix.T) / np.linalg.norm(x[0] @ matrix.T)
         assert error < 0.03
+
+
+def test_gate_and_up_are_rows_over_rotated_inputs(tmp_path: Path) -> None:
+    """Apart as graphs multiply them, and both at once as adapters need them; an outlier of the inputs is spread."""
+    inputs, method = 256, METHODS[Quant.INT8]
+    x = np.random.default_rng(4).standard_normal((1, 6, inputs)).astype(np.float32)
+    x[0, 2, 5] = 40
+    both = np.concatenate([weights(OUTPUTS, inputs), -2 * weights(OUTPUTS, inputs)])
+    graph = GraphBuilder("float32", None)
+    graph.add_input("x", "float32", 1, ROWS, inputs)
+    with WeightFile(tmp_path, "w.data") as file:
+        floats = FloatMatrix("m", 2 * OUTPUTS, inputs, iter([both[:7], both[7:]]), parts=2)
+        matrix = method.store(file, floats, CompileArguments(tmp_path, tmp_path, target=Target.CPU, quant=Quant.INT8))
+    for name in [method.multiply(graph, "x", part) for part in matrix.halves()]:
+        graph.add_output(name, "float32", 1, ROWS, OUTPUTS)
+    graph.add_output(method.multiply(graph, "x", matrix), "float32", 1, ROWS, 2 * OUTPUTS)
+    model = graph.model("g")
+    assert [node.op_type for node in model.graph.node].count("QuantizeLinear") == 1
+    path = tmp_path / "g.onnx"
+    path.write_bytes(model.SerializeToString())
+    first, second, whole = ort.InferenceSession(str(path), providers=["CPUExecutionProvider"]).run(None, {"x": x})
+    assert np.array_equal(whole, np.concatenate([first, second], axis=-1))
+    rows, row_scales = rounded(rotated(x[0], OF_ROWS))
+    codes, scales = rounded(rotated(both, OF_ROWS))
+    np.testing.assert_allclose(whole[0], (rows @ codes.T) * row_scales * scales.T, rtol=1e-4, atol=1e-3)
+    wanted, plain = x[0] @ both.T, rounded(x[0])
+    lost = np.linalg.norm(whole[0, 2] - wanted[2])
+    assert lost < 0.5 * np.linalg.norm((plain[0] * plain[1])[2] @ both.T - wanted[2]), "of the row with the outlier"
 
 
 def rounded(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -13,7 +13,7 @@ from safetensors.numpy import load_file, save_file
 
 from engine.bundle.manifest import Manifest
 from engine.compile.arguments import Layout, Quant
-from engine.compile.quantisation.methods.integer_blocks import floats_of
+from engine.compile.quantisation.methods.blocks import floats_of
 from engine.compile.sources import source
 from engine.compile.sources.checkpoint import Checkpoint
 from engine.compile.sources.experts import ExpertTensors

@@ -161,6 +161,21 @@ def test_rows_are_looked_up_in_the_tables_own_blocks(
     assert manifest.files["shared.data"].bytes < table.size * bits // 8 + beside
 
 
+@pytest.mark.parametrize(("others", "width"), [(Q5_0, 128), (Q4_0, 32)])
+def test_few_matrices_of_four_bits_become_eight(
+    others: GGMLQuantizationType,
+    width: int,
+    make_oracle: Callable[..., tuple[Any, Path]],
+    build: Build,
+    tmp_path: Path,
+) -> None:
+    """Those of `down` among others of 5 bits: a row has one scale then for 128 inputs. Among more of 4 they stay."""
+    _, source = make_oracle("Llama", hidden_size=128, intermediate_size=256, num_hidden_layers=1)
+    path = write_gguf(source, tmp_path / "m.gguf", lambda name: Q4_0 if "ffn_down" in name else others)
+    folder, _ = build(path, quant=Quant.KEEP, layout=Layout.SEGMENTS)
+    assert stored(folder / "linear_2_of_2.onnx")["layer_0_down_scales"].shape[1] * width == 256
+
+
 @pytest.mark.parametrize(("name", "quant"), [("a.gguf", Quant.KEEP), ("a", Quant.INT8)])
 def test_what_is_kept_unless_said(name: str, quant: Quant) -> None:
     assert default_quant(Target.CPU, Path(name)) is quant
