@@ -1,5 +1,7 @@
 """Whether this processor sums products of 8-bit integers exactly. x86 without VNNI adds two at a time in 16 bits."""
 
+from functools import cache
+
 import numpy as np
 
 from engine.runtime.onnx_library import ort
@@ -12,8 +14,11 @@ PRODUCT = bytes.fromhex(
 LARGEST, WANTED = 255, 2 * 255 * 127
 
 
-def cuts_sums(options: ort.SessionOptions) -> bool:
-    """Whether the largest products give less than their sum. options: of sessions that this process may open."""
+@cache
+def cuts_sums(has_shared_pool: bool) -> bool:
+    """Whether the largest products give less than their sum. has_shared_pool: sessions of this process must use it."""
+    options = ort.SessionOptions()
+    options.use_per_session_threads = not has_shared_pool
     session = ort.InferenceSession(PRODUCT, options, providers=["CPUExecutionProvider"])
     (found,) = session.run(None, {"a": np.full((1, 2), LARGEST, np.uint8)})
     return bool(np.asarray(found).item() != WANTED)

@@ -108,7 +108,7 @@ def cpu_provider(threads: int, spins: bool = False, is_exact: bool = False) -> P
     else:
         options.intra_op_num_threads = threads
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    if cuts_sums(options):
+    if cuts_sums(spins):
         options.add_session_config_entry("session.x64quantprecision", "1")
     if is_exact:
         options.add_session_config_entry("session.qdq_matmulnbits_accuracy_level", "1")
