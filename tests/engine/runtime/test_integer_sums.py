@@ -1,9 +1,13 @@
 """Whether sums of 8-bit products are exact, beside sums that are made of the operator's own answers."""
 
+from pathlib import Path
+
 import numpy as np
 import onnxruntime as ort
+import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from engine.runtime import sessions
 from engine.runtime.integer_sums import PRODUCT, cuts_sums
 
 
@@ -12,6 +16,19 @@ def test_what_is_found_of_two_products_holds_for_many() -> None:
     weights = numpy_helper.from_array(np.full((64, 48), 127, np.int8), "b")
     found = product(weights, np.full((5, 64), 255, np.uint8))
     assert (found == 64 * 255 * 127).all() == (not cuts_sums(has_shared_pool=False))
+
+
+@pytest.mark.parametrize("cuts", [True, False])
+def test_a_server_whose_processor_cuts_sums_multiplies_exactly(
+    cuts: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Where it is told so onnxruntime converts weights, on processors that do not cut as well: that is slower."""
+    monkeypatch.setattr(sessions, "cuts_sums", lambda _: cuts)
+    path = tmp_path / "m.onnx"
+    path.write_bytes(model(numpy_helper.from_array(np.full((64, 48), 127, np.int8), "b"), 5))
+    session = sessions.cpu_provider(1).open(path)
+    (found,) = session.run(None, {"a": np.full((5, 64), 255, np.uint8)})
+    assert (np.asarray(found) == 64 * 255 * 127).all() == (cuts or not cuts_sums(has_shared_pool=False))
 
 
 def test_the_stored_model_is_what_its_comment_says() -> None:

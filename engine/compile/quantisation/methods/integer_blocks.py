@@ -160,7 +160,7 @@ def int8_form(inputs: int, is_npu: bool) -> BlockForm:
 
 
 def _store_int8(file: WeightFile, matrix: FloatMatrix, arguments: CompileArguments) -> StoredMatrix:
-    """Gate and up as rows: prompts are read a fifth faster, 16 decodes take 0.9, a lone one 1.1 times as long."""
+    """Gate and up as rows: a step of 128 rows takes 0.8 of the time, of 16 rows 0.9, of one 1.1."""
     if matrix.parts > 1 and matrix.inputs % OF_ROWS == 0 and not arguments.is_npu:
         return store_parts(file, matrix)
     form = int8_form(matrix.inputs, arguments.is_npu)

@@ -1,7 +1,4 @@
-"""w8a16 (a scale for each output) and w4a16 (one for each block): symmetric weights, activations of 16-bit integers.
-
-int8 rows, which are not of `METHODS`: weights as of w8a16, activations of 8 bits with a scale for each row.
-"""
+"""w8a16 (a scale for each output) and w4a16 (one for each block): symmetric weights, activations of 16-bit integers."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -13,7 +10,6 @@ from numpy.typing import NDArray
 from engine.compile.arguments import CompileArguments, Quant
 from engine.compile.graphs.graph_builder import GraphBuilder
 from engine.compile.quantisation.methods.blocks import Blocks, Float32, floats_of, pack_nibbles
-from engine.compile.quantisation.methods.integer_rows import multiply_rows
 from engine.compile.quantisation.methods.method import Activations, CodeChoice, FloatMatrix, Method, StoredMatrix
 from engine.compile.quantisation.rounding.codes import BlockCodes, BlockScales, rounded, rounded_rows
 from engine.compile.quantisation.rounding.gptq import has_multiples, searched_multiples
@@ -142,7 +138,3 @@ W4A16 = Method(
     wider=Quant.W8A16,
     takes_block=True,
 )
-
-
-# `table.py` says what is stored so.
-INT8_ROWS = Method(Quant.INT8, Activations.FLOAT32, store_int8_outputs, multiply_rows, bytes_per_weight=1)

@@ -1,13 +1,15 @@
-"""Rows of 8 bits: a scale for each output's weights, and one for each row of activations."""
+"""Rows of 8 bits: a scale for each output's weights, and one for each row of activations, on CPUs."""
 
 import numpy as np
 import onnx
 from numpy.typing import NDArray
 
+from engine.compile.arguments import Quant
 from engine.compile.graphs.graph_builder import CONTRIB, GraphBuilder
 from engine.compile.quantisation.methods.blocks import INT8_LIMIT, INT8_MIDDLE, Blocks, Float32, floats_of
 from engine.compile.quantisation.methods.hadamard import OF_ROWS, rotate, rotated
-from engine.compile.quantisation.methods.method import FloatMatrix, StoredMatrix
+from engine.compile.quantisation.methods.integer_graphs import store_int8_outputs
+from engine.compile.quantisation.methods.method import Activations, FloatMatrix, Method, StoredMatrix
 from engine.compile.quantisation.rounding.codes import rounded_rows
 from engine.compile.quantisation.weight_file import WeightFile, ahead
 
@@ -41,7 +43,7 @@ def multiply_rows(graph: GraphBuilder, x: str, matrix: StoredMatrix) -> str:
 
 
 def _row_scales(graph: GraphBuilder, x: str) -> str:
-    """[1, rows, 1]: of the largest number of each row, with either sign. A row of zeros gets 0, times any codes."""
+    """[1, rows, 1]: of the largest number of each row, with either sign. That of zeros is 0, and so its product."""
     reach = graph.op("ReduceMax", [graph.op("Abs", [x]), graph.integers(-1)], keepdims=1)
     return graph.op("Mul", [reach, graph.real(1 / INT8_LIMIT)])
 
@@ -50,3 +52,7 @@ def _row_codes(graph: GraphBuilder, x: str, scales: str) -> str:
     flat = graph.op("Reshape", [scales, graph.integers(-1)])
     middles = graph.op("Expand", [graph.constant(np.array(INT8_MIDDLE, np.uint8)), graph.op("Shape", [flat])])
     return graph.op("QuantizeLinear", [x, flat, middles], axis=1)
+
+
+# `table.py` says whose matrices are stored so, not rotated. Gate and up of other methods are parts (`store_parts`).
+INT8_ROWS = Method(Quant.INT8, Activations.FLOAT32, store_int8_outputs, multiply_rows, bytes_per_weight=1)

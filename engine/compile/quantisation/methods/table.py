@@ -4,7 +4,8 @@ from dataclasses import replace
 
 from engine.compile.arguments import CompileArguments, QualityLevel, Quant
 from engine.compile.quantisation.methods.integer_blocks import INT4, INT8, KEEP, W4
-from engine.compile.quantisation.methods.integer_graphs import INT8_ROWS, W4A16, W8A16
+from engine.compile.quantisation.methods.integer_graphs import W4A16, W8A16
+from engine.compile.quantisation.methods.integer_rows import INT8_ROWS
 from engine.compile.quantisation.methods.method import FP16, FP32, Activations, Method
 from engine.models.config_fields import keeps_floats
 

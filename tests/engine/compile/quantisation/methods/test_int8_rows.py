@@ -8,7 +8,7 @@ import onnxruntime as ort
 from engine.compile.arguments import CompileArguments, Quant, Target
 from engine.compile.graphs.graph_builder import ROWS, GraphBuilder
 from engine.compile.quantisation.methods.hadamard import OF_ROWS, rotated
-from engine.compile.quantisation.methods.integer_graphs import INT8_ROWS
+from engine.compile.quantisation.methods.integer_rows import INT8_ROWS
 from engine.compile.quantisation.methods.method import FloatMatrix
 from engine.compile.quantisation.methods.table import METHODS
 from engine.compile.quantisation.weight_file import WeightFile
