@@ -70,13 +70,19 @@ class SamplingParams:
     logit_bias: tuple[tuple[int, float], ...] = ()
     seed: int | None = None  # None draws one at submission
     stop_token_ids: tuple[int, ...] = ()  # includes the model's own end tokens unless the request has ignore_eos
-    min_tokens: int = 0  # stop tokens are not sampled before this many, unless the grammar allows nothing else
+    ignored_end_ids: tuple[int, ...] = ()  # those tokens if it has
+    min_tokens: int = 0  # neither are sampled before this many, unless the grammar allows nothing else
     logprobs: int | None = None  # alternatives to report per token, 0 = the chosen one only, None = off
     prompt_logprobs: int | None = None  # the same for the tokens of the prompt
     thinking_budget: ThinkingBudget | None = None
     grammar: str | None = None  # llguidance's, serialised and known to compile; stop_token_ids has the end tokens
     denoising: Denoising | None = None  # not None: penalties, grammar, prompt_logprobs and thinking_budget are off
     speech: SpeechRules | None = None  # of a transcript; log-probabilities are then of the tokens that the rules allow
+
+    @property
+    def late_token_ids(self) -> tuple[int, ...]:
+        """What is not sampled before `min_tokens`, as in vLLM also where the end is ignored."""
+        return (*self.stop_token_ids, *self.ignored_end_ids)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from engine.adapters.adapter import Adapter
 from engine.bundle.manifest import Manifest
-from engine.bundle.segments import BASE_ATTENTION, FLOAT, HALF, MASKED_ATTENTION, OUT, RECURRENT
+from engine.bundle.segments import BASE_ATTENTION, FLOAT, HALF, MASKED_ATTENTION, OUT, RECURRENT, SHARED_DATA
 from engine.bundle.tensors import Array
 from engine.bundle.variant import ShapeTable
 from engine.bundle.weight_files import ROUNDED, read_conv_weights, read_kv_scales
@@ -21,6 +21,7 @@ from engine.runtime.embedded import EmbeddedRows
 from engine.runtime.interface import Logits, PackedBatch, PackedSegment, Runtime
 from engine.runtime.kv import SequenceCaches
 from engine.runtime.linear import LinearChain, LoraRows, RowBuffers
+from engine.runtime.looked_up import LookedUpPages
 from engine.runtime.masked_attention import MaskedAttention, MaskedWork
 from engine.runtime.recurrent import RecurrentLayers, StateStep
 from engine.runtime.sessions import Binding, Provider, load_sessions
@@ -109,6 +110,7 @@ class SegmentRuntime(Runtime):
     ) -> None:
         super().__init__(shapes, provider.device)
         sessions = load_sessions(folder, manifest, provider)
+        self._looked_up = LookedUpPages((folder / SHARED_DATA).resolve())
         scales = read_kv_scales(folder, manifest) if manifest.kv_dtype == ROUNDED else None
         # One shape for every step means the same bits for a row, whoever shares the step and whoever computed its past.
         self._is_uniform = is_uniform = shapes.has_one_shape
@@ -162,6 +164,8 @@ class SegmentRuntime(Runtime):
         with np.errstate(invalid="ignore", over="ignore"):  # looking for what is not finite adds it up
             for layer, part in enumerate(self._chain.layers(rows)):
                 part.run()
+                if not layer:
+                    self._looked_up.give_back()
                 self._mix(layer, work, rows)
         least = self.shapes.max_rows if self._is_uniform else 1
         logits = Logits.of(self._chain.logits(batch.logit_rows, rows, least))

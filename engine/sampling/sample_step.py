@@ -58,7 +58,7 @@ def predict_row(
     for token, bias in params.logit_bias:
         values[token] += bias
     if index < params.min_tokens:
-        values[list(params.stop_token_ids)] = -np.inf
+        values[list(params.late_token_ids)] = -np.inf
     best = int(values.argmax())
     if not np.isfinite(values[best]):
         return None

@@ -150,7 +150,7 @@ def adjust(values: NDArray[np.float32], row: RowContext) -> None:
 
 def _delay_stop(values: NDArray[np.float32], row: RowContext) -> None:
     """Forbid the stop tokens, unless the grammar allows no others."""
-    stops = list(row.params.stop_token_ids)
+    stops = list(row.params.late_token_ids)
     allowed = values[stops]
     values[stops] = -np.inf
     if row.forbidden is not None and not np.isfinite(values.max()):

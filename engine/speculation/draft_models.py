@@ -162,8 +162,10 @@ def _context(proposal: Proposal, vocab: int) -> RowContext:
 def known_params(params: SamplingParams, vocab: int) -> SamplingParams:
     """The parameters without what only the served model can do: its log-probabilities, grammar, ids beyond `vocab`."""
     biased = tuple((token, bias) for token, bias in params.logit_bias if token < vocab)
-    stops = tuple(token for token in params.stop_token_ids if token < vocab)
-    return replace(params, logprobs=None, grammar=None, logit_bias=biased, stop_token_ids=stops)
+    stops, ends = (
+        tuple(token for token in ids if token < vocab) for ids in (params.stop_token_ids, params.ignored_end_ids)
+    )
+    return replace(params, logprobs=None, grammar=None, logit_bias=biased, stop_token_ids=stops, ignored_end_ids=ends)
 
 
 NOT_YET = -1  # no token: stands behind those that are read, so that the last of them is read as well

@@ -93,6 +93,7 @@ def generation_params(
     each = SamplingParams(
         max_tokens or 0,
         stop_token_ids=stop_ids,
+        ignored_end_ids=engine.info.manifest.text.stop_ids if body.ignore_eos else (),
         temperature=1.0 if asked.temperature is None else float(asked.temperature),
         # top_p 0 keeps the likeliest token only, which is top_k 1; -1 is vLLM's spelling of "off".
         top_k=1 if asked.top_p == 0 else max(0, asked.top_k or 0),

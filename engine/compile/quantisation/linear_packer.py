@@ -84,8 +84,8 @@ class LinearPacker:
         bias: StoredTensor | None = None,
         keeps_coarse: bool = True,
     ) -> PackedLinear:
-        """Write a matrix as the method has it; its bias is written. keeps_coarse: codes of fewer bits than they get are
-        kept too, as a table of rows needs them; else they are rounded in the form that is fastest."""
+        """Write a matrix as the method has it; its bias is written. keeps_coarse: codes that lose little are kept too,
+        as a table of rows needs them; else they are rounded in the form that is fastest."""
         forms = {self.checkpoint.form(f"{each}.weight") for each in source.names}
         form = forms.pop() if len(forms) == 1 else None
         form = None if form is not None and form.is_coarse and not keeps_coarse else form

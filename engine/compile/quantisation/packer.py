@@ -31,7 +31,7 @@ class WeightPacker(LinearPacker):
         # The multiplier of the logits, and what they are capped at, are in the last norm: it costs nothing there.
         gain = np.float32(1.0 if is_embedder else self.network.logit_gain)
         final_norm = small.add("final_norm", self.norm(names.final_norm, spec.hidden) * gain)
-        head = None if is_embedder else self._head(file)
+        head = None if is_embedder else self._head(file, shares_table)
         first = small.add("embedding_norm", self.norm(name, spec.hidden)) if (name := names.embedding_norm) else None
         if shares_table and head is not None:
             table = table_of(head.matrix)
@@ -48,10 +48,10 @@ class WeightPacker(LinearPacker):
         lacks = form.order or form.has_zero_points or self.network.spec.hidden % form.block
         return not lacks and blocks is not None and blocks.offsets is None
 
-    def _head(self, file: WeightFile) -> PackedLinear:
+    def _head(self, file: WeightFile, is_table: bool) -> PackedLinear:
         names, spec = self.network.details.names, self.network.spec
         source = LinearSource((names.embedding if spec.tied_head else names.head,), (spec.vocab,), spec.hidden)
-        return self.store(file, "head", source, head_method(self.arguments))
+        return self.store(file, "head", source, head_method(self.arguments), keeps_coarse=is_table)
 
     def table(self, file: WeightFile) -> PackedTable:
         spec = self.network.spec

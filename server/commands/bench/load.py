@@ -27,7 +27,9 @@ class BenchTarget(ServerClient):
         self.extra: Mapping[str, Any] = {}  # fields sent beyond the standard ones
 
     async def answer(self, prompt: measured.BenchPrompt, max_tokens: int) -> MeasuredAnswer:
-        return await measured.ask(self, prompt, {"max_tokens": max_tokens, "temperature": 0, **self.extra})
+        # Of servers that would sample the ignored end, which is no text, some forbid it before min_tokens.
+        whole = {"min_tokens": max_tokens} if self.extra else {}
+        return await measured.ask(self, prompt, {"max_tokens": max_tokens, "temperature": 0, **self.extra, **whole})
 
     async def counters(self) -> measured.ScrapedCounters | None:
         """The engine's counters once nothing runs any more; None when the server has none of ours."""

@@ -32,6 +32,7 @@ def test_the_likeliest_that_is_not_the_mask_lowest_id_first() -> None:
     assert chosen(logit_bias=((3, 100.0),)) == 1
     assert chosen(logit_bias=((5, 50.0),)) == 5
     assert chosen(stop_token_ids=(1, 4), min_tokens=3, index=2) == 0
+    assert chosen(stop_token_ids=(1,), ignored_end_ids=(4,), min_tokens=3, index=2) == 0
     assert chosen(stop_token_ids=(1, 4), min_tokens=3, index=3) == 1
 
 

@@ -22,6 +22,7 @@ PARAMETERS: dict[str, dict[str, Any]] = {
     "seed": {"temperature": 1.0, "seed": -(2**63)},
     "stop_token_ids": {"stop_token_ids": tuple(range(0, VOCAB, 9))},
     "min_tokens": {"min_tokens": 6, "stop_token_ids": tuple(range(1, VOCAB))},
+    "ignored_end_ids": {"min_tokens": 6, "ignored_end_ids": tuple(range(0, VOCAB, 9))},
     "logprobs": {"logprobs": VOCAB},
     "prompt_logprobs": {"prompt_logprobs": VOCAB},
     "thinking_budget": {"thinking_budget": ThinkingBudget(2, (), (41, 42, 43))},

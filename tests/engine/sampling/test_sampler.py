@@ -133,6 +133,8 @@ def test_logit_bias_and_min_tokens() -> None:
     assert choose(logits, row(temperature=0.0, logit_bias=((2, 100.0),))) == [2]
     assert choose(logits, row(temperature=0.0, stop_token_ids=(0,), min_tokens=2, completion=(5,))) == [1]
     assert choose(logits, row(temperature=0.0, stop_token_ids=(0,), min_tokens=2, completion=(5, 5))) == [0]
+    assert choose(logits, row(temperature=0.0, ignored_end_ids=(0,), min_tokens=2, completion=(5,))) == [1]
+    assert choose(logits, row(temperature=0.0, ignored_end_ids=(0,), min_tokens=2, completion=(5, 5))) == [0]
 
 
 def test_logprobs_are_those_of_the_model() -> None:

@@ -19,8 +19,8 @@ KEPT_BLOCK = 32  # weights of a block in GGUF files
 @dataclass(frozen=True, slots=True)
 class BlockForm:
     """What all blocks of a matrix have in common. block: inputs that share a scale. order: int64 as bytes: which input
-    each place of a row belongs to, b"" = inputs stand in their own order. is_coarse: the file's codes have fewer bits,
-    so rounding them once more loses little. is_rotated: runs of each row are (`hadamard.py`), so inputs have to be."""
+    each place of a row belongs to, b"" = inputs stand in their own order. is_coarse: rounding the file's
+    codes once more loses little. is_rotated: runs of each row are (`hadamard.py`), so inputs have to be."""
 
     bits: int
     block: int = KEPT_BLOCK

@@ -183,6 +183,7 @@ async def test_top_p_zero_means_the_likeliest_token(client: httpx.AsyncClient, e
     await chat(client, top_p=0, ignore_eos=True)
     params = engine.submitted[0][0].params
     assert (params.top_k, params.top_p, params.stop_token_ids) == (1, 1.0, ())
+    assert params.ignored_end_ids == engine.info.manifest.text.stop_ids
 
 
 async def test_what_the_template_is_given(client: httpx.AsyncClient, engine: ScriptedEngine) -> None:

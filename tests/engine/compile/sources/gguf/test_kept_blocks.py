@@ -176,6 +176,23 @@ def test_few_matrices_of_four_bits_become_eight(
     assert stored(folder / "linear_2_of_2.onnx")["layer_0_down_scales"].shape[1] * width == 256
 
 
+@pytest.mark.parametrize(("others", "width"), [(Q5_0, 128), (Q4_0, 32), (Q8_0, 32)])
+def test_a_head_of_eight_bits_gets_wide_blocks_where_the_layers_are_rounded_anyway(
+    others: GGMLQuantizationType,
+    width: int,
+    make_oracle: Callable[..., tuple[Any, Path]],
+    build: Build,
+    tmp_path: Path,
+) -> None:
+    """Its logits stay near: wide blocks are over rotated inputs. Beside layers that are kept it is kept as well."""
+    sizes = {"hidden_size": 256, "intermediate_size": 256, "num_hidden_layers": 1, "tie_word_embeddings": False}
+    _, source = make_oracle("Llama", **sizes)
+    path = write_gguf(source, tmp_path / "m.gguf", lambda name: Q8_0 if name == "output.weight" else others)
+    folder, manifest = build(path, quant=Quant.KEEP, layout=Layout.SEGMENTS)
+    assert stored(folder / "linear_2_of_2.onnx")["head_scales"].shape[1] * width == 256
+    assert manifest.parity["kl"] < 0.02
+
+
 @pytest.mark.parametrize(("name", "quant"), [("a.gguf", Quant.KEEP), ("a", Quant.INT8)])
 def test_what_is_kept_unless_said(name: str, quant: Quant) -> None:
     assert default_quant(Target.CPU, Path(name)) is quant
