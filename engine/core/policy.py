@@ -87,8 +87,9 @@ ROWS_PER_READING = 5
 CHUNK_READINGS = 3  # what it takes beside that to make floats of the past of a prompt, once for all its rows
 
 # Beside prompts decodes take so many times as long as alone, and no longer than the gap allowed. Of 4 streams that come
-# with 1,024 tokens the 95th percentile of gaps was 0.8 of that without it, output 0.98, the first token 1.3.
-MOST_TIMES_ALONE = 5
+# with 1,024 tokens, over llama-server's: first token 0.27, 95th percentile of gaps 1.5 with 5; 0.47, 1.0; with 3.75
+# 0.53, 1.1.
+MOST_TIMES_ALONE = 3.9
 
 # Of two steps with prompt rows the shorter one is taken where it has so much of the other's rows per millisecond: the
 # last rows of a wide step often win next to nothing, and every stream waits for them.
@@ -177,7 +178,7 @@ def share_rows(shapes: ShapeTable, costs: CostTable, demand: Demand, extent: Ext
     1. No sequence decodes: every shape.
     2. Sequences decode: those that serve decodes with a gap of at most `max_gap_ms`, or if the decodes alone take
        longer, with the least gap there is. What prefill adds never lengthens the gap over that bound, nor, where steps
-       have any number of rows, over five times the least gap.
+       have any number of rows, over `MOST_TIMES_ALONE` times the least gap.
     3. The same, but the last steps had no room for prefill: also those with up to twice the least gap, and those
        that serve no decode at all, so that both take turns; of these the ones with prefill rows, if there are any, else
        the cheapest that has some: where decodes have rows of their own, every shape with a prompt may be a wide one.

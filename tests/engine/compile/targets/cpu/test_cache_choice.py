@@ -41,7 +41,8 @@ def test_choice(loss: tuple[float, float], memory: CacheMemory, kv: KvType, told
         (6.4e-4, ROOM, True),  # Qwen2.5-Coder 0.5B, Q4_K_M as it is
         (6.4e-4, UNKNOWN, True),
         (6.4e-4, SHORT, False),
-        (1e-3, ROOM, False),
+        (3.2e-3, ROOM, True),  # SmolLM2 135M, Q4_1
+        (5e-3, ROOM, False),
         (0.0, ROOM, True),
     ],
 )
