@@ -124,7 +124,8 @@ def beside_baselines(
     for baseline in options.baselines:
         file, port = folder.quantised(gguf, baseline.kind) if baseline.kind else gguf, free_port()
         command, ready_path = baseline.prepare(folder, file, load, port, say)
-        ours = folder.bundle(file, options.compile) if baseline.kind else bundle
+        # The baseline rounds its blocks anew: so does hexserve then, else it would keep slower ones.
+        ours = folder.bundle(file, options.compile or "--quant int8") if baseline.kind else bundle
         floats = Floats.of(folder, file, options.threads, say)
         if options.setup_only:
             continue
