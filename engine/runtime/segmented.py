@@ -21,10 +21,9 @@ from engine.runtime.embedded import EmbeddedRows
 from engine.runtime.interface import Logits, PackedBatch, PackedSegment, Runtime
 from engine.runtime.kv import SequenceCaches
 from engine.runtime.linear import LinearChain, LoraRows, RowBuffers
-from engine.runtime.looked_up import LookedUpPages
 from engine.runtime.masked_attention import MaskedAttention, MaskedWork
 from engine.runtime.recurrent import RecurrentLayers, StateStep
-from engine.runtime.sessions import Binding, Provider, load_sessions
+from engine.runtime.sessions import Binding, LookedUpPages, Provider, load_sessions
 
 # The same step with its rows in another order: segments stay in the batch's order, with other first rows; and, int64
 # [N], the place of each row of the batch.

@@ -122,7 +122,7 @@ BASELINES: Mapping[str, Baseline] = {
     for baseline in (
         Baseline("ik", "the file's blocks, inputs in 8 bits by block; float16 caches", False, "", _ik),
         Baseline("ortgenai", "4 bits by 32, in part 8; inputs in 8 bits; float32 caches", True, "", _ortgenai),
-        Baseline("openvino", "Q8_0 for both, rounded anew; its caches in 8 bits, ours in float32", True, "Q8_0", _openvino),
+        Baseline("openvino", "Q8_0 for both, rounded anew; its caches in 8 bits", True, "Q8_0", _openvino),
         Baseline("vllm", "the file's floats in bfloat16, caches too", True, "", _vllm),
     )
 }

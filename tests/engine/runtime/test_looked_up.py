@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from engine.runtime.looked_up import LEAST, LookedUpPages
+from engine.runtime.sessions import LEAST_MAPPED as LEAST
+from engine.runtime.sessions import LookedUpPages
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="pages are given back on Linux alone")
 

@@ -28,7 +28,7 @@ from engine.compile.quantisation import packer as weights
 from engine.compile.arguments import CompileArguments, Layout
 from engine.compile.__main__ import run_compiler
 
-def stall(self, file):
+def stall(self, file, is_table):
     print("stalled", flush=True)
     time.sleep(600)
 
