@@ -87,8 +87,8 @@ ROWS_PER_READING = 5
 CHUNK_READINGS = 3  # what it takes beside that to make floats of the past of a prompt, once for all its rows
 
 # Beside prompts decodes take so many times as long as alone, and no longer than the gap allowed. Of 4 streams that come
-# with 1,024 tokens, over llama-server's: first token 0.27, 95th percentile of gaps 1.5 with 5; 0.47, 1.0; with 3.75
-# 0.53, 1.1.
+# with 1,024 tokens, over llama-server's, first token and 95th percentile of gaps: 0.27 and 1.5 at 5 times, 0.47 and 1.0
+# at 3.9, 0.53 and 1.1 at 3.75.
 MOST_TIMES_ALONE = 3.9
 
 # Of two steps with prompt rows the shorter one is taken where it has so much of the other's rows per millisecond: the

@@ -183,6 +183,7 @@ def _dims(shape: object) -> tuple[int | None, ...]:
 
 
 LEAST_MAPPED = 1 << 20  # bytes; norms and biases lie in mappings of their own and are read in every step
+MAPS = Path("/proc/self/maps")
 
 
 class LookedUpPages:
@@ -190,11 +191,11 @@ class LookedUpPages:
     pages stay, as the system keeps them."""
 
     def __init__(self, path: Path) -> None:
-        self._spans = list(_mapped(path)) if sys.platform == "linux" else []
+        self._spans = list(_mapped(path)) if sys.platform == "linux" and MAPS.is_file() else []
         self._advise = ctypes.CDLL(None).madvise if self._spans else None
 
     def give_back(self) -> None:
-        """Let no page count as this process's: the next lookup maps those of its tokens again, a microsecond each."""
+        """Let no page count as this process's. The next lookup maps those of its tokens again."""
         if self._advise is None:
             return
         for address, size in self._spans:
@@ -202,11 +203,11 @@ class LookedUpPages:
 
 
 def _mapped(path: Path) -> Iterator[tuple[int, int]]:
-    """Address and bytes of each mapping of a file (proc(5), /proc/pid/maps)."""
-    for line in Path("/proc/self/maps").read_text(encoding="utf-8").splitlines():
-        span, _, _, _, _, *name = line.split(maxsplit=5)
-        if name != [str(path)]:
+    """Address and bytes of each mapping of a file (proc(5), /proc/pid/maps). Names of others may be no UTF-8."""
+    for line in MAPS.read_bytes().split(b"\n"):
+        span, *fields = line.split(maxsplit=5) or [b""]
+        if fields[4:] != [os.fsencode(path)]:
             continue
-        start, end = (int(edge, 16) for edge in span.split("-"))
+        start, end = (int(edge, 16) for edge in span.split(b"-"))
         if end - start >= LEAST_MAPPED:
             yield start, end - start

@@ -54,7 +54,7 @@ def settled_kv(weights_loss: float, memory: CacheMemory, floats: KvType) -> str:
     """Why caches are `floats` whatever int8 ones would lose; '' where that has to be measured."""
     if weights_loss >= LEAST_LOSS or memory.is_short:
         return ""
-    return f"keys and values are {floats}: int8 ones lose too much beside weights whose KL is {weights_loss:.1e}"
+    return f"keys and values are {floats}: int8 ones would lose too much beside weights whose KL is {weights_loss:.1e}"
 
 
 def choose_kv(weights_loss: float, caches_loss: Interval, memory: CacheMemory, floats: KvType) -> tuple[KvType, str]:

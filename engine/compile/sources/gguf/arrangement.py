@@ -130,7 +130,6 @@ BLOCK = 32  # weights of a block
 SCALES = 12  # bytes of the scales and minima of a block of Q4_K
 FLOAT_TYPES = (GGMLQuantizationType.F32, GGMLQuantizationType.F16, GGMLQuantizationType.BF16)
 FOUR_BIT = (GGMLQuantizationType.Q4_0, GGMLQuantizationType.Q4_1, GGMLQuantizationType.Q4_K)
-KEPT = {4: FOUR_BIT, 8: (*FOUR_BIT, GGMLQuantizationType.Q8_0)}  # of at most so many bits, what is kept as it is
 
 
 def kept_blocks(kind: GGMLQuantizationType, content: Bytes) -> Blocks | None:

@@ -2,6 +2,7 @@
 
 import math
 import os
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
@@ -21,7 +22,6 @@ from engine.compile.sources.gguf.architectures import LONG_FACTORS, ROPE_FACTORS
 from engine.compile.sources.gguf.arrangement import (
     AS_STORED,
     BLOCK,
-    KEPT,
     Arrangement,
     arrangements,
     block_form,
@@ -127,8 +127,7 @@ class GgufTensors(Checkpoint):
 
     def form(self, name: str) -> BlockForm | None:
         form = None if self._has_mixed_blocks(name) else block_form(self._find(name).kind)
-        is_coarse = form is not None and (form.is_coarse or form.bits in self._coarse_bits)
-        return replace(form, is_coarse=is_coarse) if form is not None else None
+        return replace(form, is_coarse=True) if form is not None and form.bits in self._coarse_bits else form
 
     def blocks(self, name: str, start: int, stop: int) -> Blocks | None:
         """As `rows`, as blocks of 32, None unless they lie in the file as such."""
@@ -236,12 +235,13 @@ def _dequantized(content: Bytes, kind: GGMLQuantizationType) -> Float32:
 def _rare_bits(tensors: Collection[StoredRows]) -> frozenset[int]:
     """Bits of blocks that lose little where they are rounded anew: less than half of the layers' weights are kept with
     so few. 4 bits then take 8, which are multiplied up to 1.7 times as fast; 8 bits wider blocks, 1.3 times as fast."""
-    matrices = [each for each in tensors if each.name.startswith("blk.") and len(each.shape) > 1]
-
-    def numbers(*kinds: GGMLQuantizationType) -> int:
-        return sum(math.prod(each.shape) for each in matrices if not kinds or each.kind in kinds)
-
-    return frozenset(bits for bits, kinds in KEPT.items() if 2 * numbers(*kinds) < numbers())
+    kept, total = Counter[int](), 0
+    for each in tensors:
+        if each.name.startswith("blk.") and len(each.shape) > 1:
+            form, size = block_form(each.kind), math.prod(each.shape)
+            total += size
+            kept[form.bits if form is not None and not form.is_coarse else 0] += size
+    return frozenset(bits for bits, few in ((4, kept[4]), (8, kept[4] + kept[8])) if 2 * few < total)
 
 
 def _unstacked(tensors: Mapping[str, StoredRows]) -> dict[str, StoredRows]:

@@ -20,6 +20,7 @@ from tests.engine.compile.sources.gguf.gguf_files import F16, F32, Floats, write
 Build = Callable[..., tuple[Path, Manifest]]
 Q4_0, Q8_0 = GGMLQuantizationType.Q4_0, GGMLQuantizationType.Q8_0
 Q5_0, Q4_1, Q4_K = GGMLQuantizationType.Q5_0, GGMLQuantizationType.Q4_1, GGMLQuantizationType.Q4_K
+MXFP4 = GGMLQuantizationType.MXFP4
 
 
 def far_from_the_edge(rows: Floats, kind: GGMLQuantizationType) -> NDArray[np.generic]:
@@ -161,35 +162,34 @@ def test_rows_are_looked_up_in_the_tables_own_blocks(
     assert manifest.files["shared.data"].bytes < table.size * bits // 8 + beside
 
 
-@pytest.mark.parametrize(("others", "width"), [(Q5_0, 128), (Q4_0, 32)])
-def test_few_matrices_of_four_bits_become_eight(
+@pytest.mark.parametrize(
+    ("part", "kind", "others", "width"),
+    [
+        ("ffn_down", Q4_0, Q5_0, 128),
+        ("ffn_down", Q4_0, Q4_0, 32),
+        ("ffn_down", MXFP4, MXFP4, 32),
+        ("output.", Q8_0, Q5_0, 128),
+        ("output.", Q8_0, Q4_0, 32),
+        ("output.", Q8_0, Q8_0, 32),
+        ("output.", Q8_0, MXFP4, 32),
+    ],
+)
+def test_what_few_have_is_rounded_like_the_others(
+    part: str,
+    kind: GGMLQuantizationType,
     others: GGMLQuantizationType,
     width: int,
     make_oracle: Callable[..., tuple[Any, Path]],
     build: Build,
     tmp_path: Path,
 ) -> None:
-    """Those of `down` among others of 5 bits: a row has one scale then for 128 inputs. Among more of 4 they stay."""
-    _, source = make_oracle("Llama", hidden_size=128, intermediate_size=256, num_hidden_layers=1)
-    path = write_gguf(source, tmp_path / "m.gguf", lambda name: Q4_0 if "ffn_down" in name else others)
-    folder, _ = build(path, quant=Quant.KEEP, layout=Layout.SEGMENTS)
-    assert stored(folder / "linear_2_of_2.onnx")["layer_0_down_scales"].shape[1] * width == 256
-
-
-@pytest.mark.parametrize(("others", "width"), [(Q5_0, 128), (Q4_0, 32), (Q8_0, 32)])
-def test_a_head_of_eight_bits_gets_wide_blocks_where_the_layers_are_rounded_anyway(
-    others: GGMLQuantizationType,
-    width: int,
-    make_oracle: Callable[..., tuple[Any, Path]],
-    build: Build,
-    tmp_path: Path,
-) -> None:
-    """Its logits stay near: wide blocks are over rotated inputs. Beside layers that are kept it is kept as well."""
+    """`down` of 4 bits, or a head of 8, among layers that are rounded: a scale then for 128 inputs. Others are kept."""
     sizes = {"hidden_size": 256, "intermediate_size": 256, "num_hidden_layers": 1, "tie_word_embeddings": False}
     _, source = make_oracle("Llama", **sizes)
-    path = write_gguf(source, tmp_path / "m.gguf", lambda name: Q8_0 if name == "output.weight" else others)
+    path = write_gguf(source, tmp_path / "m.gguf", lambda name: kind if part in name and "attn" not in name else others)
     folder, manifest = build(path, quant=Quant.KEEP, layout=Layout.SEGMENTS)
-    assert stored(folder / "linear_2_of_2.onnx")["head_scales"].shape[1] * width == 256
+    name = "head_scales" if part == "output." else "layer_0_down_scales"
+    assert stored(folder / "linear_2_of_2.onnx")[name].shape[1] * width == 256
     assert manifest.parity["kl"] < 0.02
 
 
