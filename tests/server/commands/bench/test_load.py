@@ -150,6 +150,18 @@ async def test_preparing_measures_words_and_ignore_eos() -> None:
             await target.close()
 
 
+@pytest.mark.parametrize(("extra", "least"), [({"ignore_eos": True}, 9), ({}, None)])
+async def test_an_answer_that_runs_to_its_end_has_text_up_to_there(extra: dict[str, bool], least: int | None) -> None:
+    """Where the end is ignored a server may sample it all the same: it is no text, and two steps become one gap."""
+    script = Script()
+    with serving(script) as address:
+        target = BenchTarget("A", address, "", "scripted", 30)
+        target.extra = extra
+        await target.answer((1, 2), 9)
+        await target.close()
+    assert (script.bodies[-1].get("min_tokens"), script.bodies[-1].get("ignore_eos", False)) == (least, bool(extra))
+
+
 async def test_a_server_that_cannot_answer_is_named() -> None:
     with serving(Script(then="broken")) as address, serving(Script(api_key="k")) as locked:
         broken, keyless = BenchTarget("A", address, "", "", 30), BenchTarget("A", locked, "", "", 30)
