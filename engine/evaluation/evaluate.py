@@ -6,12 +6,21 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.compile.check.parity import Float32, Float64, Interval, divergences, draw, interval, log_softmax, slabs
+from engine.compile.check.parity import (
+    SLAB_ROWS,
+    Float32,
+    Float64,
+    Interval,
+    divergences,
+    draw,
+    interval,
+    log_softmax,
+    slabs,
+)
 from engine.errors import BundleError, EngineFailure
 from engine.evaluation.models import EvaluatedModel
 
 # T positions, V ids, N tokens; nats throughout.
-SLAB_ROWS = 64  # in float64 at a time: all rows of a window would take several times its logits
 TAIL = 0.99
 
 

@@ -75,13 +75,14 @@ class StreamedUsage:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """What one event carries. `error` is the message of an error event, empty otherwise."""
+    """What one event carries. tokens: of the answer so far, 0 = not told. error: the message of an error event."""
 
     text: str = ""
     reasoning: str = ""
     finish_reason: str | None = None
     usage: StreamedUsage | None = None
     error: str = ""
+    tokens: int = 0
 
 
 def read_piece(payload: str) -> Piece:
@@ -101,7 +102,10 @@ def read_piece(payload: str) -> Piece:
     delta = first.get("delta")
     source = delta if isinstance(delta, dict) else first
     text, reasoning = _text(source, "content") or _text(source, "text"), _text(source, "reasoning_content")
-    return Piece(text, reasoning, _text(first, "finish_reason") or None, _usage(chunk.get("usage")))
+    usage, timings = _usage(chunk.get("usage")), chunk.get("timings")
+    told = timings.get("predicted_n") if isinstance(timings, dict) else 0
+    tokens = usage.completion if usage else told if isinstance(told, int) else 0
+    return Piece(text, reasoning, _text(first, "finish_reason") or None, usage, tokens=tokens)
 
 
 def error_message(body: object) -> str:

@@ -25,11 +25,13 @@ class BenchTarget(ServerClient):
         super().__init__(url, api_key, model, httpx.Timeout(timeout_s), keep_alive_s=0)  # some close kept ones
         self.name = name
         self.extra: Mapping[str, Any] = {}  # fields sent beyond the standard ones
+        self.counting: Mapping[str, Any] = {}  # of them those that have every chunk tell its tokens
 
     async def answer(self, prompt: measured.BenchPrompt, max_tokens: int) -> MeasuredAnswer:
         # Of servers that would sample the ignored end, which is no text, some forbid it before min_tokens.
         whole = {"min_tokens": max_tokens} if self.extra else {}
-        return await measured.ask(self, prompt, {"max_tokens": max_tokens, "temperature": 0, **self.extra, **whole})
+        fields = {**self.extra, **self.counting, **whole}
+        return await measured.ask(self, prompt, fields | {"max_tokens": max_tokens, "temperature": 0})
 
     async def counters(self) -> measured.ScrapedCounters | None:
         """The engine's counters once nothing runs any more; None when the server has none of ours."""
@@ -133,9 +135,9 @@ async def _play(target: BenchTarget, prompts: PromptSource, load: BenchLoad, rec
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """One server under one number of clients, over all its turns. gap: between arrivals of visible text. per_token:
-    mean time per token of each answer after its first token. chunks_per_token: below 1 when the server sends several
-    tokens at once, so that gaps are longer than tokens."""
+    """One server under one number of clients, over all its turns. gap: of `measured.token_gaps`. per_token: mean time
+    per token of each answer after its first token. chunks_per_token: below 1 when the server sends several tokens at
+    once; where it does not tell how many, gaps are longer than tokens."""
 
     clients: int
     server: int
@@ -224,7 +226,6 @@ def _level(clients: int, server: int, records: Sequence[TurnRecord]) -> Level:
     good = [answer for answer in answers if answer.outcome is AnswerOutcome.OK]
     usages = [answer.usage for answer in good if answer.usage is not None]
     output = sum(usage.completion for usage in usages)
-    arrivals = sum(len(answer.gaps_s) + (answer.first_token_s is not None) for answer in good)
     seconds = sum(record.seconds for record in records)
     return Level(
         clients=clients,
@@ -237,7 +238,7 @@ def _level(clients: int, server: int, records: Sequence[TurnRecord]) -> Level:
         prompt_tokens=ratio(sum(usage.prompt for usage in usages), len(usages)),
         cached_tokens=sum(usage.cached for usage in usages),
         output_tokens=output,
-        chunks_per_token=ratio(arrivals, output),
+        chunks_per_token=ratio(sum(answer.chunks for answer in good), output),
         own_cpu=ratio(sum(record.own_cpu_s for record in records), seconds),
         seconds=seconds,
         counters=measured.total([record.counters for record in records if record.counters is not None]),

@@ -183,12 +183,15 @@ REFUSALS: Mapping[int, AnswerOutcome] = {429: AnswerOutcome.RATE_LIMITED, 503: A
 
 @dataclass(frozen=True, slots=True)
 class MeasuredAnswer:
-    """Seconds are counted from the moment the request was sent; `gaps_s` lie between arrivals of visible text."""
+    """Seconds are counted from the moment the request was sent. gaps_s: of `token_gaps`. chunks: arrivals of text.
+    is_counted: every chunk told how many tokens had come."""
 
     outcome: AnswerOutcome
     seconds: float
     first_token_s: float | None = None
     gaps_s: tuple[float, ...] = ()
+    chunks: int = 0
+    is_counted: bool = False
     usage: StreamedUsage | None = None
     status: int = 0
     error: str = ""
@@ -199,16 +202,27 @@ class MeasuredAnswer:
         return ratio(sum(self.gaps_s), self.usage.completion - 1) if self.usage and self.gaps_s else None
 
 
+def token_gaps(arrivals: Sequence[tuple[float, int]]) -> tuple[float, ...]:
+    """Seconds for each token behind the first chunk: a chunk of n tokens that came g behind the one before counts as n
+    gaps of g / n, as SGLang's bench_serving has it. arrivals: of text, and the tokens so far, 0 = not told: then it
+    counts as one."""
+    found: list[float] = []
+    for (earlier, before), (later, after) in itertools.pairwise(arrivals):
+        tokens = max(after - before, 1) if before else 1
+        found += [(later - earlier) / tokens] * tokens
+    return tuple(found)
+
+
 async def ask(client: ServerClient, prompt: BenchPrompt, fields: Mapping[str, Any]) -> MeasuredAnswer:
     """Send one streamed request. Everything that goes wrong on the way is in the answer."""
-    sent_at, arrivals = time.perf_counter(), list[float]()
+    sent_at, arrivals = time.perf_counter(), list[tuple[float, int]]()
     usage, outcome = None, None
     status, error, is_finished = 200, "", False
     send = client.complete(prompt, fields) if isinstance(prompt, tuple) else client.stream(prompt, fields)
     try:
         async for piece, arrived_at in send:
             if piece.text or piece.reasoning:
-                arrivals.append(arrived_at - sent_at)
+                arrivals.append((arrived_at - sent_at, piece.tokens))
             usage, error = piece.usage or usage, error or piece.error
             is_finished = is_finished or piece.finish_reason is not None
         error = error or ("" if is_finished else "the stream ended before a finish_reason came")
@@ -217,9 +231,10 @@ async def ask(client: ServerClient, prompt: BenchPrompt, fields: Mapping[str, An
         status, error = failure.status, str(failure)
         outcome = REFUSALS.get(status) if isinstance(failure, AnswerRefused) else None
     outcome = outcome or (AnswerOutcome.FAILED if error else AnswerOutcome.OK)
-    seconds, first_token_s = time.perf_counter() - sent_at, arrivals[0] if arrivals else None
-    gaps_s = tuple(later - earlier for earlier, later in itertools.pairwise(arrivals))
-    return MeasuredAnswer(outcome, seconds, first_token_s, gaps_s, usage, status, error)
+    seconds, first_token_s = time.perf_counter() - sent_at, arrivals[0][0] if arrivals else None
+    is_counted = bool(arrivals) and all(tokens for _, tokens in arrivals)
+    gaps_s = token_gaps(arrivals)
+    return MeasuredAnswer(outcome, seconds, first_token_s, gaps_s, len(arrivals), is_counted, usage, status, error)
 
 
 @dataclass(frozen=True, slots=True)

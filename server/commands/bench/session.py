@@ -5,7 +5,7 @@ import contextlib
 import dataclasses
 import json
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,11 @@ BAR_CELLS = 40
 BUSY_GENERATOR = 0.7
 ENGINE = ("steps", "useful\nrows/step", "of them\ndecoding", "tokens\nper decode", "rows run\nper step")
 SHORT_WORDS, LONG_WORDS = 8, 48
+COUNTED_TOKENS = 8  # not all of them are parts of a character
 IGNORE_EOS = {"ignore_eos": True}
+# What has each chunk tell the tokens so far: as vLLM and SGLang name it, and as llama-server does.
+CONTINUOUS_USAGE = {"stream_options": {"include_usage": True, "continuous_usage_stats": True}}
+COUNTING: tuple[Mapping[str, Any], ...] = (CONTINUOUS_USAGE, {"timings_per_token": True})
 
 
 def bar(value: float, highest: float, cells: int, is_plain: bool = False) -> str:
@@ -50,7 +54,7 @@ def print_report(console: Console, targets: Sequence[BenchTarget], book: Book) -
         console.print(_comparison_table(compared, targets))
     if effects := book.prefix_effects():
         console.print(_prefix_table(effects, targets))
-    _print_remarks(console, found, book)
+    _print_remarks(console, found, targets, book)
 
 
 def turn_line(record: TurnRecord, targets: Sequence[BenchTarget]) -> str:
@@ -136,7 +140,7 @@ def _bars(console: Console, found: Sequence[Level], targets: Sequence[BenchTarge
     return "\n".join(lines)
 
 
-def _print_remarks(console: Console, found: Sequence[Level], book: Book) -> None:
+def _print_remarks(console: Console, found: Sequence[Level], targets: Sequence[BenchTarget], book: Book) -> None:
     if any(not level.is_complete for level in found):
         console.print("* stopped before all of its requests were answered")
     busiest = max((level.own_cpu or 0.0 for level in found), default=0.0)
@@ -144,8 +148,9 @@ def _print_remarks(console: Console, found: Sequence[Level], book: Book) -> None
         console.print(
             f"The load generator itself used {busiest:.0%} of one core: the figures may understate the server."
         )
-    if any(level.chunks_per_token is not None and level.chunks_per_token < 0.9 for level in found):
-        console.print("Some chunks carried several tokens: 'between tokens' is the time between chunks.")
+    uncounted = [level for level in found if not targets[level.server].counting]
+    if any(level.chunks_per_token is not None and level.chunks_per_token < 0.9 for level in uncounted):
+        console.print("Chunks of several tokens that do not tell how many: 'between tokens' is between chunks.")
     if preempted := sum(level.counters.preemptions for level in found if level.counters):
         console.print(f"{preempted:.0f} sequences had to give their KV slots back and start again.", highlight=False)
     for message, count in book.errors():
@@ -156,7 +161,9 @@ def _document(targets: Sequence[BenchTarget], load: BenchLoad, seed: int, book: 
     """All figures and every answer, for later comparison."""
     unknown = dict.fromkeys(measured.FIGURES)
     return {
-        "servers": [{"name": t.name, "address": t.address, "model": t.model, "sent": dict(t.extra)} for t in targets],
+        "servers": [
+            {"name": t.name, "address": t.address, "model": t.model, "sent": {**t.extra, **t.counting}} for t in targets
+        ],
         "load": dataclasses.asdict(load) | {"seed": seed},
         "levels": [
             dataclasses.asdict(level) | (level.counters.figures() if level.counters else unknown)
@@ -192,6 +199,7 @@ async def prepare(targets: Sequence[BenchTarget], full_length: bool, vocabulary:
     for target in targets:
         await target.find_model()
         lengths.append(await _length(target, vocabulary))
+        await _find_counting(target, vocabulary)
         target.extra = IGNORE_EOS
     runs_full = full_length and all(
         [(await _try(target, SHORT_WORDS, vocabulary)).outcome is AnswerOutcome.OK for target in targets]
@@ -212,10 +220,17 @@ async def _length(target: BenchTarget, vocabulary: int) -> WordLength:
     return WordLength.fitted(*lengths)
 
 
-async def _try(target: BenchTarget, count: int, vocabulary: int) -> measured.MeasuredAnswer:
+async def _find_counting(target: BenchTarget, vocabulary: int) -> None:
+    for target.counting in COUNTING:
+        if (await _try(target, SHORT_WORDS, vocabulary, COUNTED_TOKENS)).is_counted:
+            return
+    target.counting = {}
+
+
+async def _try(target: BenchTarget, count: int, vocabulary: int, tokens: int = 2) -> measured.MeasuredAnswer:
     draw = random.Random(count)
     ids = tuple(draw.choices(range(vocabulary), k=count)) if vocabulary else None
-    return await target.answer(ids or [measured.user(measured.words(draw, count))], 2)
+    return await target.answer(ids or [measured.user(measured.words(draw, count))], tokens)
 
 
 def targets_at(addresses: Sequence[str], api_key: str, model: str, timeout_s: float) -> list[BenchTarget]:

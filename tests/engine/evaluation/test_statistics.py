@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 import torch
 
-from engine.compile.check.parity import BLOCK_TOKENS, draw, interval
-from engine.evaluation.evaluate import SLAB_ROWS, TokenScores, joined, quality, score
+from engine.compile.check.parity import BLOCK_TOKENS, SLAB_ROWS, draw, interval
+from engine.evaluation.evaluate import TokenScores, joined, quality, score
 
-ROWS, IDS = 2 * SLAB_ROWS + 3, 11
+ROWS, IDS = 16 * SLAB_ROWS + 3, 11
 
 
 def logits(seed: int, rows: int = ROWS) -> np.ndarray:

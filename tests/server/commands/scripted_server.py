@@ -32,6 +32,7 @@ class Script:
     then: str = "ok"
     knows_ignore_eos: bool = True
     has_metrics: bool = True
+    tells_tokens_by: str = ""  # the field that has each chunk tell the tokens so far
     api_key: str = ""
     retry_after: str = "1"
     words: Sequence[str] = WORDS
@@ -45,9 +46,18 @@ def chunk(**fields: Any) -> bytes:
     return b"data: " + json.dumps(document | {"usage": None} | fields).encode() + b"\n\n"
 
 
-def delta(text: str = "", finish_reason: str | None = None) -> bytes:
+def delta(text: str = "", finish_reason: str | None = None, **fields: Any) -> bytes:
     content = {"content": text} if text else {}
-    return chunk(choices=[{"index": 0, "delta": content, "finish_reason": finish_reason}])
+    return chunk(choices=[{"index": 0, "delta": content, "finish_reason": finish_reason}], **fields)
+
+
+def told(script: Script, tokens: int, body: dict[str, Any]) -> dict[str, Any]:
+    """How many tokens have come, two for each word, where the request asks for it."""
+    if not script.tells_tokens_by or script.tells_tokens_by not in body | body["stream_options"]:
+        return {}
+    if script.tells_tokens_by == "timings_per_token":
+        return {"timings": {"predicted_n": 2 * tokens}}
+    return {"usage": {"prompt_tokens": 1, "completion_tokens": 2 * tokens, "total_tokens": 1 + 2 * tokens}}
 
 
 def prompt_tokens(body: dict[str, Any]) -> int:
@@ -74,7 +84,7 @@ async def frames(script: Script, behaviour: str, body: dict[str, Any]) -> AsyncI
                 await anyio.sleep_forever()
             finally:
                 script.left.set()
-        yield delta(word)
+        yield delta(word, **told(script, number + 1, body))
     yield b": keep-alive\n\n" + delta(finish_reason="stop")
     if behaviour != "mute":
         prompt, completion = prompt_tokens(body), len(script.words) + 1

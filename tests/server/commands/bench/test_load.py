@@ -175,3 +175,19 @@ async def test_a_server_that_cannot_answer_is_named() -> None:
             await prepare([nobody], True)
         for target in (broken, keyless, keyed, nobody):
             await target.close()
+
+
+@pytest.mark.parametrize(("told_by", "gaps"), [("continuous_usage_stats", 6), ("timings_per_token", 6), ("", 3)])
+def test_servers_are_asked_how_many_tokens_came(told_by: str, gaps: int) -> None:
+    async def one(address: str) -> tuple[BenchTarget, MeasuredAnswer]:
+        target = BenchTarget("A", address, "", "", 30)
+        await prepare([target], False)
+        answer = await target.answer([{"role": "user", "content": "hi"}], 8)
+        await target.close()
+        return target, answer
+
+    with serving(Script(tells_tokens_by=told_by)) as address:
+        target, answer = asyncio.run(one(address))
+    assert (told_by in str(target.counting)) is bool(target.counting) is bool(told_by)
+    assert (len(answer.gaps_s), answer.chunks) == (gaps, 4)
+    assert answer.usage == StreamedUsage(15, 5, 3)

@@ -1,8 +1,8 @@
-"""The engine's counters out of /metrics."""
+"""The engine's counters out of /metrics, and gaps between tokens out of chunks."""
 
 import pytest
 
-from server.commands.bench.measured import FIGURES, between, read_metrics, total
+from server.commands.bench.measured import FIGURES, between, read_metrics, token_gaps, total
 from tests.server.commands.scripted_server import metrics_text
 
 
@@ -39,3 +39,10 @@ def test_no_steps_no_ratio() -> None:
     reading = read_metrics(metrics_text(0))
     assert reading is not None
     assert reading.counters.figures() == dict.fromkeys(FIGURES)
+
+
+def test_a_chunk_of_several_tokens_is_as_many_gaps() -> None:
+    assert token_gaps([(1.0, 1), (1.3, 4), (1.5, 5)]) == pytest.approx([0.1, 0.1, 0.1, 0.2])
+    assert token_gaps([(1.0, 0), (1.3, 0), (1.5, 0)]) == pytest.approx([0.3, 0.2])  # not told
+    assert token_gaps([(1.0, 2), (1.5, 2)]) == pytest.approx([0.5])  # text without a token of its own
+    assert token_gaps([(1.0, 1)]) == token_gaps([]) == ()
