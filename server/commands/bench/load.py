@@ -137,7 +137,7 @@ async def _play(target: BenchTarget, prompts: PromptSource, load: BenchLoad, rec
 class Level:
     """One server under one number of clients, over all its turns. gap: of `measured.token_gaps`. per_token: mean time
     per token of each answer after its first token. chunks_per_token: below 1 when the server sends several tokens at
-    once; where it does not tell how many, gaps are longer than tokens."""
+    once; unless chunks tell how many (is_counted), gaps are longer than tokens."""
 
     clients: int
     server: int
@@ -150,6 +150,7 @@ class Level:
     cached_tokens: int
     output_tokens: int
     chunks_per_token: float | None
+    is_counted: bool
     own_cpu: float | None
     seconds: float
     counters: measured.ScrapedCounters | None
@@ -238,6 +239,7 @@ def _level(clients: int, server: int, records: Sequence[TurnRecord]) -> Level:
         prompt_tokens=ratio(sum(usage.prompt for usage in usages), len(usages)),
         cached_tokens=sum(usage.cached for usage in usages),
         output_tokens=output,
+        is_counted=all(answer.is_counted for answer in good),
         chunks_per_token=ratio(sum(answer.chunks for answer in good), output),
         own_cpu=ratio(sum(record.own_cpu_s for record in records), seconds),
         seconds=seconds,

@@ -26,11 +26,10 @@ BAR_CELLS = 40
 BUSY_GENERATOR = 0.7
 ENGINE = ("steps", "useful\nrows/step", "of them\ndecoding", "tokens\nper decode", "rows run\nper step")
 SHORT_WORDS, LONG_WORDS = 8, 48
-COUNTED_TOKENS = 8  # not all of them are parts of a character
 IGNORE_EOS = {"ignore_eos": True}
-# What has each chunk tell the tokens so far: as vLLM and SGLang name it, and as llama-server does.
+# What has each chunk tell the tokens so far: as vLLM and SGLang name it, and beside it as llama-server does.
 CONTINUOUS_USAGE = {"stream_options": {"include_usage": True, "continuous_usage_stats": True}}
-COUNTING: tuple[Mapping[str, Any], ...] = (CONTINUOUS_USAGE, {"timings_per_token": True})
+COUNTING: tuple[Mapping[str, Any], ...] = ({**CONTINUOUS_USAGE, "timings_per_token": True}, CONTINUOUS_USAGE)
 
 
 def bar(value: float, highest: float, cells: int, is_plain: bool = False) -> str:
@@ -54,7 +53,7 @@ def print_report(console: Console, targets: Sequence[BenchTarget], book: Book) -
         console.print(_comparison_table(compared, targets))
     if effects := book.prefix_effects():
         console.print(_prefix_table(effects, targets))
-    _print_remarks(console, found, targets, book)
+    _print_remarks(console, found, book)
 
 
 def turn_line(record: TurnRecord, targets: Sequence[BenchTarget]) -> str:
@@ -140,7 +139,7 @@ def _bars(console: Console, found: Sequence[Level], targets: Sequence[BenchTarge
     return "\n".join(lines)
 
 
-def _print_remarks(console: Console, found: Sequence[Level], targets: Sequence[BenchTarget], book: Book) -> None:
+def _print_remarks(console: Console, found: Sequence[Level], book: Book) -> None:
     if any(not level.is_complete for level in found):
         console.print("* stopped before all of its requests were answered")
     busiest = max((level.own_cpu or 0.0 for level in found), default=0.0)
@@ -148,8 +147,7 @@ def _print_remarks(console: Console, found: Sequence[Level], targets: Sequence[B
         console.print(
             f"The load generator itself used {busiest:.0%} of one core: the figures may understate the server."
         )
-    uncounted = [level for level in found if not targets[level.server].counting]
-    if any(level.chunks_per_token is not None and level.chunks_per_token < 0.9 for level in uncounted):
+    if any(level.chunks_per_token and level.chunks_per_token < 0.9 and not level.is_counted for level in found):
         console.print("Chunks of several tokens that do not tell how many: 'between tokens' is between chunks.")
     if preempted := sum(level.counters.preemptions for level in found if level.counters):
         console.print(f"{preempted:.0f} sequences had to give their KV slots back and start again.", highlight=False)
@@ -222,15 +220,15 @@ async def _length(target: BenchTarget, vocabulary: int) -> WordLength:
 
 async def _find_counting(target: BenchTarget, vocabulary: int) -> None:
     for target.counting in COUNTING:
-        if (await _try(target, SHORT_WORDS, vocabulary, COUNTED_TOKENS)).is_counted:
+        if (await _try(target, SHORT_WORDS, vocabulary)).outcome is AnswerOutcome.OK:
             return
     target.counting = {}
 
 
-async def _try(target: BenchTarget, count: int, vocabulary: int, tokens: int = 2) -> measured.MeasuredAnswer:
+async def _try(target: BenchTarget, count: int, vocabulary: int) -> measured.MeasuredAnswer:
     draw = random.Random(count)
     ids = tuple(draw.choices(range(vocabulary), k=count)) if vocabulary else None
-    return await target.answer(ids or [measured.user(measured.words(draw, count))], tokens)
+    return await target.answer(ids or [measured.user(measured.words(draw, count))], 2)
 
 
 def targets_at(addresses: Sequence[str], api_key: str, model: str, timeout_s: float) -> list[BenchTarget]:

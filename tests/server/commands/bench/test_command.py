@@ -58,7 +58,7 @@ def test_prompts_as_token_ids() -> None:
 
 
 def test_failures_are_shown_and_set_the_status() -> None:
-    preparing = ["ok"] * 5
+    preparing = ["ok"] * 4
     with serving(Script([*preparing, "busy", "midstream"])) as address:
         result = bench(address, "--clients", "1", "--requests-per-client", "3")
     assert result.exit_code == 1
@@ -68,7 +68,7 @@ def test_failures_are_shown_and_set_the_status() -> None:
 
 
 def test_a_prefix_that_fails_sets_the_status_too() -> None:
-    with serving(Script([*["ok"] * 5, "broken"])) as address:
+    with serving(Script([*["ok"] * 4, "broken"])) as address:
         result = bench(address, "--clients", "1", "--requests-per-client", "1", "--shared-prefix", "9")
     assert result.exit_code == 1
     assert "1 x HTTP 500: answer 500" in result.output
@@ -111,7 +111,7 @@ def test_figures_that_cannot_be_written(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs SIGINT")
 def test_ctrl_c_prints_what_was_measured() -> None:
-    script = Script(["ok"] * 7, then="hang")
+    script = Script(["ok"] * 6, then="hang")
     with serving(script) as address:
         arguments = ["bench", address, "--clients", "1,2", "--requests-per-client", "2"]
         with subprocess.Popen([sys.executable, "-m", "server", *arguments], stdout=subprocess.PIPE, text=True) as child:
