@@ -5,7 +5,6 @@ from collections import abc
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import accumulate
-from math import inf
 
 from engine.bundle.variant import FREE_PAST_STEP, ShapeTable, StepShape
 
@@ -86,10 +85,9 @@ FREE_ROW_STEPS = (1, 2, 4, 8, 12, 16, 20, 24, 28, 32, 40, 48, 56, 64, 80, 96, 11
 ROWS_PER_READING = 5
 CHUNK_READINGS = 3  # what it takes beside that to make floats of the past of a prompt, once for all its rows
 
-# Beside prompts decodes take so many times as long as alone, and no longer than the gap allowed. Of 4 streams that come
-# with 1,024 tokens, over llama-server's, first token and 95th percentile of gaps: 0.27 and 1.5 at 5 times, 0.47 and 1.0
-# at 3.9, 0.53 and 1.1 at 3.75.
-MOST_TIMES_ALONE = 3.9
+# Beside prompts decodes take so many times as long as in a step in which the sequences of these prompts decode too, and
+# no longer than the gap allowed. Of 4 streams that come with 1,024 tokens.
+MOST_TIMES_TOGETHER = 2.9
 
 # Of two steps with prompt rows the shorter one is taken where it has so much of the other's rows per millisecond: the
 # last rows of a wide step often win next to nothing, and every stream waits for them.
@@ -110,7 +108,8 @@ class Demand:
     and all prefill rows together.
 
     kv_only_rows: the prefill rows before the first whose logits are read; a KV-only shape may compute them. pieces: of
-    the prefill rows, in the order in which they are taken; () = they can be cut anywhere.
+    the prefill rows, in the order in which they are taken; () = they can be cut anywhere. prompts: sequences that they
+    are of.
     """
 
     decodes: int
@@ -118,6 +117,7 @@ class Demand:
     prefill_first: bool = False  # the last mixed step had no room for prefill: reserve some now
     kv_only_rows: int = 0
     pieces: tuple[PromptPiece, ...] = ()
+    prompts: int = 0
 
     def prefill_within(self, rows: int, unit: int) -> int:
         """How many of the prefill rows fit into so many: no prompt goes before another whose image is too large."""
@@ -178,7 +178,7 @@ def share_rows(shapes: ShapeTable, costs: CostTable, demand: Demand, extent: Ext
     1. No sequence decodes: every shape.
     2. Sequences decode: those that serve decodes with a gap of at most `max_gap_ms`, or if the decodes alone take
        longer, with the least gap there is. What prefill adds never lengthens the gap over that bound, nor, where steps
-       have any number of rows, over `MOST_TIMES_ALONE` times the least gap.
+       have any number of rows, over `MOST_TIMES_TOGETHER` times a step in which all sequences decode.
     3. The same, but the last steps had no room for prefill: also those with up to twice the least gap, and those
        that serve no decode at all, so that both take turns; of these the ones with prefill rows, if there are any, else
        the cheapest that has some: where decodes have rows of their own, every shape with a prompt may be a wide one.
@@ -186,8 +186,8 @@ def share_rows(shapes: ShapeTable, costs: CostTable, demand: Demand, extent: Ext
     The price of a step is its time and that of re-laying the pool for it. Re-laying costs less by what not doing it
     has cost so far, as in the ski rental problem (Karlin et al., Competitive snoopy caching, 1988).
     """
-    times = inf if shapes.fixed else MOST_TIMES_ALONE
-    allowed = _allowed(_candidates(shapes, costs, demand, extent), demand, max_gap_ms, times)
+    most_ms = max_gap_ms if shapes.fixed else min(max_gap_ms, _together_ms(shapes, costs, demand, extent))
+    allowed = _allowed(_candidates(shapes, costs, demand, extent), demand, max_gap_ms, most_ms)
     chosen = max(allowed, key=lambda each: (each.share.useful / each.price_ms, each.share.useful))
     if demand.decodes and chosen.share.prefill_rows:
         enough = WORTH_A_GAP * chosen.share.useful / chosen.price_ms
@@ -229,14 +229,24 @@ def _candidates(shapes: ShapeTable, costs: CostTable, demand: Demand, extent: Ex
     return found
 
 
-def _allowed(candidates: list[_Candidate], demand: Demand, max_gap_ms: float, times: float) -> list[_Candidate]:
-    """The three cases of `share_rows`. times: how many times the least gap prompts may make of it."""
+def _together_ms(shapes: ShapeTable, costs: CostTable, demand: Demand, extent: Extent) -> float:
+    """Of steps with any number of rows the longest with prompts: those who read them count as streams like the others.
+
+    How many decode just now does not change it, so a prompt is read in pieces of about one size.
+    """
+    rows = demand.decodes + demand.prompts
+    read = extent.referenced * rows // max(1, demand.decodes) if shapes.segmented else extent.referenced
+    return MOST_TIMES_TOGETHER * costs.milliseconds(StepShape(rows, read))
+
+
+def _allowed(candidates: list[_Candidate], demand: Demand, max_gap_ms: float, most_ms: float) -> list[_Candidate]:
+    """The three cases of `share_rows`. most_ms: the longest gap that prompts may make in the second one."""
     if not demand.decodes:
         return candidates
     serving = [each for each in candidates if each.share.decodes]
     least_ms = min((each.gap_ms for each in serving), default=0.0)
     if not demand.prefill_first:
-        longest_ms = max(least_ms, min(max_gap_ms, times * least_ms))
+        longest_ms = max(least_ms, most_ms)
         return [each for each in serving if each.gap_ms <= longest_ms]
     patient = [each for each in serving if each.gap_ms <= max(max_gap_ms, 2 * least_ms)]
     patient += [each for each in candidates if not each.share.decodes]

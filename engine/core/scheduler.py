@@ -272,7 +272,8 @@ class Scheduler(Planner):
     def _share(self, wants: Wants) -> Share:
         decodes, prompts = sum(each.rows_wanted for each in wants.ready), sum(rows for _, rows in wants.prompts)
         kv_only, prefill_first = sum(max(0, rows) for _, rows in wants.kv_only), self._pool.prefill_starved
-        demand = Demand(decodes, prompts, prefill_first or self._turns.is_due, kv_only, pieces_of(wants.prompts))
+        is_first, pieces = prefill_first or self._turns.is_due, pieces_of(wants.prompts)
+        demand = Demand(decodes, prompts, is_first, kv_only, pieces, len(wants.prompts))
         return share_rows(self.shapes, self.costs, demand, self._pool.extent(), self.rules.config.max_gap_ms)
 
     def _guess(

@@ -5,7 +5,7 @@ import math
 import mmap
 import sys
 from collections.abc import Callable
-from contextlib import suppress
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -15,6 +15,7 @@ from engine.bundle.model_spec import CacheGroup
 from engine.bundle.segments import FLOAT, HALF
 from engine.bundle.tensors import Array
 from engine.runtime.interface import PackedSegment
+from engine.runtime.sessions import ToHalf
 
 COLUMN_STEP = 64
 SLIDE_SHARE = 4  # of a window: columns that come before its memory is used from the front again
@@ -32,14 +33,12 @@ LARGE = 1 << 20
 
 
 def _array(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-    """Of any content. A large one has pages of its own: caches of many sizes leave gaps in glibc's heap."""
+    """Of any content. A large one has pages of its own: caches of many sizes leave gaps in glibc's heap. They are small,
+    made when a step first writes them. Huge ones are all made in the first step of a sequence."""
     size = math.prod(shape) * dtype.itemsize
     if size < LARGE or sys.platform != "linux":
         return np.empty(shape, dtype)
-    memory = mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    with suppress(OSError):  # a kernel without huge pages
-        memory.madvise(mmap.MADV_HUGEPAGE)
-    return np.frombuffer(memory, dtype).reshape(shape)
+    return np.frombuffer(mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS), dtype).reshape(shape)
 
 
 class GroupColumns:
@@ -61,9 +60,11 @@ class GroupColumns:
 
 class CacheForm:
     """What memory a bundle's sequences need. is_uniform: all bits stay as they were, and where they were: layers with
-    a window give nothing back, and no cache rests as float16. Nor where nothing else is rounded."""
+    a window give nothing back, and no cache rests as float16. Nor where nothing else is rounded. to_half: how numbers
+    become float16."""
 
-    def __init__(self, manifest: Manifest, is_uniform: bool) -> None:
+    def __init__(self, manifest: Manifest, is_uniform: bool, to_half: ToHalf | None = None) -> None:
+        self.to_half = to_half or partial(np.copyto, casting="unsafe")
         self.dtype = manifest.kv_dtype
         rests = manifest.kv_dtype == FLOAT and manifest.quant != EXACT and not is_uniform
         self.resting_dtype = HALF if rests else manifest.kv_dtype
@@ -199,16 +200,24 @@ class SequenceCache(Generic[Bound]):
         """Keep the first `used` columns alone, as float16 if it can hold them."""
         limit = np.finfo(HALF).max
         sides = [side[..., :used, :] for side in self.sides()]
-        fits = all(-limit <= side.min() and side.max() <= limit for side in sides)
-        self.resize(used, used, self.form.resting_dtype if fits else self.form.dtype)
+        if not all(-limit <= side.min() and side.max() <= limit for side in sides):
+            self.resize(used, used)
+            return
+        self._move(self.form.memory(self.form.full, used, HALF), used)
+        for mine, theirs in zip(self.sides(), sides, strict=True):
+            for layer, numbers in zip(mine, theirs, strict=True):
+                self.form.to_half(layer, numbers)
+        self.is_resting = True
 
-    def resize(self, columns: int, used: int, dtype: str = "") -> None:
+    def resize(self, columns: int, used: int) -> None:
         """Move to memory of `columns` columns, of which the first `used` are copied."""
-        wider = self.form.memory(self.form.full, columns, dtype)
+        wider = self.form.memory(self.form.full, columns)
         for part, old in zip(wider, self.full, strict=True):
             part.take(old, slice(used), slice(used))
-        self.full, self.columns, self._unclean = wider, columns, columns
-        self.is_resting = bool(dtype) and dtype != self.form.dtype
+        self._move(wider, columns)
+
+    def _move(self, memory: tuple[GroupColumns, ...], columns: int) -> None:
+        self.full, self.columns, self._unclean, self.is_resting = memory, columns, columns, False
         self._unbind()
 
     def slide(self, start: int, end: int, columns: int) -> None:

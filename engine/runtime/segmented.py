@@ -23,7 +23,7 @@ from engine.runtime.kv import SequenceCaches
 from engine.runtime.linear import LinearChain, LoraRows, RowBuffers
 from engine.runtime.masked_attention import MaskedAttention, MaskedWork
 from engine.runtime.recurrent import RecurrentLayers, StateStep
-from engine.runtime.sessions import Binding, LookedUpPages, Provider, load_sessions
+from engine.runtime.sessions import Binding, LookedUpPages, Provider, half_maker, load_sessions
 
 # The same step with its rows in another order: segments stay in the batch's order, with other first rows; and, int64
 # [N], the place of each row of the batch.
@@ -133,7 +133,8 @@ class SegmentRuntime(Runtime):
         shares = BASE_ATTENTION in sessions and not is_uniform and not window.recent
         # How a sum is cut depends on its first column: where all bits are to be the same, windows give nothing back.
         least_shared = LEAST_SHARED if shares else None
-        self._caches: SequenceCaches[BoundAttention] = SequenceCaches(manifest, least_shared, is_uniform)
+        to_half = half_maker(provider) if manifest.kv_dtype == FLOAT else None
+        self._caches: SequenceCaches[BoundAttention] = SequenceCaches(manifest, least_shared, is_uniform, to_half)
         self.blocks = self._caches
         self._cache_of = {layer: index for index, layer in enumerate(manifest.model.attention_layers)}
         self._state_of = {layer: index for index, layer in enumerate(recurrent.layers if recurrent else ())}
