@@ -40,9 +40,7 @@ class EngineConfig:
         int, Interval(ge=0, le=1 << 24), "Tokens of all sequences in the KV cache; 0 = the bundle's."
     ] = 0
     reserve_tokens: int = 128  # first guess of an answer's length, for which a pool keeps KV slots free, 0 = none
-    max_gap_ms: Annotated[
-        float, Ge(1), "Longest gap in a stream that others' prompts may cause; at most 3.9 times that alone."
-    ] = 200.0
+    max_gap_ms: Annotated[float, Ge(1), "Longest gap in a stream that others' prompts may cause."] = 200.0
     embed_rows: int = 16  # most rows that texts to embed or to score take while something generates, beside padding
     prefix_cache: Annotated[bool, "Reuse equal prompt beginnings."] = True
     kv_offload_mb: Annotated[int, Ge(0), "MiB that prompts which may come again take; 0 = none."] = 1024

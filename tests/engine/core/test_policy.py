@@ -101,18 +101,30 @@ def test_kept_blocks_may_cost_width_but_never_rows() -> None:
 def test_free_shapes_fit_the_demand_exactly_and_respect_the_bound() -> None:
     costs = CostTable({StepShape(1, 64): 19.0, StepShape(8, 64): 71.0, StepShape(64, 64): 357.0})
     assert share_rows(free(256, 512), costs, Demand(3, 0), Extent(40, 40, 64), 250.0).shape == StepShape(3, 64)
-    assert share_rows(free(256, 512), costs, Demand(1, 200), Extent(70, 70, 64), 100.0).shape == StepShape(8, 128)
+    assert share_rows(free(256, 512), costs, Demand(1, 200, prompts=1), Extent(70, 70, 64), 100.0).shape == StepShape(
+        8, 128
+    )
     assert share_rows(free(256, 512), costs, Demand(0, 200), Extent(70, 70, 64), 100.0).useful >= 64
 
 
-def test_of_any_number_of_rows_prompts_take_four_times_what_decodes_take() -> None:
-    """20 ms and 1 ms a row: two decodes alone take 22 ms; 56 rows win nearly as much as 64. Fixed shapes stay whole."""
+def test_of_any_number_of_rows_steps_with_prompts_are_measured_by_one_in_which_all_decode() -> None:
+    """20 ms and 1 ms a row: two decodes and three prompts would decode in 25 ms, with twelve in 34 ms. Who decodes already
+    changes nothing. Fixed shapes stay whole."""
     costs = CostTable({StepShape(rows, past): 20.0 + rows for rows in (1, 256) for past in (0, 1000)})
-    for gap, rows in ((1000.0, 56), (60.0, 40)):
-        share = share_rows(segmented(256, 10**5), costs, Demand(2, 1000), Extent(0, 0, 0), gap)
-        assert (share.decodes, share.shape.rows) == (2, rows)
+    for decodes, prompts, gap, rows in ((2, 3, 1e3, 48), (4, 1, 1e3, 48), (2, 12, 1e3, 56), (2, 12, 60.0, 40)):
+        demand = Demand(decodes, 1000, prompts=prompts)
+        share = share_rows(segmented(256, 10**5), costs, demand, Extent(0, 0, 0), gap)
+        assert (share.decodes, share.shape.rows) == (decodes, rows)
     share = share_rows(fixed((2, 128), (256, 128)), costs, Demand(2, 1000), Extent(0, 0, 0), 1000.0)
     assert share.shape.rows == 256
+
+
+def test_the_columns_of_streams_count_for_those_who_are_to_come() -> None:
+    """A column takes 0.01 ms: two streams of 1,000 are 22 + 20 ms, four 24 + 40."""
+    costs = CostTable({StepShape(rows, past): 20.0 + rows + past / 100 for rows in (1, 256) for past in (0, 10**5)})
+    for prompts, rows in ((1, 96), (2, 112), (4, 160)):
+        demand, extent = Demand(2, 1000, prompts=prompts), Extent(2000, 2000, 2000)
+        assert share_rows(segmented(256, 10**5), costs, demand, extent, 1e3).shape.rows == rows
 
 
 def test_costs_interpolate_in_rows_and_past() -> None:
@@ -237,5 +249,5 @@ def test_beside_decodes_a_prompt_gets_the_shortest_step_that_wins_nearly_as_much
     """40 ms and 1 ms a row: 128 rows are 0.76 a millisecond, 112 are 0.74, 96 rows 0.71, which is too little."""
     costs = CostTable({StepShape(rows, past): 40.0 + rows for rows in (1, 256) for past in (0, 1000)})
     for decodes, rows in ((8, 112), (0, 128)):  # without decodes nobody waits for the rest
-        share = share_rows(segmented(128, 10**5), costs, Demand(decodes, 1000), Extent(0, 0, 0), 250.0)
+        share = share_rows(segmented(128, 10**5), costs, Demand(decodes, 1000, prompts=16), Extent(0, 0, 0), 250.0)
         assert (share.decodes, share.shape.rows) == (decodes, rows)

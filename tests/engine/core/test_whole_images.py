@@ -136,7 +136,7 @@ def test_log_probabilities_of_a_prompt_do_not_cut_an_image() -> None:
     assert len(world.prompt_logprobs["a"]) == 69
 
 
-COSTS = CostTable({StepShape(rows, 64): 100.0 + rows for rows in (1, 8, 64, 256)})
+COSTS = CostTable({StepShape(rows, 64): 200.0 + rows for rows in (1, 8, 64, 256)})
 IMAGE = PromptPiece(200, 200)
 
 
