@@ -30,7 +30,7 @@ from engine.runtime.sessions import ToHalf
 # twice the time there; four decodes over 1,024 columns and 2,048 of their own take as long as with copies.
 MOST_TIMES = 3
 LEAST_SPARE = 32  # columns
-MOST_COPIED = 64 << 20  # bytes in a step: to make float16 of them takes 40 ms
+MOST_COPIED = 64 << 20  # bytes in a step: to make float16 of them takes 20 ms
 
 
 class SequenceCaches(BlockStore, Generic[Bound]):

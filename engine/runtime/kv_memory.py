@@ -33,8 +33,8 @@ LARGE = 1 << 20
 
 
 def _array(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-    """Of any content. A large one has pages of its own: caches of many sizes leave gaps in glibc's heap. Small pages are
-    made when a step first writes them, huge ones all in the first step of a sequence."""
+    """Of any content. A large one has pages of its own: caches of many sizes leave gaps in glibc's heap. Small pages
+    are made when a step first writes them, huge ones all in the first step of a sequence."""
     size = math.prod(shape) * dtype.itemsize
     if size < LARGE or sys.platform != "linux":
         return np.empty(shape, dtype)

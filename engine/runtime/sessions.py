@@ -139,7 +139,7 @@ def _open_shared_memory() -> None:
 
 
 def half_maker(provider: Provider) -> ToHalf:
-    """Writes float32 as float16 by a graph with a Cast, in a tenth of the time that numpy takes."""
+    """Writes float32 as float16 by a graph with a Cast, in half the time that numpy takes."""
     session = provider.open(Path(__file__).with_name("half.onnx"))
 
     def make(target: Array, source: Array) -> None:

@@ -108,7 +108,7 @@ def test_free_shapes_fit_the_demand_exactly_and_respect_the_bound() -> None:
 
 
 def test_of_any_number_of_rows_steps_with_prompts_are_measured_by_one_in_which_all_decode() -> None:
-    """20 ms and 1 ms a row: two decodes and three prompts would decode in 25 ms, with twelve in 34 ms. Who decodes already
+    """20 ms and 1 ms a row: two decodes and three prompts would decode in 25 ms, with twelve in 34. Who decodes already
     changes nothing. Fixed shapes stay whole."""
     costs = CostTable({StepShape(rows, past): 20.0 + rows for rows in (1, 256) for past in (0, 1000)})
     for decodes, prompts, gap, rows in ((2, 3, 1e3, 48), (4, 1, 1e3, 48), (2, 12, 1e3, 56), (2, 12, 60.0, 40)):
