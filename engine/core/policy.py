@@ -5,6 +5,7 @@ from collections import abc
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import accumulate
+from math import inf
 
 from engine.bundle.variant import FREE_PAST_STEP, ShapeTable, StepShape
 
@@ -109,8 +110,8 @@ class Demand:
     and all prefill rows together.
 
     kv_only_rows: the prefill rows before the first whose logits are read; a KV-only shape may compute them. pieces: of
-    the prefill rows, in the order in which they are taken; () = they can be cut anywhere. prompts: sequences that they
-    are of.
+    the prefill rows, in the order in which they are taken; () = they can be cut anywhere. prompts, prompt_slots:
+    sequences that they are of and that will decode, and the KV slots of their prompts.
     """
 
     decodes: int
@@ -119,6 +120,7 @@ class Demand:
     kv_only_rows: int = 0
     pieces: tuple[PromptPiece, ...] = ()
     prompts: int = 0
+    prompt_slots: int = 0
 
     def prefill_within(self, rows: int, unit: int) -> int:
         """How many of the prefill rows fit into so many: no prompt goes before another whose image is too large."""
@@ -187,8 +189,8 @@ def share_rows(shapes: ShapeTable, costs: CostTable, demand: Demand, extent: Ext
     The price of a step is its time and that of re-laying the pool for it. Re-laying costs less by what not doing it
     has cost so far, as in the ski rental problem (Karlin et al., Competitive snoopy caching, 1988).
     """
-    most_ms = max_gap_ms if shapes.fixed else min(max_gap_ms, _together_ms(shapes, costs, demand, extent))
-    allowed = _allowed(_candidates(shapes, costs, demand, extent), demand, max_gap_ms, most_ms)
+    together_ms = inf if shapes.fixed else _together_ms(shapes, costs, demand, extent)
+    allowed = _allowed(_candidates(shapes, costs, demand, extent), demand, max_gap_ms, together_ms)
     chosen = max(allowed, key=lambda each: (each.share.useful / each.price_ms, each.share.useful))
     if demand.decodes and chosen.share.prefill_rows:
         enough = WORTH_A_GAP * chosen.share.useful / chosen.price_ms
@@ -231,23 +233,23 @@ def _candidates(shapes: ShapeTable, costs: CostTable, demand: Demand, extent: Ex
 
 
 def _together_ms(shapes: ShapeTable, costs: CostTable, demand: Demand, extent: Extent) -> float:
-    """Of steps with any number of rows the longest with prompts: those who read them count as streams like the others.
+    """A step in which the sequences of the prompts decode too, each over all of its prompt.
 
     How many decode just now does not change it, so a prompt is read in pieces of about one size.
     """
-    rows = demand.decodes + demand.prompts
-    read = extent.referenced * rows // max(1, demand.decodes) if shapes.segmented else extent.referenced
-    return MOST_TIMES_TOGETHER * costs.milliseconds(StepShape(rows, read))
+    read = extent.referenced + (demand.prompt_slots if shapes.segmented else 0)
+    return costs.milliseconds(StepShape(demand.decodes + demand.prompts, read))
 
 
-def _allowed(candidates: list[_Candidate], demand: Demand, max_gap_ms: float, most_ms: float) -> list[_Candidate]:
-    """The three cases of `share_rows`. most_ms: the longest gap that prompts may make in the second one."""
+def _allowed(candidates: list[_Candidate], demand: Demand, max_gap_ms: float, together_ms: float) -> list[_Candidate]:
+    """The three cases of `share_rows`. together_ms: of a step in which all sequences decode."""
     if not demand.decodes:
         return candidates
     serving = [each for each in candidates if each.share.decodes]
     least_ms = min((each.gap_ms for each in serving), default=0.0)
     if not demand.prefill_first:
-        longest_ms = max(least_ms, most_ms)
+        # The pool may be laid wider than what is read, or be laid anew: the least gap counts that.
+        longest_ms = max(least_ms, min(max_gap_ms, MOST_TIMES_TOGETHER * max(least_ms, together_ms)))
         return [each for each in serving if each.gap_ms <= longest_ms]
     patient = [each for each in serving if each.gap_ms <= max(max_gap_ms, 2 * least_ms)]
     patient += [each for each in candidates if not each.share.decodes]

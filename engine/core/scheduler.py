@@ -273,7 +273,8 @@ class Scheduler(Planner):
         decodes, prompts = sum(each.rows_wanted for each in wants.ready), sum(rows for _, rows in wants.prompts)
         kv_only, prefill_first = sum(max(0, rows) for _, rows in wants.kv_only), self._pool.prefill_starved
         is_first, pieces = prefill_first or self._turns.is_due, pieces_of(wants.prompts)
-        demand = Demand(decodes, prompts, is_first, kv_only, pieces, len(wants.prompts))
+        to_decode = [len(sequence.tokens) for sequence, _ in wants.prompts if not sequence.is_pooled]
+        demand = Demand(decodes, prompts, is_first, kv_only, pieces, len(to_decode), sum(to_decode))
         return share_rows(self.shapes, self.costs, demand, self._pool.extent(), self.rules.config.max_gap_ms)
 
     def _guess(

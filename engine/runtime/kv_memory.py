@@ -58,16 +58,19 @@ class GroupColumns:
         self.values[..., columns, :] = 0
 
 
+def rests_as_half(manifest: Manifest, is_uniform: bool) -> bool:
+    """Whether caches of finished sequences become float16: not where all bits stay, nor where nothing is rounded."""
+    return manifest.kv_dtype == FLOAT and manifest.quant != EXACT and not is_uniform
+
+
 class CacheForm:
     """What memory a bundle's sequences need. is_uniform: all bits stay as they were, and where they were: layers with
-    a window give nothing back, and no cache rests as float16. Nor where nothing else is rounded. to_half: how numbers
-    become float16."""
+    a window give nothing back, and no cache rests as float16. to_half: how numbers become float16."""
 
     def __init__(self, manifest: Manifest, is_uniform: bool, to_half: ToHalf | None = None) -> None:
         self.to_half = to_half or partial(np.copyto, casting="unsafe")
         self.dtype = manifest.kv_dtype
-        rests = manifest.kv_dtype == FLOAT and manifest.quant != EXACT and not is_uniform
-        self.resting_dtype = HALF if rests else manifest.kv_dtype
+        self.resting_dtype = HALF if rests_as_half(manifest, is_uniform) else manifest.kv_dtype
         groups = manifest.model.cache_groups
         self.window = 0 if is_uniform else max((group.window for group in groups), default=0)
         self.full = tuple(group for group in groups if not (self.window and group.window))
@@ -203,10 +206,12 @@ class SequenceCache(Generic[Bound]):
         if not all(-limit <= side.min() and side.max() <= limit for side in sides):
             self.resize(used, used)
             return
-        self._move(self.form.memory(self.form.full, used, HALF), used)
-        for mine, theirs in zip(self.sides(), sides, strict=True):
+        memory = self.form.memory(self.form.full, used, HALF)
+        halves = (*(part.keys for part in memory), *(part.values for part in memory))
+        for mine, theirs in zip(halves, sides, strict=True):
             for layer, numbers in zip(mine, theirs, strict=True):
                 self.form.to_half(layer, numbers)
+        self._move(memory, used)
         self.is_resting = True
 
     def resize(self, columns: int, used: int) -> None:

@@ -20,6 +20,7 @@ from engine.runtime.attention import EVERYTHING, AttentionWindow, BoundAttention
 from engine.runtime.embedded import EmbeddedRows
 from engine.runtime.interface import Logits, PackedBatch, PackedSegment, Runtime
 from engine.runtime.kv import SequenceCaches
+from engine.runtime.kv_memory import rests_as_half
 from engine.runtime.linear import LinearChain, LoraRows, RowBuffers
 from engine.runtime.masked_attention import MaskedAttention, MaskedWork
 from engine.runtime.recurrent import RecurrentLayers, StateStep
@@ -133,7 +134,7 @@ class SegmentRuntime(Runtime):
         shares = BASE_ATTENTION in sessions and not is_uniform and not window.recent
         # How a sum is cut depends on its first column: where all bits are to be the same, windows give nothing back.
         least_shared = LEAST_SHARED if shares else None
-        to_half = half_maker(provider) if manifest.kv_dtype == FLOAT else None
+        to_half = half_maker(provider) if rests_as_half(manifest, is_uniform) else None
         self._caches: SequenceCaches[BoundAttention] = SequenceCaches(manifest, least_shared, is_uniform, to_half)
         self.blocks = self._caches
         self._cache_of = {layer: index for index, layer in enumerate(manifest.model.attention_layers)}

@@ -104,7 +104,7 @@ def read_piece(payload: str) -> Piece:
     text, reasoning = _text(source, "content") or _text(source, "text"), _text(source, "reasoning_content")
     usage, timings = _usage(chunk.get("usage")), chunk.get("timings")
     told = timings.get("predicted_n") if isinstance(timings, dict) else 0
-    tokens = usage.completion if usage else told if isinstance(told, int) else 0
+    tokens = (usage.completion if usage else 0) or (told if isinstance(told, int) else 0)
     return Piece(text, reasoning, _text(first, "finish_reason") or None, usage, tokens=tokens)
 
 

@@ -17,6 +17,7 @@ from server.commands.http_client import ServerClient
 SETTLE_S = 3.0
 SETTLE_STEP_S = 0.05
 WARM_ASKS = 3
+ONE_EACH = 0.9  # chunks a token
 
 
 class BenchTarget(ServerClient):
@@ -156,10 +157,16 @@ class Level:
     counters: measured.ScrapedCounters | None
     is_complete: bool
 
+    @property
+    def gaps_are_of_tokens(self) -> bool:
+        """Whether chunks tell their tokens or carry one each, nearly all of them."""
+        return self.is_counted or (self.chunks_per_token or 1.0) >= ONE_EACH
+
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """A later server against the first, per client count: ratios of the same round, and their extremes."""
+    """A later server against the first, per client count: ratios of the same round, and their extremes. Of gaps None
+    where those of one server alone are of tokens."""
 
     clients: int
     server: int
@@ -249,13 +256,15 @@ def _level(clients: int, server: int, records: Sequence[TurnRecord]) -> Level:
 
 
 def _comparison(clients: int, server: int, pairs: Sequence[tuple[Level, Level]]) -> Comparison:
-    def ratios(field: str) -> list[float]:
+    def ratios(field: str, pairs: Sequence[tuple[Level, Level]] = pairs) -> list[float]:
         figure = attrgetter(field)
         return _known(ratio(figure(own), figure(first)) for own, first in pairs)
 
-    speeds = ratios("tokens_per_second")
-    others = (median(ratios(field)) for field in ("first_token.p50", "gap.p50", "gap.p95"))
-    return Comparison(clients, server, median(speeds), min(speeds, default=None), max(speeds, default=None), *others)
+    alike = [pair for pair in pairs if len({level.gaps_are_of_tokens for level in pair}) == 1]
+    speeds, first_token = ratios("tokens_per_second"), median(ratios("first_token.p50"))
+    gaps = (median(ratios(field, alike)) for field in ("gap.p50", "gap.p95"))
+    lowest, highest = min(speeds, default=None), max(speeds, default=None)
+    return Comparison(clients, server, median(speeds), lowest, highest, first_token, *gaps)
 
 
 def _prefix_effect(server: int, records: Sequence[PrefixRecord]) -> PrefixEffect:

@@ -208,21 +208,21 @@ def token_gaps(arrivals: Sequence[tuple[float, int]]) -> tuple[float, ...]:
     counts as one."""
     found: list[float] = []
     for (earlier, before), (later, after) in itertools.pairwise(arrivals):
-        tokens = max(after - before, 1) if before else 1
+        tokens = max(after - before, 1) if before and after else 1
         found += [(later - earlier) / tokens] * tokens
     return tuple(found)
 
 
 async def ask(client: ServerClient, prompt: BenchPrompt, fields: Mapping[str, Any]) -> MeasuredAnswer:
-    """Send one streamed request. Everything that goes wrong on the way is in the answer."""
+    """Send one streamed request, with max_tokens among its fields. What goes wrong on the way is in the answer."""
     sent_at, arrivals = time.perf_counter(), list[tuple[float, int]]()
     usage, outcome = None, None
-    status, error, is_finished = 200, "", False
+    status, error, is_finished, most = 200, "", False, fields["max_tokens"]
     send = client.complete(prompt, fields) if isinstance(prompt, tuple) else client.stream(prompt, fields)
     try:
         async for piece, arrived_at in send:
             if piece.text or piece.reasoning:
-                arrivals.append((arrived_at - sent_at, piece.tokens))
+                arrivals.append((arrived_at - sent_at, piece.tokens if 0 < piece.tokens <= most else 0))
             usage, error = piece.usage or usage, error or piece.error
             is_finished = is_finished or piece.finish_reason is not None
         error = error or ("" if is_finished else "the stream ended before a finish_reason came")
@@ -232,7 +232,7 @@ async def ask(client: ServerClient, prompt: BenchPrompt, fields: Mapping[str, An
         outcome = REFUSALS.get(status) if isinstance(failure, AnswerRefused) else None
     outcome = outcome or (AnswerOutcome.FAILED if error else AnswerOutcome.OK)
     seconds, first_token_s = time.perf_counter() - sent_at, arrivals[0][0] if arrivals else None
-    is_counted = bool(arrivals) and all(tokens for _, tokens in arrivals)
+    is_counted = all(tokens for _, tokens in arrivals)
     gaps_s = token_gaps(arrivals)
     return MeasuredAnswer(outcome, seconds, first_token_s, gaps_s, len(arrivals), is_counted, usage, status, error)
 

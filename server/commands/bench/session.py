@@ -147,7 +147,7 @@ def _print_remarks(console: Console, found: Sequence[Level], book: Book) -> None
         console.print(
             f"The load generator itself used {busiest:.0%} of one core: the figures may understate the server."
         )
-    if any(level.chunks_per_token and level.chunks_per_token < 0.9 and not level.is_counted for level in found):
+    if any(not level.gaps_are_of_tokens for level in found):
         console.print("Chunks of several tokens that do not tell how many: 'between tokens' is between chunks.")
     if preempted := sum(level.counters.preemptions for level in found if level.counters):
         console.print(f"{preempted:.0f} sequences had to give their KV slots back and start again.", highlight=False)

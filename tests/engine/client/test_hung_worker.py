@@ -124,6 +124,11 @@ async def test_readiness_tells_of_a_hung_worker_before_it_is_killed(
     assert states[0] is EngineState.RESTARTING
 
 
+# What is given up is still running when its Popen goes, and says so.
+given_up = pytest.mark.filterwarnings("ignore:subprocess .* is still running:ResourceWarning")
+
+
+@given_up
 async def test_a_worker_that_no_signal_reaches_keeps_nobody_from_ending(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -144,6 +149,7 @@ async def test_a_worker_that_no_signal_reaches_keeps_nobody_from_ending(
         await killed(pid)
 
 
+@given_up
 async def test_a_worker_that_no_signal_reaches_is_replaced(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker_process, "GIVE_UP_S", 0.05)
     supervisor, time = watched(scene)

@@ -119,12 +119,19 @@ def test_of_any_number_of_rows_steps_with_prompts_are_measured_by_one_in_which_a
     assert share.shape.rows == 256
 
 
-def test_the_columns_of_streams_count_for_those_who_are_to_come() -> None:
-    """A column takes 0.01 ms: two streams of 1,000 are 22 + 20 ms, four 24 + 40."""
+def test_the_prompts_of_those_who_are_to_come_count_as_what_they_will_read() -> None:
+    """A column takes 0.01 ms: two streams over 2,000 are 22 + 20 ms, four over 4,000 24 + 40."""
     costs = CostTable({StepShape(rows, past): 20.0 + rows + past / 100 for rows in (1, 256) for past in (0, 10**5)})
-    for prompts, rows in ((1, 96), (2, 112), (4, 160)):
-        demand, extent = Demand(2, 1000, prompts=prompts), Extent(2000, 2000, 2000)
+    for prompts, slots, rows in ((1, 1000, 96), (2, 2000, 112), (4, 4000, 160), (4, 40, 80)):
+        demand, extent = Demand(2, 1000, prompts=prompts, prompt_slots=slots), Extent(2000, 2000, 2000)
         assert share_rows(segmented(256, 10**5), costs, demand, extent, 1e3).shape.rows == rows
+
+
+@pytest.mark.parametrize("preferred", [64, 2048, 8192])
+def test_a_pool_that_is_wider_than_what_is_read_does_not_take_rows_of_prompts(preferred: int) -> None:
+    costs = CostTable({StepShape(rows, past): 20.0 + rows + past / 50 for rows in (1, 256) for past in (64, 16_384)})
+    share = share_rows(free(256, 16_384), costs, Demand(1, 200, prompts=1), Extent(64, preferred, preferred), 400.0)
+    assert share.decodes == 1 and share.prefill_rows >= 31
 
 
 def test_costs_interpolate_in_rows_and_past() -> None:

@@ -168,3 +168,9 @@ async def test_the_model_is_the_first_listed_unless_it_is_given() -> None:
             await lost.find_model()
         for client in (found, given, lost):
             await client.close()
+
+
+def test_tokens_so_far_are_those_of_usage_or_of_timings() -> None:
+    assert read_piece('{"choices":[],"usage":{},"timings":{"predicted_n":3}}').tokens == 3
+    assert read_piece('{"choices":[],"usage":{"completion_tokens":2},"timings":{"predicted_n":3}}').tokens == 2
+    assert read_piece('{"choices":[],"usage":null,"timings":{"predicted_n":"3"}}').tokens == 0

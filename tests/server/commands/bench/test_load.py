@@ -191,3 +191,17 @@ def test_servers_are_asked_how_many_tokens_came(told_by: str, gaps: int) -> None
     assert list(target.counting) == ["stream_options", "timings_per_token"]
     assert (len(answer.gaps_s), answer.chunks, answer.is_counted) == (gaps, 4, bool(told_by))
     assert answer.usage == StreamedUsage(7, 5, 3)
+
+
+def test_gaps_of_chunks_and_of_tokens_are_not_compared() -> None:
+    book = run([Script(words=("a",) * 9, tells_tokens_by="include_usage"), Script()], BenchLoad((1,), 1, 40, 1))
+    (compared,) = book.comparisons()
+    assert compared.gap_p95 is None and compared.tokens_per_second is not None
+    (answer,) = book.turns[0].answers
+    assert answer.is_counted and len(answer.gaps_s) == 16
+
+
+def test_a_number_beyond_what_was_asked_for_counts_as_one() -> None:
+    book = run([Script(tells_tokens_by="include_usage")], BenchLoad((1,), 1, 3, 1))
+    (answer,) = book.turns[0].answers
+    assert not answer.is_counted and len(answer.gaps_s) == 3
