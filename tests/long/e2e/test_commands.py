@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from server.commands.bench.session import CONTINUOUS_USAGE
 from server.commands.own_server import running_server
 
 ROOT = Path(__file__).parents[3]
@@ -45,7 +46,7 @@ def test_bench_sees_inside_the_engine(address: str, tmp_path: Path) -> None:
     assert [level["outcomes"] for level in (one, eight)] == [
         {"ok": count, "failed": 0, "429": 0, "503": 0} for count in (2, 16)
     ]
-    assert document["servers"][0]["sent"] == {"ignore_eos": True}
+    assert document["servers"][0]["sent"] == {**CONTINUOUS_USAGE, "ignore_eos": True}
     assert (one["output_tokens"], eight["output_tokens"]) == (2 * 24, 16 * 24)
     assert answers_per_step(one) < answers_per_step(eight)
     assert 0 < one["outside_graph"] < 1
