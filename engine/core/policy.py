@@ -88,7 +88,8 @@ CHUNK_READINGS = 3  # what it takes beside that to make floats of the past of a 
 
 # Beside prompts decodes take so many times as long as in a step in which the sequences of these prompts decode too, and
 # no longer than the gap allowed. Of 4 streams that come with 1,024 tokens, over llama-server's, first token and 95th
-# percentile of gaps: 0.67 and 1.0 at 2.5 times, 0.50 and 1.0 at 2.75, 0.42 and 1.3 at 2.9, 0.30 and 1.3 at 3.3.
+# percentile of gaps: 0.67 and 1.0 at 2.5 times, 0.50 and 1.0 at 2.75,
+# 0.44 and 1.0 and once more 0.56 and 1.1 at 2.85, 0.42 and 1.3 at 2.9, 0.30 and 1.3 at 3.3 (`make bench-peers`).
 MOST_TIMES_TOGETHER = 2.85
 
 # Of two steps with prompt rows the shorter one is taken where it has so much of the other's rows per millisecond: the

@@ -24,29 +24,22 @@ import numpy as np
 from engine.bundle.manifest import Manifest
 from engine.runtime.interface import BlockStore, PackedBatch, PackedSegment
 from engine.runtime.kv_memory import COLUMN_STEP, BlockName, Bound, CacheForm, GroupColumns, SequenceCache, in_steps
-from engine.runtime.sessions import ToHalf
 
 # How many times as long as its base a sequence may be. What lies behind it is read under a mask: rows of a prompt take
 # twice the time there; four decodes over 1,024 columns and 2,048 of their own take as long as with copies.
 MOST_TIMES = 3
 LEAST_SPARE = 32  # columns
-MOST_COPIED = 64 << 20  # bytes in a step: to make float16 of them takes 20 ms
+MOST_COPIED = 64 << 20  # bytes in a step: to make float16 of them takes 40 ms
 
 
 class SequenceCaches(BlockStore, Generic[Bound]):
     """Sole owner of the caches, of what the last step was, and of the copies that were offloaded.
     A cache lives as long as it owns a block, the last step wrote it, or another such cache stands on it. A step writes
     behind the columns that its sequences have: what is not kept is overwritten by the next one. least_shared: a base
-    has so many columns at least; None = shared blocks are always copied. is_uniform, to_half: see CacheForm."""
+    has so many columns at least; None = shared blocks are always copied. is_uniform: see CacheForm."""
 
-    def __init__(
-        self,
-        manifest: Manifest,
-        least_shared: int | None = None,
-        is_uniform: bool = False,
-        to_half: ToHalf | None = None,
-    ) -> None:
-        self._form = CacheForm(manifest, is_uniform, to_half)
+    def __init__(self, manifest: Manifest, least_shared: int | None = None, is_uniform: bool = False) -> None:
+        self._form = CacheForm(manifest, is_uniform)
         self._least_shared = None if self._form.window else least_shared
         self._owners: dict[BlockName, tuple[SequenceCache[Bound], int]] = {}
         # Of layers with a window: what has left the cache of its block, and of which blocks nothing is wanted.

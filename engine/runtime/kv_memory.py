@@ -5,7 +5,6 @@ import math
 import mmap
 import sys
 from collections.abc import Callable
-from functools import partial
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -15,7 +14,6 @@ from engine.bundle.model_spec import CacheGroup
 from engine.bundle.segments import FLOAT, HALF
 from engine.bundle.tensors import Array
 from engine.runtime.interface import PackedSegment
-from engine.runtime.sessions import ToHalf
 
 COLUMN_STEP = 64
 SLIDE_SHARE = 4  # of a window: columns that come before its memory is used from the front again
@@ -58,19 +56,14 @@ class GroupColumns:
         self.values[..., columns, :] = 0
 
 
-def rests_as_half(manifest: Manifest, is_uniform: bool) -> bool:
-    """Whether caches of finished sequences become float16: not where all bits stay, nor where nothing is rounded."""
-    return manifest.kv_dtype == FLOAT and manifest.quant != EXACT and not is_uniform
-
-
 class CacheForm:
     """What memory a bundle's sequences need. is_uniform: all bits stay as they were, and where they were: layers with
-    a window give nothing back, and no cache rests as float16. to_half: how numbers become float16."""
+    a window give nothing back, and no cache rests as float16. Nor where nothing else is rounded."""
 
-    def __init__(self, manifest: Manifest, is_uniform: bool, to_half: ToHalf | None = None) -> None:
-        self.to_half = to_half or partial(np.copyto, casting="unsafe")
+    def __init__(self, manifest: Manifest, is_uniform: bool) -> None:
         self.dtype = manifest.kv_dtype
-        self.resting_dtype = HALF if rests_as_half(manifest, is_uniform) else manifest.kv_dtype
+        rests = manifest.kv_dtype == FLOAT and manifest.quant != EXACT and not is_uniform
+        self.resting_dtype = HALF if rests else manifest.kv_dtype
         groups = manifest.model.cache_groups
         self.window = 0 if is_uniform else max((group.window for group in groups), default=0)
         self.full = tuple(group for group in groups if not (self.window and group.window))
@@ -203,26 +196,16 @@ class SequenceCache(Generic[Bound]):
         """Keep the first `used` columns alone, as float16 if it can hold them."""
         limit = np.finfo(HALF).max
         sides = [side[..., :used, :] for side in self.sides()]
-        if not all(-limit <= side.min() and side.max() <= limit for side in sides):
-            self.resize(used, used)
-            return
-        memory = self.form.memory(self.form.full, used, HALF)
-        halves = (*(part.keys for part in memory), *(part.values for part in memory))
-        for mine, theirs in zip(halves, sides, strict=True):
-            for layer, numbers in zip(mine, theirs, strict=True):
-                self.form.to_half(layer, numbers)
-        self._move(memory, used)
-        self.is_resting = True
+        fits = all(-limit <= side.min() and side.max() <= limit for side in sides)
+        self.resize(used, used, self.form.resting_dtype if fits else self.form.dtype)
 
-    def resize(self, columns: int, used: int) -> None:
+    def resize(self, columns: int, used: int, dtype: str = "") -> None:
         """Move to memory of `columns` columns, of which the first `used` are copied."""
-        wider = self.form.memory(self.form.full, columns)
+        wider = self.form.memory(self.form.full, columns, dtype)
         for part, old in zip(wider, self.full, strict=True):
             part.take(old, slice(used), slice(used))
-        self._move(wider, columns)
-
-    def _move(self, memory: tuple[GroupColumns, ...], columns: int) -> None:
-        self.full, self.columns, self._unclean, self.is_resting = memory, columns, columns, False
+        self.full, self.columns, self._unclean = wider, columns, columns
+        self.is_resting = bool(dtype) and dtype != self.form.dtype
         self._unbind()
 
     def slide(self, start: int, end: int, columns: int) -> None:

@@ -20,11 +20,10 @@ from engine.runtime.attention import EVERYTHING, AttentionWindow, BoundAttention
 from engine.runtime.embedded import EmbeddedRows
 from engine.runtime.interface import Logits, PackedBatch, PackedSegment, Runtime
 from engine.runtime.kv import SequenceCaches
-from engine.runtime.kv_memory import rests_as_half
 from engine.runtime.linear import LinearChain, LoraRows, RowBuffers
 from engine.runtime.masked_attention import MaskedAttention, MaskedWork
 from engine.runtime.recurrent import RecurrentLayers, StateStep
-from engine.runtime.sessions import Binding, LookedUpPages, Provider, half_maker, load_sessions
+from engine.runtime.sessions import Binding, LookedUpPages, Provider, load_sessions
 
 # The same step with its rows in another order: segments stay in the batch's order, with other first rows; and, int64
 # [N], the place of each row of the batch.
@@ -134,8 +133,7 @@ class SegmentRuntime(Runtime):
         shares = BASE_ATTENTION in sessions and not is_uniform and not window.recent
         # How a sum is cut depends on its first column: where all bits are to be the same, windows give nothing back.
         least_shared = LEAST_SHARED if shares else None
-        to_half = half_maker(provider) if rests_as_half(manifest, is_uniform) else None
-        self._caches: SequenceCaches[BoundAttention] = SequenceCaches(manifest, least_shared, is_uniform, to_half)
+        self._caches: SequenceCaches[BoundAttention] = SequenceCaches(manifest, least_shared, is_uniform)
         self.blocks = self._caches
         self._cache_of = {layer: index for index, layer in enumerate(manifest.model.attention_layers)}
         self._state_of = {layer: index for index, layer in enumerate(recurrent.layers if recurrent else ())}

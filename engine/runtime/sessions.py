@@ -86,7 +86,6 @@ def bind_all(
 
 
 MOST_OPENERS = 4
-ToHalf = Callable[[Array, Array], None]  # float16 target, float32 source of as many numbers
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,16 +135,6 @@ def _open_shared_memory() -> None:
     memory = ort.OrtMemoryInfo("Cpu", ort.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, ort.OrtMemType.DEFAULT)
     default = -1
     ort.create_and_register_allocator(memory, ort.OrtArenaCfg(0, default, default, default))
-
-
-def half_maker(provider: Provider) -> ToHalf:
-    """Writes float32 as float16 by a graph with a Cast, in half the time that numpy takes."""
-    session = provider.open(Path(__file__).with_name("half.onnx"))
-
-    def make(target: Array, source: Array) -> None:
-        bind_all("half", session, {"x": source.reshape(-1)}, {"y": target.reshape(-1)}).run()
-
-    return make
 
 
 def load_sessions(folder: Path, manifest: Manifest, provider: Provider) -> dict[str, ort.InferenceSession]:

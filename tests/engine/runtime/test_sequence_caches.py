@@ -13,7 +13,6 @@ from engine.runtime import kv
 from engine.runtime.interface import PackedBatch, PackedSegment
 from engine.runtime.kv import SequenceCaches
 from engine.runtime.kv_memory import GroupColumns, SequenceCache
-from engine.runtime.sessions import cpu_provider, half_maker
 from tests.engine.runtime.held import held_bytes, owners
 from tests.engine.worker.segmented_runtime import smallest_manifest
 
@@ -189,14 +188,6 @@ def test_of_many_that_finish_together_some_wait_for_the_next_steps(monkeypatch: 
     for resting in ([True, True, False], [True, True, True]):
         run(caches, ((30,), 0, (1,)))
         assert [cache.is_resting for cache in ended] == resting
-
-
-def test_half_numbers_are_those_of_numpy() -> None:
-    numbers = np.random.default_rng(0).normal(0, 100, (3, 2, 70, 8)).astype(np.float32)
-    for source in (numbers, numbers[:, :, :33]):  # the second does not lie side by side
-        target = np.zeros(source.shape, np.float16)
-        half_maker(cpu_provider(1))(target, source)
-        assert np.array_equal(target, source.astype(np.float16))
 
 
 @pytest.mark.parametrize("value", [7e4, -7e4, np.nan])
