@@ -13,6 +13,7 @@ from filelock import FileLock
 OPTIONS = (
     *("-DCMAKE_BUILD_TYPE=Release", "-DGGML_NATIVE=ON", "-DBUILD_SHARED_LIBS=OFF", "-DLLAMA_BUILD_TESTS=OFF"),
     *("-DLLAMA_BUILD_EXAMPLES=OFF", "-DLLAMA_BUILD_UI=OFF", "-DLLAMA_CURL=OFF", "-DLLAMA_OPENSSL=OFF"),
+    "-DCMAKE_CXX_FLAGS=-fno-dse",  # gcc 12 drops what its own _tile_loadconfig reads: AMX would crash
 )
 COMPILERS = ("c++", "g++", "clang++")
 
