@@ -102,7 +102,8 @@ class CompileArguments:
     calibration: texts to measure on, None = built-in ones. decode_slots: sequences that a fused graph decodes
     beside a prompt, rows included. kv_update: of fused graphs, None = as `plan.py` says.
     lora: graphs of segments take low-rank adapters as inputs. task: what the bundle is for, None = as the files say.
-    quality: None = good where there is something to choose, else fast.
+    quality: None = good where there is something to choose, else fast. amx: matrices of 8 bits are for processors
+    with Intel's AMX, None = where this one has it.
     """
 
     source: Path
@@ -132,6 +133,7 @@ class CompileArguments:
     lora: bool = False
     task: ModelTask | None = None
     quality: QualityLevel | None = QualityLevel.FAST
+    amx: bool | None = None
 
     @property
     def is_npu(self) -> bool:

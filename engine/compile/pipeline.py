@@ -43,7 +43,7 @@ from engine.compile.targets.encoder import compile_encoder
 from engine.compile.targets.measure import baseline_warning, measure_logits, parity_stage, quality_stage
 from engine.compile.targets.npu import SOURCES, binaries_stage, genie_stage, image_binary_stage, plan_binaries
 from engine.compile.targets.speech import compile_speech
-from engine.isolation.machine import usable_memory
+from engine.isolation.machine import has_amx, usable_memory
 from engine.models.encoders import architecture_of, is_encoder_folder
 from engine.models.family import read_network
 from engine.models.network import Network
@@ -86,6 +86,7 @@ def resolve(
     is only the type of int8 caches, which is measured. Raises UnsupportedModel, or CompileError naming the option.
     opened: the source with its encoder, where it was read before."""
     check_arguments(arguments)
+    arguments = replace(arguments, amx=has_amx() if arguments.amx is None else arguments.amx)
     shapes = fixed_shapes(arguments)
     source = opened if opened is not None and has_images(arguments) else open_for(arguments)
     if source.remark:

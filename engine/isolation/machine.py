@@ -41,6 +41,11 @@ def _text_of(path: Path) -> str:
     return ""
 
 
+def has_amx() -> bool:
+    """Whether integers of 8 bits are multiplied by Intel's AMX, which onnxruntime uses on Linux alone."""
+    return any(line.startswith("flags") and "amx_int8" in line.split() for line in _text_of(CPU_INFO).splitlines())
+
+
 def busy_seconds() -> float | None:
     """Seconds that all cores together have worked since the system started, for whomever; None where it is not told."""
     if sys.platform == "win32":

@@ -84,6 +84,9 @@ def compile_command(
     calibration: Annotated[
         Path | None, typer.Option(help="text or JSON lines to measure on (see docs/explanation/quantisation.md)")
     ] = None,
+    amx: Annotated[
+        bool | None, typer.Option("--amx/--no-amx", help="cpu: 8 bits as Intel's AMX multiplies them (as this CPU)")
+    ] = None,
     force: Annotated[bool, typer.Option("--force", help="replace an existing bundle")] = False,
 ) -> None:
     """Compile a Hugging Face folder or a GGUF file, perhaps of the hub, into a bundle."""

@@ -73,7 +73,7 @@ def test_the_bar_holds_on_all_windows(name: str, real_models: RealModels) -> Non
 @pytest.mark.full
 @pytest.mark.parametrize("name", MODELS)
 def test_files_that_llama_quantize_makes_lose_no_more(name: str, real_models: RealModels) -> None:
-    lost = {each.theirs.kind: each.ratio for each in measured(real_models, [name], MADE, Console(quiet=True))}
+    lost = {each.kind: each.ratio for each in measured(real_models, [name], MADE, Console(quiet=True))}
     assert {kind: ratio for kind, ratio in lost.items() if ratio > BAR} == {}
 
 

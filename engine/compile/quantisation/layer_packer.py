@@ -115,7 +115,8 @@ class LayerPacker:
             outputs = (outputs[0], sum(outputs[1:]))
         is_carried = details.has_qk_norm or (details.latent is not None and details.latent.query_rank)
         qkv = self._source(self._network.qkv_names(self._layer), outputs, spec.hidden, details.qkv_bias)
-        qkv = replace(qkv, scaled_rows=0 if is_carried else heads.query_width, scale=scale)
+        # What queries and keys lose grows in the softmax.
+        qkv = replace(qkv, scaled_rows=0 if is_carried else heads.query_width, scale=scale, is_fine=True)
         attended = self._network.attended_width(self._layer)
         output = self._source((names.output,), (spec.hidden,), attended, details.output_bias)
         sinks = self._add("sinks", self._vector(names.sinks, spec.heads)) if names.sinks else None

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from engine.isolation.machine import busy_seconds, processor_name, windows_busy_seconds
+from engine.isolation.machine import busy_seconds, has_amx, processor_name, windows_busy_seconds
 
 MODULE = "engine.isolation.machine"
 needs_proc = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
@@ -24,6 +24,16 @@ def test_a_board_is_named_before_its_cores(monkeypatch: pytest.MonkeyPatch, tmp_
     assert processor_name() == "AMD Ryzen 7: eight cores"
     board.write_text("LENOVO ThinkPad T14s\0qcom,x1e78100\0")
     assert processor_name() == "LENOVO ThinkPad T14s qcom,x1e78100"
+
+
+@pytest.mark.parametrize(("flags", "expected"), [("fpu amx_int8 sse", True), ("fpu amx_int8x", False), ("", False)])
+def test_amx_is_a_flag_of_the_processor(
+    flags: str, expected: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    cores = tmp_path / "cpuinfo"
+    monkeypatch.setattr(f"{MODULE}.CPU_INFO", cores)
+    cores.write_text(f"model name\t: amx_int8 of somebody\nflags\t\t: {flags}\n")
+    assert has_amx() is expected
 
 
 @needs_proc

@@ -12,40 +12,8 @@ import numpy as np
 
 from engine.bundle.specs import RecurrentKind
 from engine.compile.quantisation.methods.blocks import Float64
+from engine.compile.quantisation.methods.hadamard import flattest
 from engine.models.network import Network
-
-LARGEST = 1024  # of the matrices that are built for an odd factor
-
-
-def paley(order: int) -> Float64 | None:
-    """[order, order] of 1 and -1 with orthogonal rows, for a prime + 1 where the prime leaves 3 when divided by 4, and
-    for 2 prime + 2 where it leaves 1; None for others."""
-    for prime, rest in ((order - 1, 3), (order // 2 - 1, 1)):
-        if prime % 4 != rest or prime < 2 or not all(prime % divisor for divisor in range(2, math.isqrt(prime) + 1)):
-            continue
-        places, is_square = np.arange(prime), np.full(prime, -1.0)
-        is_square[places**2 % prime] = 1
-        is_square[0] = 0
-        matrix = np.zeros((prime + 1, prime + 1))
-        matrix[0, 1:], matrix[1:, 0] = 1, 1 if rest == 1 else -1
-        matrix[1:, 1:] = is_square[(places[:, None] - places) % prime]
-        if rest == 3:
-            return matrix + np.eye(len(matrix))
-        return np.kron(matrix, [[1, 1], [1, -1]]) + np.kron(np.eye(len(matrix)), [[1, -1], [-1, -1]])
-    return None
-
-
-def flattest(size: int) -> Float64:
-    """[m, m], orthogonal, size / m a power of two: Paley's, all of whose entries are equally large, of the least
-    multiple of 4 times the odd factor; where there is none Hartley's of that factor, cos + sin of 2 pi i j / m."""
-    odd = size // (size & -size)
-    order = 4 * odd
-    while odd > 1 and size % order == 0 and order <= LARGEST:
-        if (matrix := paley(order)) is not None:
-            return matrix / math.sqrt(order)
-        order *= 2
-    angles = 2 * np.pi * np.outer(range(odd), range(odd)) / odd
-    return np.asarray((np.cos(angles) + np.sin(angles)) / math.sqrt(odd))
 
 
 @dataclass(frozen=True, slots=True)

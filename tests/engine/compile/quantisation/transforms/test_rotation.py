@@ -3,22 +3,10 @@
 import numpy as np
 import pytest
 
-from engine.compile.quantisation.transforms.rotation import Rotation, flattest, paley
+from engine.compile.quantisation.transforms.rotation import Rotation
 
 SIZES = (1, 3, 6, 16, 46, 92, 128, 576, 640, 896)
 FLAT = (1, 2, 4, 8, 12, 20, 24, 28, 36, 40, 44, 56, 60, 64, 80, 96, 104, 128, 180, 256, 576, 640, 768, 896, 960)
-
-
-@pytest.mark.parametrize("order", [12, 20, 28, 36, 44])
-def test_rows_are_signs_and_orthogonal(order: int) -> None:
-    matrix = paley(order)
-    assert matrix is not None and set(np.unique(matrix)) == {-1, 1}
-    assert np.array_equal(matrix @ matrix.T, order * np.eye(order))
-
-
-def test_orders_without_a_construction() -> None:
-    assert [paley(order) for order in (3, 16, 92)] == [None] * 3
-    assert [len(flattest(size)) for size in (92, 46, 64, 576)] == [23, 23, 1, 36]
 
 
 @pytest.mark.parametrize("size", SIZES)
