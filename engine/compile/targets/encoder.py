@@ -159,7 +159,7 @@ LONGEST_DEFAULT = 2048  # rows of a variant that nobody asked for; attention gro
 # Options of graphs with caches, or of heads that give logits.
 FOREIGN = (
     *("context", "same_past", "whole_context", "split", "kv", "head", "calibration"),
-    *("kv_update", "decode_slots", "lora"),
+    *("kv_update", "decode_slots", "lora", "amx"),
 )
 
 

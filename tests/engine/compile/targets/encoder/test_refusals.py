@@ -46,6 +46,7 @@ def change(path: Path, **values: object) -> None:
         ({"kv": KvType.INT8}, "--kv is for models that generate"),
         ({"head": Quant.INT8}, "--head is for models that generate"),
         ({"lora": True}, "--lora is for models that generate"),
+        ({"amx": True}, "--amx is for models that generate"),
         ({"layout": Layout.SEGMENTS}, "--layout segments is for models that generate"),
         ({"quant": Quant.W8A16}, "takes --quant fp32, int8, int4, keep, not w8a16"),
         ({"target": Target.X_ELITE}, "--target x-elite takes --quant fp16, w4, not fp32"),
