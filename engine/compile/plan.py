@@ -17,7 +17,6 @@ from engine.compile.arguments import (
     KvUpdate,
     Layout,
     QualityLevel,
-    Quant,
     Split,
     Target,
 )
@@ -25,6 +24,7 @@ from engine.compile.graphs.pool import DEEP_ROWS, PartPlan, one_part
 from engine.compile.quantisation.methods.method import Activations
 from engine.compile.quantisation.methods.table import (
     CHOOSABLE,
+    WITH_ROWS,
     head_method,
     is_exact,
     method_of,
@@ -244,7 +244,6 @@ def check_layers(arguments: CompileArguments, network: Network) -> None:
 
 
 NPU_BLOCK = 32
-OF_8_BITS = (Quant.INT8, Quant.INT4, Quant.KEEP)  # have matrices of 8 bits that may be rows, at least the head
 MAX_PART_MB = 3500  # one context binary must fit the NPU's 32-bit address space
 MAX_ROWS = 4096
 MAX_CONTEXT = 1 << 20
@@ -282,8 +281,8 @@ def _check_storage(arguments: CompileArguments) -> None:
     is_chosen = arguments.asymmetric or arguments.block != BLOCKS[0]
     if is_chosen and not arguments.is_npu and not take_block(arguments):
         raise CompileError(f"--block and --asymmetric are for --quant int4, not {arguments.quant}")
-    if arguments.amx is not None and (arguments.is_npu or arguments.quant not in OF_8_BITS):
-        taken = f"--target {Target.CPU} with --quant {', '.join(OF_8_BITS)}"
+    if arguments.amx is not None and (arguments.is_npu or arguments.quant not in WITH_ROWS):
+        taken = f"--target {Target.CPU} with --quant {', '.join(WITH_ROWS)}"
         raise CompileError(f"--amx and --no-amx are for {taken}, not for {arguments.target} with {arguments.quant}")
     if arguments.embedding_bits and arguments.embedding_bits not in EMBEDDING_BITS:
         raise CompileError(f"--embedding must be one of {EMBEDDING_BITS}, it is {arguments.embedding_bits}")

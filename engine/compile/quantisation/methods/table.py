@@ -14,6 +14,7 @@ METHODS: dict[Quant, Method] = {method.quant: method for method in (FP32, INT8, 
 FOR_ENCODERS = {False: (FP32.quant, INT8.quant, INT4.quant, KEEP.quant), True: (FP16.quant, W4.quant)}
 FOR_SPEECH = {False: (FP32.quant, INT8.quant, INT4.quant), True: (FP16.quant,)}
 CHOOSABLE = tuple(quant for quant, method in METHODS.items() if method.choice is not None)  # what --quality is for
+WITH_ROWS = tuple(quant for quant, method in METHODS.items() if method.has_rows)  # what --amx is for
 UNROUNDED = FP32  # for the few numbers that no precision may touch
 
 
