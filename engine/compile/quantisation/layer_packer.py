@@ -115,10 +115,10 @@ class LayerPacker:
             outputs = (outputs[0], sum(outputs[1:]))
         is_carried = details.has_qk_norm or (details.latent is not None and details.latent.query_rank)
         qkv = self._source(self._network.qkv_names(self._layer), outputs, spec.hidden, details.qkv_bias)
-        # What queries and keys lose grows in the softmax.
-        qkv = replace(qkv, scaled_rows=0 if is_carried else heads.query_width, scale=scale, is_fine=True)
+        qkv = replace(qkv, scaled_rows=0 if is_carried else heads.query_width, scale=scale)
         attended = self._network.attended_width(self._layer)
         output = self._source((names.output,), (spec.hidden,), attended, details.output_bias)
+        output = replace(output, is_robust=True)
         sinks = self._add("sinks", self._vector(names.sinks, spec.heads)) if names.sinks else None
         has_value_norm = details.has_value_norm and has_keys
         v_norm = self._add("v_norm", np.ones(heads.head_dim, np.float32)) if has_value_norm else None
@@ -170,7 +170,8 @@ class LayerPacker:
         ffn = details.experts.spec.shared if details.experts and has_experts else self._network.ffn_of(self._layer)
         matrices = details.activation.matrices
         source = replace(self._source(gate_up, (ffn,) * matrices, hidden, details.ffn_bias), parts=matrices)
-        return source, self._added(self._source((down,), (hidden,), ffn, details.ffn_bias))
+        lower = replace(self._source((down,), (hidden,), ffn, details.ffn_bias), is_robust=True)
+        return source, self._added(lower)
 
     def _experts(self) -> packed.PackedExperts:
         experts, hidden = self._details.experts, self._spec.hidden

@@ -21,7 +21,7 @@ _SLICE_ITEMS = 1 << 21  # numbers worked on at once: small enough for the caches
 @dataclass(frozen=True, slots=True)
 class LinearSource:
     """Matrices [outputs, inputs] stacked along outputs. The first `scaled_rows` outputs are multiplied by `scale`.
-    parts, is_fine: as `FloatMatrix` has them."""
+    parts, is_robust: as `FloatMatrix` has them."""
 
     names: tuple[str, ...]
     outputs: tuple[int, ...]
@@ -30,7 +30,7 @@ class LinearSource:
     scaled_rows: int = 0
     scale: float = 1.0
     parts: int = 1
-    is_fine: bool = False
+    is_robust: bool = False
 
     @property
     def stored(self) -> list[tuple[str, int]]:
@@ -91,7 +91,7 @@ class LinearPacker:
         form = forms.pop() if len(forms) == 1 else None
         form = None if form is not None and form.is_coarse and not keeps_coarse else form
         kept = self._runs(source, keeps=True, keeps_order=form is not None)
-        sizes, marks = (sum(source.outputs), source.inputs), (source.parts, source.is_fine)
+        sizes, marks = (sum(source.outputs), source.inputs), (source.parts, source.is_robust)
         matrix = FloatMatrix(name, *sizes, self.slices(source), kept, form, *marks)
         return PackedLinear(method, method.store(file, matrix, self.arguments), bias)
 

@@ -50,8 +50,7 @@ class WeightPacker(LinearPacker):
 
     def _head(self, file: WeightFile, is_table: bool) -> PackedLinear:
         names, spec = self.network.details.names, self.network.spec
-        name = names.embedding if spec.tied_head else names.head
-        source = LinearSource((name,), (spec.vocab,), spec.hidden, is_fine=True)  # all that a head loses is seen
+        source = LinearSource((names.embedding if spec.tied_head else names.head,), (spec.vocab,), spec.hidden)
         return self.store(file, "head", source, head_method(self.arguments), keeps_coarse=is_table)
 
     def table(self, file: WeightFile) -> PackedTable:

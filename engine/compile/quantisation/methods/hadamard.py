@@ -1,5 +1,5 @@
-"""Rotations of inputs: for an orthogonal R is (x R) (w R)ᵀ = x wᵀ. What one input has of its size all that it is mixed
-with share then, and rounding them together loses less (QuaRot, Ashkboos et al. 2024)."""
+"""Rotations of inputs: for an orthogonal R is (x R) (w R)ᵀ = x wᵀ. What one input has of its size many share
+then, and rounding them together loses less (QuaRot, Ashkboos et al. 2024)."""
 
 import math
 
@@ -8,7 +8,7 @@ import numpy as np
 from engine.compile.graphs.graph_builder import GraphBuilder
 from engine.compile.quantisation.methods.blocks import Float32, Float64
 
-RUN = 32  # inputs that are mixed where blocks have a scale
+RUN = 32  # inputs that are rotated together where blocks have a scale
 LARGEST = 1024  # of the matrices that are built for an odd factor
 
 
@@ -51,24 +51,24 @@ def hadamard(run: int) -> Float32:
     return np.asarray(matrix / np.sqrt(run), np.float32)
 
 
-def rotated(weight: Float32) -> Float32:
+def rotated_runs(weight: Float32) -> Float32:
     """Rows [some, inputs], a multiple of `RUN`; each run by itself."""
     runs = weight.reshape(len(weight), -1, RUN)  # a row each: products of threads that wait for each other are slow
     return np.asarray(runs @ hadamard(RUN), np.float32).reshape(weight.shape)
 
 
-def rotate(graph: GraphBuilder, x: str, inputs: int) -> str:
-    """x [1, rows, inputs] as `rotated`, once for all that multiply with it."""
+def rotate_runs(graph: GraphBuilder, x: str, inputs: int) -> str:
+    """x [1, rows, inputs] as `rotated_runs`, once for all that multiply with it."""
 
     def write() -> str:
         runs = graph.op("Reshape", [x, graph.integers(0, -1, RUN)])
         product = graph.op("MatMul", [runs, graph.constant(hadamard(RUN))])
         return graph.op("Reshape", [product, graph.integers(0, -1, inputs)])
 
-    return graph.once(f"{x}_rotated", write)
+    return graph.once(f"{x}_runs_rotated", write)
 
 
-def sides(size: int) -> tuple[Float32, Float32]:
+def row_rotation(size: int) -> tuple[Float32, Float32]:
     """L [l, l], R [r, r], l r = `size`: L x R turns all of a row x [l, r]. Of the fewest products that there are; signs
     that are the same for the same size keep numbers with one sign from adding up in one place."""
     flat = flattest(size)
@@ -79,20 +79,20 @@ def sides(size: int) -> tuple[Float32, Float32]:
     return np.asarray(hadamard(rows) * signs[:rows], np.float32), np.asarray(right, np.float32)
 
 
-def mixed(weight: Float32) -> Float32:
+def rotated_rows(weight: Float32) -> Float32:
     """Rows [some, inputs]; all of a row together, where one scale is for all of it."""
-    left, right = sides(weight.shape[1])
+    left, right = row_rotation(weight.shape[1])
     return np.asarray(left @ (weight.reshape(-1, len(left), len(right)) @ right), np.float32).reshape(weight.shape)
 
 
-def mix(graph: GraphBuilder, x: str, inputs: int) -> str:
-    """x [1, rows, inputs] as `mixed`, once for all that multiply with it."""
+def rotate_rows(graph: GraphBuilder, x: str, inputs: int) -> str:
+    """x [1, rows, inputs] as `rotated_rows`, once for all that multiply with it."""
 
     def write() -> str:
-        left, right = sides(inputs)
+        left, right = row_rotation(inputs)
         square = graph.op("Reshape", [x, graph.integers(-1, len(left), len(right))])
         square = graph.op("MatMul", [graph.constant(left), square])
         lines = graph.op("Reshape", [square, graph.integers(1, -1, len(right))])
         return graph.op("Reshape", [graph.op("MatMul", [lines, graph.constant(right)]), graph.integers(1, -1, inputs)])
 
-    return graph.once(f"{x}_mixed", write)
+    return graph.once(f"{x}_rotated", write)

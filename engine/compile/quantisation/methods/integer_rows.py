@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 from engine.compile.arguments import Quant
 from engine.compile.graphs.graph_builder import CONTRIB, GraphBuilder
 from engine.compile.quantisation.methods.blocks import INT8_LIMIT, INT8_MIDDLE, Blocks, Float32, floats_of
-from engine.compile.quantisation.methods.hadamard import mix, mixed
+from engine.compile.quantisation.methods.hadamard import rotate_rows, rotated_rows
 from engine.compile.quantisation.methods.integer_graphs import store_int8_outputs
 from engine.compile.quantisation.methods.method import Activations, FloatMatrix, Method, StoredMatrix
 from engine.compile.quantisation.rounding.codes import row_scales
@@ -15,10 +15,10 @@ from engine.compile.quantisation.weight_file import WeightFile, ahead
 
 
 def store_parts(file: WeightFile, matrix: FloatMatrix) -> StoredMatrix:
-    """Of each part the integers [inputs, outputs], one below the other; scales [outputs of all]. Inputs are mixed."""
+    """Of each part the integers [inputs, outputs], one below the other; scales [outputs of all]. Inputs are rotated."""
 
     def of_rows(piece: Float32 | Blocks) -> tuple[NDArray[np.int8], Float32]:
-        rows = mixed(floats_of(piece, matrix.inputs))
+        rows = rotated_rows(floats_of(piece, matrix.inputs))
         scales = row_scales(rows).scales
         return np.rint(np.divide(rows, scales, out=rows), out=rows).astype(np.int8), scales[:, 0]
 
@@ -35,7 +35,7 @@ def multiply_rows(graph: GraphBuilder, x: str, matrix: StoredMatrix) -> str:
     if matrix.weight.dims[0] > matrix.inputs:
         return graph.op("Concat", [multiply_rows(graph, x, half) for half in matrix.halves()], axis=-1)
     assert matrix.scales is not None
-    x = mix(graph, x, matrix.inputs) if matrix.is_rotated else x
+    x = rotate_rows(graph, x, matrix.inputs) if matrix.is_rotated else x
     scales = graph.once(f"{x} row scales", lambda: _row_scales(graph, x))
     codes = graph.once(f"{x} row codes", lambda: _row_codes(graph, x, scales))
     one, middle = graph.real(1.0), graph.constant(np.array(INT8_MIDDLE, np.uint8))

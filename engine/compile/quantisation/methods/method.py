@@ -28,7 +28,7 @@ class FloatMatrix:
     """A matrix [outputs, inputs] as the checkpoint has it. slices: runs of its rows, in order, to be read once. kept:
     the same runs, to be read instead, where those that are stored as blocks come as such. form: of all of them, None =
     they differ, or some are floats. parts: matrices of as many outputs that it stacks and that are multiplied apart.
-    is_fine: as rows of 8 bits it would lose much."""
+    is_robust: as rows of 8 bits it loses little, too."""
 
     name: str
     outputs: int
@@ -37,7 +37,7 @@ class FloatMatrix:
     kept: Iterator[Float32 | Blocks] | None = None
     form: BlockForm | None = None
     parts: int = 1
-    is_fine: bool = False
+    is_robust: bool = False
 
     @property
     def in_order(self) -> "Iterator[Float32 | Blocks]":

@@ -8,7 +8,7 @@ import pytest
 
 from engine.compile.arguments import CompileArguments, Quant, Target
 from engine.compile.graphs.graph_builder import ROWS, GraphBuilder
-from engine.compile.quantisation.methods.hadamard import mixed
+from engine.compile.quantisation.methods.hadamard import rotated_rows
 from engine.compile.quantisation.methods.integer_rows import INT8_ROWS
 from engine.compile.quantisation.methods.method import FloatMatrix
 from engine.compile.quantisation.methods.table import METHODS
@@ -65,19 +65,19 @@ def test_gate_and_up_are_rows_over_rotated_inputs(tmp_path: Path) -> None:
     path.write_bytes(model.SerializeToString())
     first, second, whole = ort.InferenceSession(str(path), providers=["CPUExecutionProvider"]).run(None, {"x": x})
     assert np.array_equal(whole, np.concatenate([first, second], axis=-1))
-    rows, row_scales = rounded(mixed(x[0]))
-    codes, scales = rounded(mixed(both))
+    rows, row_scales = rounded(rotated_rows(x[0]))
+    codes, scales = rounded(rotated_rows(both))
     np.testing.assert_allclose(whole[0], (rows @ codes.T) * row_scales * scales.T, rtol=1e-4, atol=1e-3)
     wanted, plain = x[0] @ both.T, rounded(x[0])
     lost = np.linalg.norm(whole[0, 2] - wanted[2])
     assert lost < 0.5 * np.linalg.norm((plain[0] * plain[1])[2] @ both.T - wanted[2]), "of the row with the outlier"
 
 
-@pytest.mark.parametrize(("amx", "is_fine", "block"), [(True, False, 0), (True, True, 128), (False, False, 128)])
-def test_with_amx_matrices_that_are_not_fine_are_rows(amx: bool, is_fine: bool, block: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("amx", "is_robust", "block"), [(True, True, 0), (True, False, 128), (False, True, 128)])
+def test_with_amx_robust_matrices_are_rows(amx: bool, is_robust: bool, block: int, tmp_path: Path) -> None:
     inputs, method = 256, METHODS[Quant.INT8]
     with WeightFile(tmp_path, "w.data") as file:
-        floats = FloatMatrix("m", OUTPUTS, inputs, iter([weights(OUTPUTS, inputs)]), is_fine=is_fine)
+        floats = FloatMatrix("m", OUTPUTS, inputs, iter([weights(OUTPUTS, inputs)]), is_robust=is_robust)
         stored = method.store(file, floats, CompileArguments(tmp_path, tmp_path, quant=Quant.INT8, amx=amx))
     assert stored.block == block
 
