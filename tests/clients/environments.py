@@ -20,6 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.clients.page.chromium import NoBrowserError, find_chromium
 from tools.packages import install
 
 CLIENTS = Path(__file__).parent
@@ -220,10 +221,17 @@ def _python_of(folder: Path) -> Path:
 
 
 def main() -> int:
-    """Build what is missing, several at once since each waits for the network; 1 when something cannot be installed."""
+    """Build what is missing, several at once since each waits for the network; 1 when something cannot be installed.
+
+    The page's checks say it again where there is no browser.
+    """
     listed = [name for name in names() if name not in FULL_ALONE or os.environ.get("FULL")]
     for reason in filter(None, map(too_new, listed)):
         print(f"left out: {reason}", file=sys.stderr)
+    try:
+        find_chromium()  # before any test, whose time is bounded: apt that is stopped leaves half a package
+    except NoBrowserError as missing:
+        print(f"left out: {missing}", file=sys.stderr)
     try:
         if any((CLIENTS / name / "package.json").exists() for name in listed):
             node_program()  # first, or each of those that need it would build it

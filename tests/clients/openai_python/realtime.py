@@ -1,8 +1,9 @@
 """Sound over a realtime session: SOUND, a file of signed 16 bit at 24 kHz, to the server at OPENAI_BASE_URL.
 
 TURNS: `server_vad`, or `none`: the client commits once. PACED: each second of sound comes when the server has written
-the one before, sent as a file, so that it has time for the session as well. Prints the kinds of all events, and the
-items' texts with what their deltas said together; or the error of a session that cannot be.
+the one before, sent as a file, so that it has time for the session as well, and silence follows until a word has come.
+Prints the kinds of all events, and the items' texts with what their deltas said together; or the error of a session
+that cannot be.
 """
 
 import asyncio
@@ -20,6 +21,7 @@ from websockets.exceptions import InvalidStatus
 RATE = 24_000
 SECOND = 2 * RATE
 PIECE = SECOND // 10
+MOST_SILENCE = 60  # seconds
 
 
 async def transcribed(client: AsyncOpenAI, connection: Any, turns: str) -> dict[str, Any]:
@@ -28,7 +30,8 @@ async def transcribed(client: AsyncOpenAI, connection: Any, turns: str) -> dict[
     given = {"transcription": model, "turn_detection": detection, "format": {"type": "audio/pcm", "rate": RATE}}
     await connection.session.update(session={"type": "transcription", "audio": {"input": given}})
     data = Path(os.environ["SOUND"]).read_bytes()
-    sending = asyncio.create_task(sent(client, connection, data, turns))
+    heard = asyncio.Event()
+    sending = asyncio.create_task(sent(client, connection, data, turns, heard))
     found: dict[str, Any] = {"kinds": [], "items": [], "transcripts": {}, "deltas": {}}
     done = False
     while not (done and set(found["items"]) == set(found["transcripts"])):
@@ -40,6 +43,7 @@ async def transcribed(client: AsyncOpenAI, connection: Any, turns: str) -> dict[
             case "input_audio_buffer.cleared":
                 done = True
             case "conversation.item.input_audio_transcription.delta":
+                heard.set()
                 found["deltas"][event.item_id] = found["deltas"].get(event.item_id, "") + event.delta
             case "conversation.item.input_audio_transcription.completed":
                 found["transcripts"][event.item_id] = event.transcript
@@ -49,13 +53,19 @@ async def transcribed(client: AsyncOpenAI, connection: Any, turns: str) -> dict[
     return found
 
 
-async def sent(client: AsyncOpenAI, connection: Any, data: bytes, turns: str) -> None:
+async def sent(client: AsyncOpenAI, connection: Any, data: bytes, turns: str, heard: asyncio.Event) -> None:
     """All of it, a second of silence behind it; what is then cleared tells that all was heard."""
-    for start in range(0, len(data) + SECOND, PIECE):
-        piece = (data + bytes(SECOND))[start : start + PIECE]
-        await connection.input_audio_buffer.append(audio=base64.b64encode(piece).decode())
-        if "PACED" in os.environ and start and start % SECOND == 0:
-            file = ("second.wav", as_wav(data[start - SECOND : start]))
+    is_paced = "PACED" in os.environ
+    silence = MOST_SILENCE if is_paced else 1
+    for second in range(0, len(data) + silence * SECOND, SECOND):
+        if is_paced and second > len(data) and heard.is_set():
+            break
+        piece = (data[second:] + bytes(SECOND))[:SECOND]
+        for start in range(0, SECOND, PIECE):
+            sound = base64.b64encode(piece[start : start + PIECE]).decode()
+            await connection.input_audio_buffer.append(audio=sound)
+        if is_paced:
+            file = ("second.wav", as_wav(piece))
             await client.audio.transcriptions.create(file=file, model=os.environ["OPENAI_MODEL"], language="en")
     if turns == "none":
         await connection.input_audio_buffer.commit()

@@ -6,14 +6,14 @@ Only the standard library: it runs before a browser is there.
 import os
 import shutil
 import subprocess
-import sys
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "msedge")
 PACKAGES = ("chromium", "fonts-dejavu-core")
-PLACE = Path(sys.prefix).parent / "chromium"  # beside the environments of clients
+PLACE = Path(__file__).resolve().parents[3] / ".venv" / "clients" / "chromium"
+WAIT = ("-o", "DPkg::Lock::Timeout=600")  # seconds, for another install
 FONTS = """<?xml version="1.0"?><!DOCTYPE fontconfig SYSTEM "fonts.dtd">
 <fontconfig><dir>{root}/usr/share/fonts</dir><dir>/usr/share/fonts</dir><cachedir>{root}/fonts</cachedir></fontconfig>
 """
@@ -54,9 +54,11 @@ def _installed() -> str | None:
 
 
 def _install() -> None:
-    command = ["apt-get", "-q", "-y", "--no-install-recommends", "install", *PACKAGES]
+    command = ["apt-get", "-q", "-y", *WAIT, "--no-install-recommends", "install", *PACKAGES]
     if subprocess.run(command, check=False, capture_output=True, stdin=subprocess.DEVNULL).returncode:
-        _run(["apt-get", "-q", "update"])
+        if dpkg := shutil.which("dpkg"):
+            _run([dpkg, "--configure", "-a"])  # what an install that was stopped left behind
+        _run(["apt-get", "-q", *WAIT, "update"])
         _run(command)
 
 
