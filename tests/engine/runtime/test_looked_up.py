@@ -32,7 +32,7 @@ def resident(path: Path) -> int:
 
 def test_what_was_read_is_given_back_and_reads_the_same(tmp_path: Path) -> None:
     path = tmp_path / "a table.data"
-    content = bytes(range(256)) * (LEAST // 128)
+    content = bytes(range(256)) * (LEAST // 256)
     path.write_bytes(content)
     with mapped(path) as table:
         pages = LookedUpPages(path)

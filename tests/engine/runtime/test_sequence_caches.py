@@ -12,7 +12,7 @@ from engine.bundle.variant import StepShape
 from engine.runtime import kv
 from engine.runtime.interface import PackedBatch, PackedSegment
 from engine.runtime.kv import SequenceCaches
-from engine.runtime.kv_memory import GroupColumns, SequenceCache
+from engine.runtime.kv_memory import COLUMN_STEP, GroupColumns, SequenceCache
 from tests.engine.runtime.held import held_bytes, owners
 from tests.engine.worker.segmented_runtime import smallest_manifest
 
@@ -236,6 +236,14 @@ def test_what_layers_with_a_window_gave_back_is_zeros_for_a_newcomer() -> None:
     (behind,) = made.behind
     assert made.start == 4
     assert not behind.keys[..., :8, :].any() and not behind.values[..., :8, :].any()
+
+
+def test_a_newcomer_has_memory_for_what_its_rows_see_under_a_window() -> None:
+    caches = Caches(smallest_manifest(window=6))
+    blocks = tuple(range(50))
+    run(caches, (blocks, 0, tuple(range(200))))
+    (made,) = run(caches, ((*blocks[:25], 60), 100, (7,)))
+    assert (made.start, made.columns, made.behind_columns) == (92, 128, COLUMN_STEP)
 
 
 PREFIX = tuple(range(100, 116))
