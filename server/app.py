@@ -1,7 +1,7 @@
 """create_app: the only place where the parts of the server are wired together."""
 
 from collections.abc import Sequence
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
@@ -22,7 +22,6 @@ from server.generation.launch import Server
 from server.generation.stream import InputSlots
 from server.http.errors import ClientLeft, Refusal, WireError, bounded, encoded_error, from_engine, from_validation
 from server.http.in_flight import HeldUntilAnswered, InFlight
-from server.media.fetch import MediaFetcher
 from server.media.sources import MediaSources
 from server.middleware.access_log import CLIENT_LEFT_STATUS, WRITERS, AccessLog
 from server.middleware.auth import KeyRing, Rates
@@ -35,6 +34,9 @@ from server.observability.tracing import Layer
 from server.page import files as page
 from server.page.files import PATHS
 from server.settings import Settings, listed
+
+if TYPE_CHECKING:
+    from server.media.fetch import MediaFetcher
 
 
 def create_app(
@@ -57,8 +59,7 @@ def create_app(
     metrics = Metrics(ModelCollector(models))
     app.state.body_limits = BodyLimits(settings.body_limit_bytes, settings.resumable)
     slots = InputSlots(settings.max_queued, settings.max_queued)
-    media = MediaFetcher(MediaSources.of(settings.media), settings.body_limit_bytes)
-    app.state.server = Server(settings, models, in_flight or InFlight(), metrics, slots, media)
+    app.state.server = Server(settings, models, in_flight or InFlight(), metrics, slots, _fetcher(settings))
     app.state.stored, app.state.sessions = stored, realtime.OpenSessions()
     routers = [chat.router, completions.router, responses.router, tokenize.router, status.router]
     routers += [anthropic.router, ollama.router, ollama_models.router, audio.router, realtime.router]
@@ -78,6 +79,16 @@ def create_app(
     for kind in (HTTPException, RequestValidationError, HexserveError, ClientLeft):
         app.add_exception_handler(kind, _answer_to)
     return app
+
+
+def _fetcher(settings: Settings) -> "MediaFetcher | None":
+    """What fetches images that requests name; None where the setting `media` allows none."""
+    sources = MediaSources.of(settings.media)
+    if sources == MediaSources():
+        return None
+    from server.media.fetch import MediaFetcher  # noqa: PLC0415 (its client takes 5 MB and 50 ms of every start)
+
+    return MediaFetcher(sources, settings.body_limit_bytes)
 
 
 def _add_checks(app: FastAPI, settings: Settings, keys: KeyRing) -> None:

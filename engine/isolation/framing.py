@@ -1,7 +1,6 @@
 """Frames of every pipe between our processes: a 4-byte little-endian length and that many bytes, whatever they mean.
 The inside of a helper process: its frames, and the bounds that it sets itself."""
 
-import asyncio
 import contextlib
 import os
 import signal
@@ -9,7 +8,10 @@ import struct
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
+
+if TYPE_CHECKING:  # helpers do without it, and 4 MB
+    import asyncio
 
 MAX_FRAME_BYTES = 256 * 1024 * 1024
 _LENGTH = struct.Struct("<I")
@@ -55,7 +57,7 @@ def read_frame(stream: BinaryIO) -> bytes | None:
     return body if len(body) == length else None
 
 
-async def next_frame(pipe: asyncio.StreamReader) -> bytes:
+async def next_frame(pipe: "asyncio.StreamReader") -> bytes:
     """The body of the next frame; IncompleteReadError at end of input, ValueError when the stream is not ours."""
     return await pipe.readexactly(_body_bytes(await pipe.readexactly(_LENGTH.size)))
 

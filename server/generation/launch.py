@@ -6,7 +6,7 @@ import uuid
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import msgspec
 from fastapi import Request, Response
@@ -30,11 +30,13 @@ from server.generation.structured_output import AnswerForm, chat_form, placed
 from server.http.errors import ClientLeft, Refusal, RequestTimeout, refuse
 from server.http.fields import Answer
 from server.http.in_flight import InFlight, hold_until_answered
-from server.media.fetch import MediaFetcher
 from server.middleware.auth import Caller
 from server.models.models import Models, ServedModel, find
 from server.observability.metrics import Launched, Metrics, RequestFacts, RequestWatch, facts_of
 from server.settings import Settings
+
+if TYPE_CHECKING:
+    from server.media.fetch import MediaFetcher
 
 Plain = Mapping[str, Any]  # a message, a tool or the options, as a chat template reads them
 Tools = list[dict[str, Any]] | None
@@ -51,7 +53,7 @@ class Server:
     in_flight: InFlight
     metrics: Metrics
     slots: InputSlots
-    media: MediaFetcher
+    media: "MediaFetcher | None"  # None where no images are fetched
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +95,7 @@ class Service:
         Refusal naming the first image for a model that reads text only, before anything is fetched for it."""
         if self.engine.info.manifest.vision is None:
             check_no_images(messages)
-        else:
+        elif self.server.media is not None:
             messages = await self.server.media.fetched(messages)
         return await self.engine.chat_prompt(messages, tools, options, keep)
 
