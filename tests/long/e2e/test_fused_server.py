@@ -24,6 +24,7 @@ QUESTIONS = (
     "What is the capital of Spain?",
     "Write a list of three fruits as JSON.",
 )
+ROUNDS = 5
 COMMANDS = {
     "row": "--layout pool --rows 1,8,32 --context 512",
     "one slot": "--layout fused --rows 32,64 --context 512",
@@ -99,16 +100,26 @@ def test_what_rides_on_the_engine_still_does(server: LiveServer, row_answers: li
 
 
 def test_a_stream_survives_the_worker_that_served_it(server: LiveServer) -> None:
-    """The next worker prefills what was delivered, in a cache of its own, and goes on."""
+    """The next worker prefills what was delivered, in a cache of its own, and goes on. On a busy machine an answer may
+    be whole before its worker is killed: then it is asked for again."""
     long = {"min_tokens": 400, "max_tokens": 400}
     expected = text(ask(server, QUESTIONS[2], **long))
+    for _ in range(ROUNDS):
+        assert streamed_and_killed(server, **long) == expected
+        if any("1 unfinished requests go on with the next one" in line for line in server.lines):
+            return
+    pytest.fail(f"every answer of {ROUNDS} was whole before its worker was killed")
+
+
+def streamed_and_killed(server: LiveServer, min_tokens: int, max_tokens: int) -> str:
+    """The text of a stream whose worker is killed with its first piece."""
     client = OpenAI(base_url=f"{server.url}/v1", api_key="none", timeout=120, max_retries=0)
     stream = client.chat.completions.create(
         model="demo",
         messages=[{"role": "user", "content": QUESTIONS[2]}],
         temperature=0,
-        max_tokens=long["max_tokens"],
-        extra_body={"min_tokens": long["min_tokens"]},
+        max_tokens=max_tokens,
+        extra_body={"min_tokens": min_tokens},
         stream=True,
     )
     worker, pieces = server.worker_pid(), []
@@ -116,5 +127,4 @@ def test_a_stream_survives_the_worker_that_served_it(server: LiveServer) -> None
         pieces.append(chunk.choices[0].delta.content or "" if chunk.choices else "")
         if sum(map(bool, pieces)) == 1 and pieces[-1]:
             os.kill(worker, signal.SIGKILL)
-    assert "".join(pieces) == expected
-    assert any("1 unfinished requests go on with the next one" in line for line in server.lines)
+    return "".join(pieces)
