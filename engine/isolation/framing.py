@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, BinaryIO
 
-if TYPE_CHECKING:  # helpers do without it, and 4 MB
+if TYPE_CHECKING:  # asyncio takes 4 MB, which helper processes do without
     import asyncio
 
 MAX_FRAME_BYTES = 256 * 1024 * 1024

@@ -56,6 +56,25 @@ def test_without_a_network_apt_is_quoted_and_nothing_is_left(
     assert [path.name for path in tmp_path.iterdir()] == ["bin"]
 
 
+def test_an_install_that_was_stopped_is_mended(
+    chromium: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """As dpkg has it: apt refuses everything until `dpkg --configure -a` has run."""
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    scripts = {
+        "dpkg": f'[ "$*" = "--configure -a" ] && touch {programs}/mended',
+        "apt-get": f"[ -e {programs}/mended ] && touch {programs}/chromium",
+    }
+    for name, script in scripts.items():
+        (programs / name).write_text(f"#!/bin/sh\n{script}\n")
+        (programs / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{programs}:/bin:/usr/bin")
+    monkeypatch.setattr(shutil, "which", lambda name: str(programs / name) if (programs / name).exists() else None)
+    monkeypatch.setattr("os.geteuid", lambda: 0)
+    assert chromium.find_chromium().program == str(programs / "chromium")
+
+
 def test_an_unpacked_one_brings_its_libraries_and_fonts(chromium: ModuleType) -> None:
     library = chromium.PLACE / "usr" / "lib" / "x86_64-linux-gnu" / "libx.so.1"
     program = chromium.PLACE / "usr" / "lib" / "chromium" / "chromium"

@@ -95,7 +95,7 @@ def test_a_language_is_forced(client: openai.OpenAI) -> None:
     assert among.language in ("french", "english")
     with pytest.warns(DeprecationWarning):
         english = client.audio.translations.create(file=SOUNDS / "german.opus", model=MODEL)
-    assert {"good", "morning", "today", "we", "and"} <= words_in(english.text)  # no more holds on every processor
+    assert {"good", "morning", "today", "we", "with"} <= words_in(english.text)  # "comes" depends on the processor
 
 
 def words_in(text: str) -> set[str]:

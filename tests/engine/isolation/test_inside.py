@@ -59,3 +59,9 @@ def test_what_ends_in_time_is_not_ended_later() -> None:
 def test_what_is_printed_breaks_no_frame() -> None:
     done = run("from engine.isolation.framing import HelperFrames\nf = HelperFrames(); print('noise'); f.write(b'a')")
     assert done.stdout == "\1\0\0\0a" and "noise" in done.stderr
+
+
+@pytest.mark.parametrize("name", ["text.renderer", "grammar.compiler", "speech.audio_helper", "vision.pictures"])
+def test_a_helper_loads_no_event_loop(name: str) -> None:
+    done = run(f"import sys, engine.{name}; sys.exit('asyncio' in sys.modules)")
+    assert done.returncode == 0, done.stderr

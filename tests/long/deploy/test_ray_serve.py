@@ -9,7 +9,7 @@ from pathlib import Path
 from tests.clients.environments import python_environment
 
 ROOT = Path(__file__).parents[3]
-RUN_S = 1_500  # two clusters' worth of servers start; 540 s were too few on a busy machine
+RUN_S = 1_500  # three replicas start twice; 540 s were too few on a busy machine
 
 
 def test_prefixes_are_found_again_and_a_lost_replica_loses_no_stream() -> None:
