@@ -1,9 +1,9 @@
-"""Step times of a bundle as they were measured on a machine, in a file of the cache."""
+"""What was measured on a machine, in files of the cache: step times of a bundle, and how many threads are fastest."""
 
 import hashlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import msgspec
 
@@ -13,6 +13,7 @@ from engine.files import MANIFEST_BYTES, MARKER_BYTES, read_bytes, write_whole
 
 Count = Annotated[int, msgspec.Meta(ge=0)]
 Milliseconds = Annotated[float, msgspec.Meta(gt=0)]
+Stored = TypeVar("Stored", bound=msgspec.Struct)
 
 
 class StoredTimes(msgspec.Struct, frozen=True):
@@ -29,6 +30,25 @@ class StoredTimes(msgspec.Struct, frozen=True):
         return of_rows(self.times)
 
 
+class ThreadTimes(msgspec.Struct, frozen=True):
+    """Milliseconds of some matrices with so many threads: one row, and 32. others: the share of all cores that other
+    programs had meanwhile."""
+
+    threads: Annotated[int, msgspec.Meta(ge=1)]
+    spins: bool
+    few_ms: Milliseconds
+    many_ms: Milliseconds
+    others: float = 0.0
+
+
+class StoredThreads(msgspec.Struct, frozen=True):
+    """What was tried on one machine, the usual choice first."""
+
+    tried: tuple[ThreadTimes, ...]
+    processor: str = ""
+    cores: int = 0  # that may be used
+
+
 def of_rows(rows: Iterable[tuple[int, int, float]]) -> dict[StepShape, float]:
     return {StepShape(count, past): milliseconds for count, past, milliseconds in rows}
 
@@ -42,16 +62,30 @@ def times_file(costs: Path, bundle: Path, *rest: object) -> Path:
     return costs / f"costs-{_bundle_key(bundle)}-{_digest(repr(rest).encode())}.json"
 
 
+def threads_file(costs: Path, *machine: object) -> Path:
+    """Where in the folder `costs` it is kept which threads are fastest. machine: whatever that depends on."""
+    return costs / f"threads-{_digest(repr(machine).encode())}.json"
+
+
 def load_times(path: Path) -> StoredTimes | None:
     """What was saved before; None when there is nothing, or it cannot be read."""
+    return _load(path, StoredTimes)
+
+
+def load_threads(path: Path) -> StoredThreads | None:
+    """As `load_times`."""
+    return _load(path, StoredThreads)
+
+
+def _load(path: Path, kind: type[Stored]) -> Stored | None:
     try:
-        return msgspec.json.decode(read_bytes(path, MARKER_BYTES), type=StoredTimes)
+        return msgspec.json.decode(read_bytes(path, MARKER_BYTES), type=kind)
     except (OSError, msgspec.MsgspecError, UnicodeError, RecursionError):
         return None
 
 
-def save_times(path: Path, stored: StoredTimes) -> None:
-    """Save times. OSError."""
+def save(path: Path, stored: StoredTimes | StoredThreads) -> None:
+    """OSError when it cannot be saved."""
     write_whole(path, msgspec.json.encode(stored))
 
 
@@ -59,6 +93,11 @@ def all_times(costs: Path, bundle: Path) -> list[StoredTimes]:
     """All that is stored in the folder `costs` of one bundle."""
     found = sorted(costs.glob(f"costs-{_bundle_key(bundle)}-*.json"))
     return [stored for path in found if (stored := load_times(path)) is not None]
+
+
+def all_threads(costs: Path) -> list[StoredThreads]:
+    """Of every machine that used the folder `costs`."""
+    return [stored for path in sorted(costs.glob("threads-*.json")) if (stored := load_threads(path)) is not None]
 
 
 def _bundle_key(bundle: Path) -> str:

@@ -86,11 +86,13 @@ Answer = bytes | Failure
 
 @dataclass(frozen=True, slots=True)
 class HelperLimits:
-    """budget_s, opening_s: longest answer, and to the opening. processes: most at once, started when needed."""
+    """budget_s, opening_s: longest answer, and to the opening. processes: most at once, started when needed. idle_s:
+    how long one lives that nobody asks."""
 
     budget_s: float = 2.0
     processes: int = 4
     opening_s: float = 10.0
+    idle_s: float = 300.0
 
 
 class HelperPool:
@@ -111,10 +113,12 @@ class HelperPool:
         self._name = name
         self._command = tuple(command)
         self._opening, self._accept = opening, accept
-        self._budget_s, self._opening_s = limits.budget_s, limits.opening_s
+        self._budget_s, self._opening_s, self._idle_s = limits.budget_s, limits.opening_s, limits.idle_s
         self._turns = asyncio.Semaphore(limits.processes)  # a turn is the right to one process
         self._idle: asyncio.LifoQueue[HelperProcess] = asyncio.LifoQueue()
         self._alive: set[HelperProcess] = set()
+        self._timers: dict[HelperProcess, asyncio.TimerHandle] = {}  # of those that wait
+        self._ends: set[asyncio.Task[None]] = set()
         self._is_closed = False
 
     @property
@@ -123,7 +127,7 @@ class HelperPool:
 
     async def start(self) -> None:
         """Start the first helper. Raises what `accept` raises, EngineFailure when it cannot start, Busy when closed."""
-        self._idle.put_nowait(await self._fresh())
+        self._rest(await self._fresh())
 
     async def ask(self, question: bytes) -> Answer:
         """The answer, or why there is none. Raises as `start` does."""
@@ -135,7 +139,7 @@ class HelperPool:
                 helper = await self._fresh()
                 answer = await self._asked(helper, question, self._budget_s)
             if isinstance(answer, bytes):
-                self._idle.put_nowait(helper)
+                self._rest(helper)
             return answer
 
     async def close(self) -> None:
@@ -143,6 +147,20 @@ class HelperPool:
         self._is_closed = True
         for helper in list(self._alive):
             await self._end(helper)
+        await asyncio.gather(*self._ends)
+
+    def _rest(self, helper: HelperProcess) -> None:
+        """It waits for a question, for so long: the last one that answered is asked first, so others end."""
+        self._idle.put_nowait(helper)
+        self._timers[helper] = asyncio.get_running_loop().call_later(self._idle_s, self._expire, helper)
+
+    def _expire(self, helper: HelperProcess) -> None:
+        waiting = [self._idle.get_nowait() for _ in range(self._idle.qsize())]
+        for other in reversed(waiting):
+            if other is not helper:
+                self._idle.put_nowait(other)
+        self._ends.add(ending := asyncio.create_task(self._end(helper)))
+        ending.add_done_callback(self._ends.discard)
 
     async def _taken(self) -> HelperProcess:
         """An idle helper; a fresh one when there is none at all or none becomes idle within a moment."""
@@ -152,6 +170,7 @@ class HelperPool:
                     helper = await self._idle.get()
             except TimeoutError:
                 break
+            self._stop_timer(helper)
             if not helper.has_ended:
                 return helper
             await self._end(helper)
@@ -216,4 +235,9 @@ class HelperPool:
 
     async def _end(self, helper: HelperProcess) -> None:
         self._alive.discard(helper)
+        self._stop_timer(helper)
         await helper.end()
+
+    def _stop_timer(self, helper: HelperProcess) -> None:
+        if timer := self._timers.pop(helper, None):
+            timer.cancel()

@@ -20,6 +20,7 @@ COUNTED_FIELDS = 8  # those behind them, of guests, are counted in the first two
 WINDOWS_TICKS_PER_S = 10_000_000
 STATUS_BYTES, TOTAL_OFFSET = 64, 8  # of MEMORYSTATUSEX: its own size, percent in use, then bytes of the machine
 CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
+CGROUP_CPUS = Path("/sys/fs/cgroup/cpu.max")
 MAPS = Path("/proc/self/smaps")
 DONT_NEED = 4  # of madvise
 _MAPPING = re.compile(r"([0-9a-f]+)-([0-9a-f]+) \S+ \S+ \S+ \d+ *(.*)")
@@ -44,6 +45,13 @@ def _text_of(path: Path) -> str:
 def has_amx() -> bool:
     """Whether integers of 8 bits are multiplied by Intel's AMX, which onnxruntime uses on Linux alone."""
     return any(line.startswith("flags") and "amx_int8" in line.split() for line in _text_of(CPU_INFO).splitlines())
+
+
+def usable_cores() -> int:
+    """Cores that this process may use: those it is bound to, no more than the time that a container gets."""
+    bound = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    quota, _, period = _text_of(CGROUP_CPUS).partition(" ")
+    return min(bound, max(1, int(quota) // int(period))) if quota.isdecimal() else bound
 
 
 def busy_seconds() -> float | None:

@@ -42,6 +42,7 @@ from engine.worker.images import ImageQueue
 from engine.worker.kv_file import KvRestart, SequenceMover, open_kv_file, reason_to_keep
 from engine.worker.step import EngineLoop
 from engine.worker.step_times import step_times
+from engine.worker.thread_trial import resolve_threads
 
 log = logging.getLogger("hexserve.worker")
 
@@ -110,6 +111,8 @@ def assemble(config: EngineConfig, open_runtime: OpenRuntime = open_onnx) -> Ass
             first = Path(config.devices)
             check_same_tokens(first, load_manifest(first), folder, manifest, "devices")
         config = settings.resolve_power(config, os.cpu_count() or 1)
+    with stages.stage("threads"):
+        config = resolve_threads(folder, manifest, config)
         config = settings.resolve_lookup(manifest, settings.resolve_spin(manifest, config))
     with stages.stage("shapes"):
         config = settings_for(manifest, config)

@@ -121,7 +121,12 @@ def resolve_spin(manifest: Manifest, config: EngineConfig) -> EngineConfig:
         return replace(config, spin=OFF)
     if config.spin != AUTO_SPIN:
         return config
-    return replace(config, spin=ON if _weight_bytes(manifest) >= LEAST_BYTES else OFF)
+    return replace(config, spin=ON if is_large(manifest) else OFF)
+
+
+def is_large(manifest: Manifest) -> bool:
+    """Whether the CPU's threads may spin between its graphs."""
+    return manifest.npu is None and _weight_bytes(manifest) >= LEAST_BYTES
 
 
 def window_of(manifest: Manifest, config: EngineConfig) -> AttentionWindow:

@@ -13,7 +13,7 @@ from types import MappingProxyType
 import msgspec
 
 from engine.bundle.manifest import Manifest
-from engine.bundle.stored_times import StoredTimes, load_times, of_rows, rows_of, save_times, times_file
+from engine.bundle.stored_times import StoredTimes, load_times, of_rows, rows_of, save, times_file
 from engine.bundle.variant import ShapeTable, StepShape
 from engine.config import EngineConfig
 from engine.isolation.machine import busy_seconds, processor_name
@@ -240,6 +240,6 @@ def _remember(path: Path, own: StoredTimes, measured: MeasuredTimes) -> None:
         log.warning("%d of %d step times are measured again at the next start: while %s ran %s", *counts, *first)
     try:
         others = rows_of({shape: measured.times[shape] for shape in measured.disturbed})
-        save_times(path, msgspec.structs.replace(own, times=rows_of(measured.kept), disturbed=others))
+        save(path, msgspec.structs.replace(own, times=rows_of(measured.kept), disturbed=others))
     except OSError as error:
         log.warning("step times cannot be remembered: %s", error)

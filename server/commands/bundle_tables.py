@@ -1,5 +1,6 @@
 """`hexserve inspect`: a bundle drawn for a reader, and how long its steps took. No graph is opened."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -15,7 +16,7 @@ from engine.bundle.loss_text import kv_text, parity_text
 from engine.bundle.manifest import GraphKind, GraphSpec, Manifest, load_manifest
 from engine.bundle.segments import LINEAR_DATA, SHARED_DATA
 from engine.bundle.specs import EncoderSpec, FusedSpec, ModelTask, PoolingKind, PoolingSpec, QualitySpec, RerankSpec
-from engine.bundle.stored_times import StoredTimes, all_times
+from engine.bundle.stored_times import StoredThreads, StoredTimes, all_threads, all_times
 from engine.bundle.variant import StepShape, shape_of
 from engine.bundle.vision import Cutting, VisionSpec
 from engine.errors import BundleError
@@ -276,13 +277,23 @@ def _tensor_table(manifest: Manifest, name: str) -> Table:
 
 def step_time_tables(bundle: Path, costs: Path) -> list[RenderableType]:
     """Of each machine: what it is, and the milliseconds of its steps."""
-    found: list[RenderableType] = []
+    found = [drawn for stored in all_threads(costs) for drawn in _thread_tables(stored)]
     for stored in all_times(costs, bundle):
         threads = f"{stored.threads} threads" if stored.threads else ""
         name = stored.processor or "a processor without a name"
         machine = ", ".join(filter(None, (name, f"{stored.cores} cores", threads, stored.how)))
         found += [Text(f"ms of a step on {machine}", style="bold"), _times_table(stored)]
     return found
+
+
+def _thread_tables(stored: StoredThreads) -> Iterator[RenderableType]:
+    machine = f"{stored.processor or 'a processor without a name'}, {stored.cores} cores"
+    yield Text(f"ms of some layers of a first model on {machine}", style="bold")
+    rows = [
+        (f"{one.threads} that {'spin' if one.spins else 'sleep'}", f"{one.few_ms:.1f}", f"{one.many_ms:.1f}")
+        for one in stored.tried
+    ]
+    yield table(("threads", "1 row", "32 rows"), rows)
 
 
 def _times_table(stored: StoredTimes) -> Table:

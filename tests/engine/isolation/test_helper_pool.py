@@ -49,6 +49,28 @@ async def test_the_first_helper_is_warm_and_serves_who_comes(bench: Bench) -> No
     assert len(bench.starts) == 1
 
 
+async def test_helpers_that_nobody_asks_end_and_others_come_when_they_are_needed(bench: Bench) -> None:
+    pool = bench(HelperLimits(600.0, 2, idle_s=0.0))
+    await pool.start()
+    for count in (1, 2):
+        while pool.pids:
+            await asyncio.sleep(0)
+        assert len(bench.starts) == count
+        assert await pool.ask(b"a") == b"a"
+
+
+async def test_one_that_is_asked_does_not_end(bench: Bench) -> None:
+    pool = bench(HelperLimits(600.0, 2, idle_s=0.0))
+    hanging = asyncio.create_task(pool.ask(b"hang"))
+    await bench.hanging()
+    assert await pool.ask(b"a") == b"a"
+    while len(pool.pids) > 1:
+        await asyncio.sleep(0)
+    assert pool.pids == (bench.starts[0],) and not hanging.done()
+    hanging.cancel()
+    await asyncio.wait([hanging])
+
+
 async def test_many_at_once_get_their_own_answers(bench: Bench) -> None:
     pool = bench(FOREVER)
     questions = [str(index).encode() for index in range(64)]

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from engine.isolation.machine import busy_seconds, has_amx, processor_name, windows_busy_seconds
+from engine.isolation.machine import busy_seconds, has_amx, processor_name, usable_cores, windows_busy_seconds
 
 MODULE = "engine.isolation.machine"
 needs_proc = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
@@ -34,6 +34,19 @@ def test_amx_is_a_flag_of_the_processor(
     monkeypatch.setattr(f"{MODULE}.CPU_INFO", cores)
     cores.write_text(f"model name\t: amx_int8 of somebody\nflags\t\t: {flags}\n")
     assert has_amx() is expected
+
+
+@pytest.mark.parametrize(
+    ("quota", "cores"), [("max 100000", 4), ("150000 100000", 1), ("20000 100000", 1), ("900000 100000", 4), (None, 4)]
+)
+def test_a_container_uses_no_more_cores_than_it_gets_time_of(
+    quota: str | None, cores: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1, 5, 7}, raising=False)
+    monkeypatch.setattr(f"{MODULE}.CGROUP_CPUS", limit := tmp_path / "cpu.max")
+    if quota:
+        limit.write_text(f"{quota}\n")
+    assert usable_cores() == cores
 
 
 @needs_proc

@@ -44,12 +44,12 @@ def rehash(folder: Path) -> None:
 
 
 def test_a_start_is_logged_stage_by_stage(bundles: Bundles, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    stages = ["manifest", "shapes", "graphs and pool", "step times"]
+    stages = ["manifest", "threads", "shapes", "graphs and pool", "step times"]
     with caplog.at_level(logging.DEBUG, "hexserve.worker"):
         assemble(replace(CONFIG, bundle=str(bundles("fixed")))).runtime.close()
     *begun, last = [record.message for record in caplog.records]
     memory = [message for message in begun if message.startswith("memory: ")]
-    assert len(memory) == 1 and begun.index(memory[0]) == 3  # before anything is loaded
+    assert len(memory) == 1 and begun.index(memory[0]) == 4  # before anything is loaded
     begun.remove(memory[0])
     assert begun.pop(1).startswith("weights: fp32; against their floats: top-1 100.0 % (100.0 to 100.0), KL 0.00")
     assert begun == [f"start: {stage}" for stage in stages]
@@ -64,7 +64,7 @@ def test_a_start_is_logged_stage_by_stage(bundles: Bundles, tmp_path: Path, capl
     with caplog.at_level(logging.DEBUG, "hexserve.worker"), pytest.raises(BundleError, match="cannot be loaded"):
         assemble(replace(CONFIG, bundle=str(tmp_path)))
     told = [record.message for record in caplog.records if not record.message.startswith(("memory: ", "weights: "))]
-    assert told == [f"start: {stage}" for stage in stages[:3]]
+    assert told == [f"start: {stage}" for stage in stages[:4]]
 
 
 def test_fixed_shapes_decide_the_pool(bundles: Bundles) -> None:

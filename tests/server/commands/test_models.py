@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from engine.bundle.manifest import load_manifest, save_manifest
-from engine.bundle.stored_times import StoredTimes, save_times, times_file
+from engine.bundle.stored_times import StoredThreads, StoredTimes, ThreadTimes, save, threads_file, times_file
 from server.commands.cli import app
 from server.settings import costs_folder
 from tests.engine.sources.ai_hub.stand_ins import FILES, Answer, catalogue, store
@@ -167,12 +167,17 @@ def test_what_was_measured_is_shown(monkeypatch: pytest.MonkeyPatch, free_bundle
     monkeypatch.setenv("HEXSERVE_CACHE_DIR", str(tmp_path))
     assert "ms of a step" not in inspect(str(free_bundle)).stdout
     stored = StoredTimes(((1, 64, 2.5), (8, 64, 4.0), (1, 1024, 3.0)), "Oryon [12 cores]", 12, 4, "spinning")
-    save_times(times_file(costs_folder(tmp_path), free_bundle), stored)
+    save(times_file(costs_folder(tmp_path), free_bundle), stored)
     shown = inspect(str(free_bundle)).stdout
     assert "ms of a step on Oryon [12 cores], 12 cores, 4 threads, spinning" in shown
     lines = [line.split() for line in shown.splitlines()]
     assert ["rows", "past", "64", "past", "1,024"] in lines
     assert ["1", "2.5", "3.0"] in lines and ["8", "4.0"] in lines
+    tried = ThreadTimes(12, True, 1.25, 5.0), ThreadTimes(12, False, 1.5, 6.0)
+    save(threads_file(costs_folder(tmp_path), "Oryon"), StoredThreads(tried, "Oryon [12 cores]", 12))
+    shown = inspect(str(free_bundle)).stdout
+    assert "ms of some layers of a first model on Oryon [12 cores], 12 cores" in shown
+    assert ["12", "that", "spin", "1.2", "5.0"] in [line.split() for line in shown.splitlines()]
 
 
 def test_an_embedder_says_what_it_is(tiny_checkpoint: Path, tmp_path: Path) -> None:

@@ -4,14 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from engine.bundle.stored_times import StoredTimes, rows_of, save_times
+from engine.bundle.stored_times import StoredTimes, rows_of, save
 from engine.bundle.variant import StepShape
 from tools.simulate.prices import parse_times
 
 
 def test_what_the_engine_remembers_is_read(tmp_path: Path) -> None:
     times = {StepShape(1, 96): 3.5, StepShape(32, 96): 4.25}
-    save_times(tmp_path / "costs.json", StoredTimes(rows_of(times)))
+    save(tmp_path / "costs.json", StoredTimes(rows_of(times)))
     assert parse_times((tmp_path / "costs.json").read_bytes()) == times
 
 
