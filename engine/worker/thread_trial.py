@@ -132,7 +132,8 @@ def time_threads(folder: Path, threads: int, spins: bool, trial_s: float = TRIAL
     manifest = load_manifest(folder)
     provider = cpu_provider(threads, spins)
     graphs = [(provider.open(folder / graph.file), graph) for graph in some_graphs(manifest)]
-    before, took_ms = read_machine(), {FEW: [0.0], MANY: [0.0]}
+    before = read_machine()
+    took_ms: dict[int, list[float]] = {FEW: [], MANY: []}
     feeds = {count: [_feed(graph, count) for _, graph in graphs] for count in took_ms}
     for count in _rounds(trial_s):
         began = time.perf_counter()
@@ -140,7 +141,7 @@ def time_threads(folder: Path, threads: int, spins: bool, trial_s: float = TRIAL
             session.run(None, feed)
         took_ms[count].append(1000.0 * (time.perf_counter() - began))
     others = others_share(before, read_machine(), os.cpu_count() or 1) or 0.0
-    few, many = (min(runs[2:]) for runs in took_ms.values())  # the first run of a shape makes room for it
+    few, many = (min(runs[1:]) for runs in took_ms.values())  # the first run of a shape makes room for it
     return ThreadTimes(threads, spins, few, many, others)
 
 
