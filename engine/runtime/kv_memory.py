@@ -13,6 +13,7 @@ from engine.bundle.manifest import Manifest
 from engine.bundle.model_spec import CacheGroup
 from engine.bundle.segments import FLOAT, HALF
 from engine.bundle.tensors import Array
+from engine.runtime.half_floats import assign
 from engine.runtime.interface import PackedSegment
 
 COLUMN_STEP = 64
@@ -39,6 +40,27 @@ def _array(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
     return np.frombuffer(mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS), dtype).reshape(shape)
 
 
+def _narrowed(side: Array, columns: int) -> Array:
+    """float16 of the first columns of [L, 1, K, T, D], in the front of its memory if it has pages of its own."""
+    layers, one, heads, _, size = side.shape
+    shape, numbers = (layers, one, heads, columns, size), layers * heads * columns * size
+    pages = _pages_of(side)
+    narrow = np.empty(shape, HALF) if pages is None else side.reshape(-1).view(HALF)[:numbers].reshape(shape)
+    assign(narrow, side[..., :columns, :])
+    if pages is not None and (left := -(-narrow.nbytes // mmap.PAGESIZE) * mmap.PAGESIZE) < len(pages):
+        pages.madvise(mmap.MADV_DONTNEED, left)
+    return narrow
+
+
+def _pages_of(side: Array) -> mmap.mmap | None:
+    """What an array that `_array` made lies in."""
+    owner: object = side
+    while isinstance(owner, np.ndarray):
+        owner = owner.base
+    owner = owner.obj if isinstance(owner, memoryview) else owner
+    return owner if isinstance(owner, mmap.mmap) else None
+
+
 class GroupColumns:
     """Keys and values [L, 1, K, T, D] of a group of layers."""
 
@@ -48,12 +70,16 @@ class GroupColumns:
         self.values = _array(shape, np.dtype(dtype))
 
     def take(self, other: "GroupColumns", mine: slice, theirs: slice) -> None:
-        self.keys[..., mine, :] = other.keys[..., theirs, :]
-        self.values[..., mine, :] = other.values[..., theirs, :]
+        assign(self.keys[..., mine, :], other.keys[..., theirs, :])
+        assign(self.values[..., mine, :], other.values[..., theirs, :])
 
     def clear(self, columns: slice) -> None:
         self.keys[..., columns, :] = 0
         self.values[..., columns, :] = 0
+
+    def narrow(self, columns: int) -> None:
+        """Keep the first `columns` as float16, where they lie: pages of new memory take longer than that."""
+        self.keys, self.values = (_narrowed(side, columns) for side in (self.keys, self.values))
 
 
 class CacheForm:
@@ -62,16 +88,15 @@ class CacheForm:
 
     def __init__(self, manifest: Manifest, is_uniform: bool) -> None:
         self.dtype = manifest.kv_dtype
-        rests = manifest.kv_dtype == FLOAT and manifest.quant != EXACT and not is_uniform
-        self.resting_dtype = HALF if rests else manifest.kv_dtype
+        self.rests = manifest.kv_dtype == FLOAT and manifest.quant != EXACT and not is_uniform
         groups = manifest.model.cache_groups
         self.window = 0 if is_uniform else max((group.window for group in groups), default=0)
         self.full = tuple(group for group in groups if not (self.window and group.window))
         self.behind = tuple(group for group in groups if self.window and group.window)
         self.layers = {layer: (group, index) for group in groups for index, layer in enumerate(group.layers)}
 
-    def memory(self, groups: tuple[CacheGroup, ...], columns: int, dtype: str = "") -> tuple[GroupColumns, ...]:
-        return tuple(GroupColumns(group, dtype or self.dtype, columns) for group in groups)
+    def memory(self, groups: tuple[CacheGroup, ...], columns: int) -> tuple[GroupColumns, ...]:
+        return tuple(GroupColumns(group, self.dtype, columns) for group in groups)
 
     def first_seen(self, past: int, unit: int) -> int:
         """The first column that the row behind so many sees under a window, a multiple of `unit`."""
@@ -196,16 +221,21 @@ class SequenceCache(Generic[Bound]):
         """Keep the first `used` columns alone, as float16 if it can hold them."""
         limit = np.finfo(HALF).max
         sides = [side[..., :used, :] for side in self.sides()]
-        fits = all(-limit <= side.min() and side.max() <= limit for side in sides)
-        self.resize(used, used, self.form.resting_dtype if fits else self.form.dtype)
+        if not all(-limit <= side.min() and side.max() <= limit for side in sides):
+            self.resize(used, used)
+            return
+        for part in self.full:
+            part.narrow(used)
+        self.columns, self._unclean, self.is_resting = used, used, True
+        self._unbind()
 
-    def resize(self, columns: int, used: int, dtype: str = "") -> None:
+    def resize(self, columns: int, used: int) -> None:
         """Move to memory of `columns` columns, of which the first `used` are copied."""
-        wider = self.form.memory(self.form.full, columns, dtype)
+        wider = self.form.memory(self.form.full, columns)
         for part, old in zip(wider, self.full, strict=True):
             part.take(old, slice(used), slice(used))
         self.full, self.columns, self._unclean = wider, columns, columns
-        self.is_resting = bool(dtype) and dtype != self.form.dtype
+        self.is_resting = False
         self._unbind()
 
     def slide(self, start: int, end: int, columns: int) -> None:

@@ -130,6 +130,11 @@ def _open_shared_pool(threads: int) -> None:
     ort.set_global_thread_pool_sizes(threads, 1)
 
 
+def has_shared_pool() -> bool:
+    """Whether every session of this process must use the pool whose threads spin."""
+    return _open_shared_pool.cache_info().currsize > 0
+
+
 @cache
 def _open_shared_memory() -> None:
     memory = ort.OrtMemoryInfo("Cpu", ort.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, ort.OrtMemType.DEFAULT)
