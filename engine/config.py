@@ -28,7 +28,7 @@ class EngineConfig:
     """How the worker runs one bundle. A field with a sentence is a setting of the server."""
 
     bundle: Annotated[str, MinLen(1), "A bundle, a Hugging Face folder, a GGUF file or a name such as demo."]
-    threads: Annotated[int, Interval(ge=0, le=1024), "Threads of the CPU; 0 = as many as are fastest."] = 0
+    threads: Annotated[int, Interval(ge=0, le=1024), "Threads of the CPU; 0 = as measured, or its default."] = 0
     power: Annotated[Power, "saver, for a battery: half of the cores, no spinning threads, of two devices the NPU."] = (
         "normal"
     )

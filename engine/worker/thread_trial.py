@@ -25,7 +25,8 @@ from engine.isolation.machine import processor_name, usable_cores
 from engine.processes import exit_text, module_command
 from engine.runtime.onnx_library import ort
 from engine.runtime.qnn.reader import run_apart
-from engine.runtime.sessions import cpu_provider
+from engine.runtime.qnn.trial import check_files
+from engine.runtime.sessions import cpu_provider, open_graph
 from engine.worker.settings import AUTO_SPIN, OFF, ON, is_large
 from engine.worker.step_times import MOST_OTHERS, others_share, read_machine
 
@@ -43,13 +44,15 @@ Try = Callable[[int, bool], ThreadTimes]
 
 def resolve_threads(folder: Path, manifest: Manifest, config: EngineConfig, try_one: Try | None = None) -> EngineConfig:
     """The settings with the threads and `spin` that won on this machine, for a large model and unless `spin` is set.
-    Tried when the first such model of segments starts; what other programs disturbed, at the next start again."""
+    Tried when the first such model of segments starts; what other programs disturbed, at the next start again.
+    BundleError for a bundle that is damaged: it is checked before any of it is opened."""
     if config.spin != AUTO_SPIN or config.deterministic or not config.cost_cache or not is_large(manifest):
         return config
     processor, cores = processor_name(), usable_cores()
     path = threads_file(Path(config.cost_cache), processor, cores, config.threads, ort.__version__)
     stored = load_threads(path)
     if stored is None and manifest.is_segmented:
+        check_files(folder, manifest, Path(config.cost_cache))
         stored = _tried(processor, cores, config.threads, try_one or apart(folder))
         _remember(path, stored)
     if stored is None or not stored.tried:
@@ -131,7 +134,7 @@ def time_threads(folder: Path, threads: int, spins: bool, trial_s: float = TRIAL
     """Milliseconds of some linear graphs of the bundle. BundleError when one does not open."""
     manifest = load_manifest(folder)
     provider = cpu_provider(threads, spins)
-    graphs = [(provider.open(folder / graph.file), graph) for graph in some_graphs(manifest)]
+    graphs = [(open_graph(folder, graph, provider), graph) for graph in some_graphs(manifest)]
     before = read_machine()
     took_ms: dict[int, list[float]] = {FEW: [], MANY: []}
     feeds = {count: [_feed(graph, count) for _, graph in graphs] for count in took_ms}

@@ -187,6 +187,13 @@ def try_load(folder: Path, command: Sequence[str], timeout_s: float = TIMEOUT_S)
     )
 
 
+def check_files(folder: Path, manifest: Manifest, memory: Path | None) -> None:
+    """Everything that is checked before a graph of a CPU bundle is opened. BundleError says what is wrong."""
+    check_listed(manifest)
+    check_contract(manifest)
+    check_once(folder, manifest, memory)
+
+
 def checked_provider(
     folder: Path, manifest: Manifest, threads: int, memory: Path | None, spins: bool = False
 ) -> Provider:
@@ -194,9 +201,7 @@ def checked_provider(
     Either way the files are what was compiled: their hashes were compared, now or earlier, as `memory` remembers.
     spins: see `cpu_provider`."""
     if manifest.npu is None:
-        check_listed(manifest)
-        check_contract(manifest)
-        check_once(folder, manifest, memory)
+        check_files(folder, manifest, memory)
         return cpu_provider(threads, spins)
     check_bundle(folder, manifest, memory)
     return qnn_provider(manifest)

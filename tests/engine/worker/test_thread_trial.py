@@ -1,6 +1,7 @@
 """Threads: what is tried, what wins, what is remembered, and a real trial in a process of its own."""
 
 import logging
+import shutil
 from pathlib import Path
 
 import msgspec
@@ -9,6 +10,7 @@ import pytest
 from engine.bundle.manifest import FileEntry, Manifest, load_manifest
 from engine.bundle.stored_times import ThreadTimes, all_threads
 from engine.config import EngineConfig
+from engine.errors import BundleError
 from engine.worker.settings import LEAST_BYTES
 from engine.worker.thread_trial import apart, fastest, resolve_threads, some_graphs, thread_counts
 from tests.engine.worker.segmented_runtime import smallest_manifest
@@ -27,7 +29,9 @@ class Trial:
 
 
 @pytest.fixture
-def large(segmented_bundle: Path) -> Manifest:
+def large(segmented_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> Manifest:
+    """As if it had another file, which is not looked for."""
+    monkeypatch.setattr("engine.worker.thread_trial.check_files", lambda *_: None)
     manifest = load_manifest(segmented_bundle)
     return msgspec.structs.replace(manifest, files={**manifest.files, "some.data": FileEntry(LEAST_BYTES, "")})
 
@@ -135,3 +139,16 @@ def test_graphs_of_whole_layers_until_a_processor_can_hold_them_no_more(large: M
     data = next(name for name in large.files if name.startswith("linear"))
     heavy = msgspec.structs.replace(large, files={**large.files, data: FileEntry(10**9, "")})
     assert [graph.name for graph in some_graphs(heavy)] == linear[1:2]
+
+
+def test_nothing_of_a_damaged_bundle_is_opened(
+    segmented_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("engine.worker.settings.LEAST_BYTES", 1)
+    shutil.copytree(segmented_bundle, bundle := tmp_path / "bundle")
+    data = bundle / "linear.data"
+    data.write_bytes(bytes(data.stat().st_size))
+    trial = Trial()
+    with pytest.raises(BundleError, match=r"linear\.data"):
+        resolve_threads(bundle, load_manifest(bundle), settings(tmp_path / "cache"), trial)
+    assert trial.asked == []
